@@ -1,0 +1,1 @@
+"""The contract between Penstock's processes: messages, record layout, errors, names."""

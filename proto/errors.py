@@ -1,0 +1,322 @@
+"""Every error that Penstock raises on purpose, and their codes on the wire.
+
+::
+
+    PenstockError
+    ├─ Retryable        try again, perhaps elsewhere; nothing was stored
+    │  ├─ BrokerUnavailable · NotMaster · FlowControl · NotEnoughReplicas
+    │  ├─ NameserverUnavailable · RouteNotFound
+    │  └─ CommitRefused
+    ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout
+    ├─ Refused          never stored; trying again unchanged is useless
+    │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer
+    │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · OffsetOutOfRange
+    │  └─ Unauthorized · Forbidden · WrongCluster
+    ├─ DeliveryFailed   what a flush could not deliver
+    ├─ ConfigError      a configuration file or option (exit code 2)
+    └─ StorageError
+       ├─ StoreLocked · Corrupt · DiskFull · SyncFailed · StoreClosed
+       └─ WrongStore
+
+This module alone knows the codes. A server ends a call with the error's gRPC status and puts code and
+details into the trailing metadata (``penstock-error-bin``); :func:`from_rpc_error` makes the same error again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import grpc
+
+METADATA_KEY = "penstock-error-bin"
+
+
+class PenstockError(Exception):
+    """Base of all. ``str(error)`` names the object, the value seen and what to do."""
+
+    code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+    grpc_status: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class Retryable(PenstockError):
+    """Not done now; the same request may succeed later or at another broker. Nothing was stored."""
+
+    code = 10
+    retryable = True
+    grpc_status = grpc.StatusCode.UNAVAILABLE
+
+
+class BrokerUnavailable(Retryable):
+    """The broker cannot be reached or is shutting down."""
+
+    code = 11
+
+
+class NotMaster(Retryable):
+    """A write reached a broker that is not the master of its group."""
+
+    code = 12
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class FlowControl(Retryable):
+    """A limit of the server is reached for the moment."""
+
+    code = 13
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class NotEnoughReplicas(Retryable):
+    """Fewer in-sync replicas than ``inSyncReplicas`` demands."""
+
+    code = 14
+
+
+class NameserverUnavailable(Retryable):
+    """No nameserver of the list answers."""
+
+    code = 15
+
+
+class RouteNotFound(Retryable):
+    """No living broker serves the topic now."""
+
+    code = 16
+
+
+class CommitRefused(Retryable):
+    """An offset commit for a queue that the consumer does not own (any more)."""
+
+    code = 17
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class BufferFull(Retryable):
+    """A producer's buffer stayed full for the whole time-out; nothing was accepted."""
+
+    code = 18
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class OutcomeUnknown(PenstockError):
+    """The send may be stored or not. Sending again through the same producer stores once."""
+
+    code = 20
+    retryable = True
+    grpc_status = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class FlushTimeout(OutcomeUnknown):
+    """Stored; the disk did not confirm in time."""
+
+    code = 21
+
+
+class ReplicaTimeout(OutcomeUnknown):
+    """Stored; the replicas did not confirm in time."""
+
+    code = 22
+
+
+class Refused(PenstockError):
+    """Not done and not stored; the request itself must change."""
+
+    code = 30
+    grpc_status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class InvalidName(Refused):
+    """A topic, group, broker or client name breaks the rules of :mod:`penstock.proto.names`."""
+
+    code = 31
+
+
+class InvalidArgument(Refused):
+    """A value is out of its range or of the wrong form."""
+
+    code = 32
+
+
+class MessageTooLarge(Refused):
+    """Body, properties or batch above the limit."""
+
+    code = 33
+
+
+class CorruptBatch(Refused):
+    """A record batch breaks the record layout or a checksum; ``details['index']`` is the first bad record."""
+
+    code = 34
+
+
+class StaleProducer(Refused):
+    """A producer epoch older than the newest seen: another instance has taken over."""
+
+    code = 35
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class TopicNotFound(Refused):
+    """No such topic, and it may not be created automatically."""
+
+    code = 36
+    grpc_status = grpc.StatusCode.NOT_FOUND
+
+
+class GroupNotFound(Refused):
+    """No such consumer group."""
+
+    code = 37
+    grpc_status = grpc.StatusCode.NOT_FOUND
+
+
+class TopicExists(Refused):
+    """The topic exists with another shape."""
+
+    code = 38
+    grpc_status = grpc.StatusCode.ALREADY_EXISTS
+
+
+class MessageNotFound(Refused):
+    """No message at that offset or of that id."""
+
+    code = 39
+    grpc_status = grpc.StatusCode.NOT_FOUND
+
+
+class OffsetOutOfRange(Refused):
+    """An offset outside ``[min, max]`` of its queue."""
+
+    code = 40
+    grpc_status = grpc.StatusCode.OUT_OF_RANGE
+
+
+class Unauthorized(Refused):
+    """No or wrong credentials."""
+
+    code = 41
+    grpc_status = grpc.StatusCode.UNAUTHENTICATED
+
+
+class Forbidden(Refused):
+    """The principal may not do this."""
+
+    code = 42
+    grpc_status = grpc.StatusCode.PERMISSION_DENIED
+
+
+class WrongCluster(Refused):
+    """A peer of another cluster or broker group, or a second broker with the same name and id."""
+
+    code = 43
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class DeliveryFailed(PenstockError):
+    """A flush ended with messages that are not acknowledged.
+
+    ``refused`` and ``unknown`` list :class:`penstock.client.FailedDelivery` entries (topic, count, error).
+    """
+
+    code = 50
+
+    def __init__(self, message: str, *, refused: list[Any] | None = None, unknown: list[Any] | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused or []
+        self.unknown = unknown or []
+
+
+class ConfigError(PenstockError):
+    """A configuration file, key, value or option is wrong; nothing was started."""
+
+    code = 60
+
+
+class StorageError(PenstockError):
+    """The store cannot do what was asked."""
+
+    code = 70
+
+
+class StoreLocked(StorageError):
+    """Another process has the store open."""
+
+    code = 71
+
+
+class Corrupt(StorageError):
+    """Bytes on disk are not what was written; they are kept for inspection."""
+
+    code = 72
+
+
+class DiskFull(StorageError):
+    """No space for the next file; nothing was written, reads go on."""
+
+    code = 73
+    retryable = True
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class SyncFailed(StorageError):
+    """The disk failed a sync; the store acknowledges nothing any more. Fatal."""
+
+    code = 74
+
+
+class StoreClosed(StorageError):
+    """The store is closed or closing."""
+
+    code = 75
+    retryable = True
+    grpc_status = grpc.StatusCode.UNAVAILABLE
+
+
+class WrongStore(StorageError):
+    """The directory belongs to another broker, or was written with other file sizes."""
+
+    code = 76
+
+
+def _all_errors(root: type[PenstockError]) -> dict[int, type[PenstockError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_all_errors(child))
+    return found
+
+
+_BY_CODE = _all_errors(PenstockError)
+
+
+def to_metadata(error: PenstockError) -> tuple[tuple[str, bytes], ...]:
+    """The trailing metadata that carries ``error`` to the caller."""
+    document = {"code": error.code, "message": error.message, "details": error.details}
+    return ((METADATA_KEY, json.dumps(document, default=str).encode()),)
+
+
+def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
+    """The :class:`PenstockError` that the server at ``peer`` ended the call with.
+
+    A call that broke without the server's word becomes :class:`OutcomeUnknown` after a deadline and
+    :class:`BrokerUnavailable` otherwise; the caller decides what that means for what it sent.
+    """
+    trailing = error.trailing_metadata() if isinstance(error, grpc.Call) or hasattr(error, "trailing_metadata") else None
+    for key, value in trailing or ():
+        if key == METADATA_KEY:
+            document = json.loads(value)
+            kind = _BY_CODE.get(document["code"], PenstockError)
+            made = kind.__new__(kind)
+            PenstockError.__init__(made, document["message"], **document["details"])
+            return made
+    status = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+    detail = error.details() if hasattr(error, "details") else str(error)
+    if status == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return OutcomeUnknown(f"{peer}: no answer within the time-out", status=status.name)
+    return BrokerUnavailable(f"{peer}: {status.name.lower()}: {detail}", status=status.name)

@@ -1,0 +1,73 @@
+"""Framed messages: a protobuf header in front of raw bytes, so that records are never copied into protobuf.
+
+| Offset | Size | Field |
+|---|---|---|
+| 0 | 4 | header length h, u32 big-endian |
+| 4 | h | header, protobuf |
+| 4 + h | rest | body: raw bytes, its length is the rest of the message |
+
+Used by ``BrokerData/Append``, ``BrokerData/Fetch`` and ``Replication/Replicate``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from .errors import InvalidArgument
+
+PREFIX = struct.Struct(">I")
+assert PREFIX.size == 4
+
+M = TypeVar("M", bound=Message)
+
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
+_address_of = ctypes.pythonapi.PyBytes_AsString
+_address_of.restype = ctypes.c_void_p
+_address_of.argtypes = [ctypes.py_object]
+
+
+def pack(header: Message, *bodies: bytes | bytearray | memoryview) -> bytes:
+    """One framed message of ``header`` and the bodies laid end to end (each copied once)."""
+    encoded = header.SerializeToString()
+    return b"".join((PREFIX.pack(len(encoded)), encoded, *bodies))
+
+
+def allocate(header: Message, body_bytes: int) -> tuple[bytes, int]:
+    """A framed message whose body is still to be written, and the address of that body.
+
+    The body is uninitialised memory: the caller fills all ``body_bytes`` of it through the address before
+    anybody else sees the object. gRPC takes only ``bytes``, and joining would copy every record once more.
+    """
+    encoded = header.SerializeToString()
+    start = PREFIX.size + len(encoded)
+    message: bytes = _new_bytes(None, start + body_bytes)
+    address = _address_of(message)
+    ctypes.memmove(address, PREFIX.pack(len(encoded)) + encoded, start)
+    return message, address + start
+
+
+def unpack(message: bytes, header_type: type[M]) -> tuple[M, memoryview]:
+    """The header and a view of the body of ``message``.
+
+    Raises:
+        InvalidArgument: the bytes are not a framed message of that header.
+    """
+    if len(message) < PREFIX.size:
+        raise InvalidArgument(f"frame of {len(message)} bytes: shorter than its length prefix")
+    (length,) = PREFIX.unpack_from(message)
+    end = PREFIX.size + length
+    if end > len(message):
+        raise InvalidArgument(f"frame of {len(message)} bytes: header length {length} does not fit")
+    view = memoryview(message)
+    header = header_type()
+    try:
+        header.ParseFromString(view[PREFIX.size : end])
+    except DecodeError as error:
+        raise InvalidArgument(f"frame header is not a {header_type.__name__}: {error}") from error
+    return header, view[end:]

@@ -1,0 +1,76 @@
+"""Names: what topics and groups may be called, and the names that Penstock keeps for itself.
+
+Rules as RocketMQ's ``TopicValidator``: ``% | a-z A-Z 0-9 _ -``, topics up to 127 characters (retry and
+dead-letter topics 255), groups up to 120. A name is therefore always a safe single path component.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .errors import InvalidName
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+STATE_TOPIC = "rmq_sys_PENSTOCK_STATE"
+"""Internal topic, one queue: every change of topics, groups and committed offsets is a record here."""
+
+PRODUCER_PROPERTY = "__PSEQ"
+"""First property of a batch's first record: ``producer id:epoch:lane:sequence:count``, lower-case hex."""
+
+TOPIC_LENGTH_MAX = 127
+DERIVED_TOPIC_LENGTH_MAX = 255
+GROUP_LENGTH_MAX = 120
+
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+def _check(kind: str, name: str, longest: int) -> str:
+    shown = name if len(name) <= 64 else name[:61] + "..."
+    if not name or not name.strip():
+        raise InvalidName(f"{kind} name is blank: give it 1..{longest} characters")
+    if len(name) > longest:
+        raise InvalidName(f"{kind} {shown!r} has {len(name)} characters: at most {longest} are allowed")
+    if not _ALLOWED.fullmatch(name):
+        raise InvalidName(f"{kind} {shown!r}: only letters, digits and the signs % | _ - are allowed")
+    return name
+
+
+def check_topic(topic: str) -> str:
+    """``topic`` itself if it is a legal topic name, else :class:`InvalidName`."""
+    derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return _check("topic", topic, DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
+
+
+def check_group(group: str) -> str:
+    """``group`` itself if it is a legal group name, else :class:`InvalidName`."""
+    return _check("group", group, GROUP_LENGTH_MAX)
+
+
+def check_broker_name(name: str) -> str:
+    """``name`` itself if it is a legal broker or cluster name, else :class:`InvalidName`."""
+    return _check("broker", name, TOPIC_LENGTH_MAX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether clients may not create, delete or write ``topic``."""
+    return topic.startswith(SYSTEM_PREFIX) or topic in _SYSTEM_TOPICS
+
+
+_SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "CHECKPOINT_TOPIC",
+    }
+)

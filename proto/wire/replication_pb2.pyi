@@ -1,0 +1,78 @@
+from penstock.proto.wire import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Epoch(_message.Message):
+    __slots__ = ("epoch", "start_offset")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    start_offset: int
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+
+class ReplicaReport(_message.Message):
+    __slots__ = ("hello", "ack", "commits")
+    class Hello(_message.Message):
+        __slots__ = ("identity", "epochs", "end_offset", "store_instance")
+        IDENTITY_FIELD_NUMBER: _ClassVar[int]
+        EPOCHS_FIELD_NUMBER: _ClassVar[int]
+        END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        STORE_INSTANCE_FIELD_NUMBER: _ClassVar[int]
+        identity: _common_pb2.BrokerIdentity
+        epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
+        end_offset: int
+        store_instance: str
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ...) -> None: ...
+    class Ack(_message.Message):
+        __slots__ = ("epoch", "written_offset", "flushed_offset")
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        WRITTEN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        epoch: int
+        written_offset: int
+        flushed_offset: int
+        def __init__(self, epoch: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ...) -> None: ...
+    class Commits(_message.Message):
+        __slots__ = ("group", "offsets")
+        GROUP_FIELD_NUMBER: _ClassVar[int]
+        OFFSETS_FIELD_NUMBER: _ClassVar[int]
+        group: str
+        offsets: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicOffsets]
+        def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[_common_pb2.TopicOffsets, _Mapping]]] = ...) -> None: ...
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    hello: ReplicaReport.Hello
+    ack: ReplicaReport.Ack
+    commits: ReplicaReport.Commits
+    def __init__(self, hello: _Optional[_Union[ReplicaReport.Hello, _Mapping]] = ..., ack: _Optional[_Union[ReplicaReport.Ack, _Mapping]] = ..., commits: _Optional[_Union[ReplicaReport.Commits, _Mapping]] = ...) -> None: ...
+
+class ReplicationHeader(_message.Message):
+    __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "welcome")
+    class Welcome(_message.Message):
+        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes")
+        IDENTITY_FIELD_NUMBER: _ClassVar[int]
+        EPOCHS_FIELD_NUMBER: _ClassVar[int]
+        START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+        identity: _common_pb2.BrokerIdentity
+        epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
+        start_offset: int
+        segment_bytes: int
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ...) -> None: ...
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    start_offset: int
+    confirm_offset: int
+    end_offset: int
+    welcome: ReplicationHeader.Welcome
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., welcome: _Optional[_Union[ReplicationHeader.Welcome, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,15 @@
+"""Map the folders at the root into the ``penstock`` namespace; everything else is in pyproject.toml."""
+
+from setuptools import find_packages, setup
+
+COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench")
+
+packages = []
+for component in COMPONENTS:
+    packages.append(f"penstock.{component}")
+    packages += [f"penstock.{component}.{child}" for child in find_packages(component)]
+
+setup(
+    packages=packages,
+    package_dir={f"penstock.{component}": component for component in COMPONENTS},
+)
