@@ -1,1 +1,1 @@
-"""."""
+"""The command ``penstock``; each command is imported when it is used."""

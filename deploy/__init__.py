@@ -1,1 +1,17 @@
-"""."""
+"""Starting, watching and ending the processes of a cluster on this machine; knows nothing of what they do."""
+
+from .errors import DeployError, DeployUsage
+from .local_cluster import LocalCluster, NodeState, UpReport, accepts_connections
+from .plan import MODES, Node, Plan
+
+__all__ = [
+    "MODES",
+    "DeployError",
+    "DeployUsage",
+    "LocalCluster",
+    "Node",
+    "NodeState",
+    "Plan",
+    "UpReport",
+    "accepts_connections",
+]

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,10 @@ import grpc.aio
 from .errors import PenstockError, to_metadata
 
 log = logging.getLogger(__name__)
+
+# gRPC's core writes lines of its own to stderr for every broken connection; its errors reach us as exceptions.
+# It reads the variable when the first channel or server is made.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 KEEPALIVE_TIME_MS = 1000

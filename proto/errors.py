@@ -10,7 +10,8 @@
     ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer
-    │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · OffsetOutOfRange
+    │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · KeyNotFound
+    │  ├─ OffsetOutOfRange
     │  └─ Unauthorized · Forbidden · WrongCluster
     ├─ DeliveryFailed   what a flush could not deliver
     ├─ ConfigError      a configuration file or option (exit code 2)
@@ -219,6 +220,13 @@ class WrongCluster(Refused):
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
+class KeyNotFound(Refused):
+    """No such key in the key-value configuration."""
+
+    code = 44
+    grpc_status = grpc.StatusCode.NOT_FOUND
+
+
 class DeliveryFailed(PenstockError):
     """A flush ended with messages that are not acknowledged.
 
@@ -307,16 +315,16 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
     A call that broke without the server's word becomes :class:`OutcomeUnknown` after a deadline and
     :class:`BrokerUnavailable` otherwise; the caller decides what that means for what it sent.
     """
-    trailing = error.trailing_metadata() if isinstance(error, grpc.Call) or hasattr(error, "trailing_metadata") else None
-    for key, value in trailing or ():
+    call: Any = error  # what gRPC raises is also the call; its type stubs do not say so
+    for key, value in (call.trailing_metadata() if hasattr(call, "trailing_metadata") else None) or ():
         if key == METADATA_KEY:
             document = json.loads(value)
             kind = _BY_CODE.get(document["code"], PenstockError)
             made = kind.__new__(kind)
             PenstockError.__init__(made, document["message"], **document["details"])
             return made
-    status = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-    detail = error.details() if hasattr(error, "details") else str(error)
+    status = call.code() if hasattr(call, "code") else grpc.StatusCode.UNKNOWN
+    detail = call.details() if hasattr(call, "details") else str(error)
     if status == grpc.StatusCode.DEADLINE_EXCEEDED:
         return OutcomeUnknown(f"{peer}: no answer within the time-out", status=status.name)
     return BrokerUnavailable(f"{peer}: {status.name.lower()}: {detail}", status=status.name)

@@ -64,10 +64,9 @@ def unpack(message: bytes, header_type: type[M]) -> tuple[M, memoryview]:
     end = PREFIX.size + length
     if end > len(message):
         raise InvalidArgument(f"frame of {len(message)} bytes: header length {length} does not fit")
-    view = memoryview(message)
     header = header_type()
     try:
-        header.ParseFromString(view[PREFIX.size : end])
+        header.ParseFromString(message[PREFIX.size : end])
     except DecodeError as error:
         raise InvalidArgument(f"frame header is not a {header_type.__name__}: {error}") from error
-    return header, view[end:]
+    return header, memoryview(message)[end:]

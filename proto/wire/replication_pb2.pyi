@@ -16,18 +16,22 @@ class Epoch(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("hello", "ack", "commits")
+    __slots__ = ("hello", "ack", "commits", "leaving")
     class Hello(_message.Message):
-        __slots__ = ("identity", "epochs", "end_offset", "store_instance")
+        __slots__ = ("identity", "epochs", "end_offset", "store_instance", "tail_bytes", "tail_crc")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         END_OFFSET_FIELD_NUMBER: _ClassVar[int]
         STORE_INSTANCE_FIELD_NUMBER: _ClassVar[int]
+        TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
+        TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         end_offset: int
         store_instance: str
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ...) -> None: ...
+        tail_bytes: int
+        tail_crc: int
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ...) -> None: ...
     class Ack(_message.Message):
         __slots__ = ("epoch", "written_offset", "flushed_offset")
         EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -44,27 +48,38 @@ class ReplicaReport(_message.Message):
         group: str
         offsets: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicOffsets]
         def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[_common_pb2.TopicOffsets, _Mapping]]] = ...) -> None: ...
+    class Leaving(_message.Message):
+        __slots__ = ("code", "message")
+        CODE_FIELD_NUMBER: _ClassVar[int]
+        MESSAGE_FIELD_NUMBER: _ClassVar[int]
+        code: int
+        message: str
+        def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     hello: ReplicaReport.Hello
     ack: ReplicaReport.Ack
     commits: ReplicaReport.Commits
-    def __init__(self, hello: _Optional[_Union[ReplicaReport.Hello, _Mapping]] = ..., ack: _Optional[_Union[ReplicaReport.Ack, _Mapping]] = ..., commits: _Optional[_Union[ReplicaReport.Commits, _Mapping]] = ...) -> None: ...
+    leaving: ReplicaReport.Leaving
+    def __init__(self, hello: _Optional[_Union[ReplicaReport.Hello, _Mapping]] = ..., ack: _Optional[_Union[ReplicaReport.Ack, _Mapping]] = ..., commits: _Optional[_Union[ReplicaReport.Commits, _Mapping]] = ..., leaving: _Optional[_Union[ReplicaReport.Leaving, _Mapping]] = ...) -> None: ...
 
 class ReplicationHeader(_message.Message):
     __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "welcome")
     class Welcome(_message.Message):
-        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes")
+        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         START_OFFSET_FIELD_NUMBER: _ClassVar[int]
         SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+        FLUSH_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         start_offset: int
         segment_bytes: int
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ...) -> None: ...
+        flush_acknowledged: bool
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: _Optional[bool] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,297 @@
+"""What ``broker.conf`` says: RocketMQ's keys, one dataclass per concern, every range checked at start."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from penstock.proto import names
+from penstock.proto.conf import bind, key, load_properties, require
+from penstock.proto.errors import InvalidName
+
+from .unsupported_keys import UNSUPPORTED_KEYS
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+QUEUE_ENTRY_BYTES = 20
+RECORD_OVERHEAD_BYTES = 64 * KIB  # what a record may be longer than its body: properties, topic, fixed fields
+
+_BY_ROLE = -(1 << 62)  # inSyncReplicas before __post_init__: RocketMQ's default 1 makes SYNC_MASTER wait for nobody
+_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  compared, not bound
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
+
+
+class BrokerRole(enum.Enum):
+    """What a broker does when it starts, and what a master waits for."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"  # acknowledges without waiting for slaves
+    SYNC_MASTER = "SYNC_MASTER"  # acknowledges when inSyncReplicas brokers have it, itself included
+    SLAVE = "SLAVE"
+
+
+class FlushDiskType(enum.Enum):
+    """Whether an acknowledgement waits for the disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class MetricsExporterType(enum.Enum):
+    """How metrics leave the process."""
+
+    DISABLE = "DISABLE"
+    PROM = "PROM"
+
+
+def _host_as_name() -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "broker"
+
+
+def _own_ip() -> str:
+    """The address from which this machine reaches others; nothing is sent to find out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _require_name(name: str, key_name: str) -> None:
+    try:
+        names.check_broker_name(name)
+    except InvalidName as error:
+        require(False, f"{key_name} must be a legal name ({error.message})", name)
+
+
+def _require_port(port: int, key_name: str) -> None:
+    require(0 <= port <= 65535, f"{key_name} must be 0..65535 (0: any free port)", port)
+
+
+def _require_address(address: str, key_name: str) -> None:
+    found = _ADDRESS.fullmatch(address)
+    valid = found is not None and 1 <= int(found[2]) <= 65535
+    require(valid, f"{key_name} must be host:port with a port of 1..65535", address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityConfig:
+    """Who this broker is and where it is found. Where it listens and what it advertises are two settings."""
+
+    cluster: str = key("brokerClusterName", default="DefaultCluster")
+    broker_name: str = key("brokerName", default_factory=_host_as_name, doc="the broker group (shard)")
+    broker_id: int = key("brokerId", default=0, doc="0: the configured master; others: slaves")
+    advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
+    listen_port: int = key("listenPort", default=10911)
+    bind_address: str = key("bindAddress", default="0.0.0.0")  # noqa: S104  RocketMQ's default
+
+    def __post_init__(self) -> None:
+        if not self.advertised_ip:
+            everywhere = self.bind_address in _WILDCARDS
+            object.__setattr__(self, "advertised_ip", _own_ip() if everywhere else self.bind_address)
+        _require_name(self.cluster, "brokerClusterName")
+        _require_name(self.broker_name, "brokerName")
+        require(0 <= self.broker_id < 1 << 31, f"brokerId must be 0..{(1 << 31) - 1}", self.broker_id)
+        _require_port(self.listen_port, "listenPort")
+        _require_ip(self.bind_address, "bindAddress")
+        _require_ip(self.advertised_ip, "brokerIP1")
+        reachable = self.advertised_ip not in _WILDCARDS
+        require(reachable, "brokerIP1 must be an address that others can connect to", self.advertised_ip)
+
+
+def _require_ip(text: str, key_name: str) -> None:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        require(False, f"{key_name} must be an IPv4 or IPv6 address", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameserversConfig:
+    """The nameservers that this broker registers with: each of them."""
+
+    addresses: tuple[str, ...] = key("namesrvAddr", default=(), doc="host:port;host:port")
+
+    def __post_init__(self) -> None:
+        for address in self.addresses:
+            _require_address(address, "namesrvAddr")
+        repeated = len(set(self.addresses)) < len(self.addresses)
+        require(not repeated, "namesrvAddr must name each nameserver once", ";".join(self.addresses))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationSettings:
+    """The broker's role and how many copies an acknowledgement stands for."""
+
+    role: BrokerRole = key("brokerRole", default=BrokerRole.ASYNC_MASTER)  # noqa: RUF009
+    in_sync_replicas: int = key(
+        "inSyncReplicas",
+        default=_BY_ROLE,
+        doc="brokers that hold an acknowledged message, the master included; by role: 1 or, SYNC_MASTER, 2",
+    )
+    min_in_sync_replicas: int = key("minInSyncReplicas", default=1, doc="fewer copies than that refuse sends")
+    slave_timeout_ms: int = key(
+        "slaveTimeout", default=3000, doc="longest wait for replicas: then the outcome is unknown"
+    )
+    in_sync_gap_bytes: int = key("haMaxGapNotInSync", default=256 * MIB, doc="a slave further behind is not in sync")
+    master_address: str = key(
+        "haMasterAddress", default="", doc="slave: host:port of its master; empty: ask the nameserver"
+    )
+    slave_read: bool = key("slaveReadEnable", default=False, doc="send consumers that are far behind to a slave")
+
+    def __post_init__(self) -> None:
+        if self.in_sync_replicas == _BY_ROLE:
+            object.__setattr__(self, "in_sync_replicas", 2 if self.role is BrokerRole.SYNC_MASTER else 1)
+        require(1 <= self.in_sync_replicas <= 16, "inSyncReplicas must be 1..16", self.in_sync_replicas)
+        ceiling = self.in_sync_replicas
+        within = 1 <= self.min_in_sync_replicas <= ceiling
+        require(within, f"minInSyncReplicas must be 1..{ceiling} (inSyncReplicas)", self.min_in_sync_replicas)
+        require(1 <= self.slave_timeout_ms <= 600_000, "slaveTimeout must be 1..600000 ms", self.slave_timeout_ms)
+        require(self.in_sync_gap_bytes >= MIB, f"haMaxGapNotInSync must be at least {MIB}", self.in_sync_gap_bytes)
+        if self.master_address:
+            _require_address(self.master_address, "haMasterAddress")
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether acknowledgements wait for replicas."""
+        return self.role is BrokerRole.SYNC_MASTER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushSettings:
+    """When appended bytes are made durable."""
+
+    mode: FlushDiskType = key("flushDiskType", default=FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
+    interval_ms: int = key("flushIntervalCommitLog", default=500, doc="ASYNC_FLUSH: time between two syncs")
+    thorough_interval_ms: int = key(
+        "flushCommitLogThoroughInterval", default=10_000, doc="ASYNC_FLUSH: sync even little"
+    )
+    sync_timeout_ms: int = key("syncFlushTimeout", default=5000, doc="SYNC_FLUSH: then the outcome is unknown")
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("flushIntervalCommitLog", self.interval_ms),
+            ("flushCommitLogThoroughInterval", self.thorough_interval_ms),
+            ("syncFlushTimeout", self.sync_timeout_ms),
+        ):
+            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Where the store lies and how large its files are. Sizes cannot be changed on existing data."""
+
+    root: Path = key("storePathRootDir", default_factory=lambda: Path("~/store").expanduser())  # noqa: RUF009
+    commit_log_path: str = key("storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir")
+    segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
+    consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=300_000 * QUEUE_ENTRY_BYTES)
+    body_bytes_max: int = key("maxMessageSize", default=4 * MIB, doc="largest message body")
+    index_enable: bool = key("messageIndexEnable", default=True)
+    index_slots: int = key("maxHashSlotNum", default=5_000_000)
+    index_entries: int = key("maxIndexNum", default=20_000_000)
+
+    def __post_init__(self) -> None:
+        whole = -(-self.consume_queue_bytes // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES  # as RocketMQ rounds
+        object.__setattr__(self, "consume_queue_bytes", whole)
+        in_range = 1 <= self.body_bytes_max <= 32 * MIB
+        require(in_range, f"maxMessageSize must be 1..{32 * MIB}", self.body_bytes_max)
+        smallest = 128 * KIB
+        in_range = smallest <= self.segment_bytes <= 2 * GIB - 1
+        require(in_range, f"mappedFileSizeCommitLog must be {smallest}..{2 * GIB - 1}", self.segment_bytes)
+        require(
+            self.segment_bytes >= self.body_bytes_max + RECORD_OVERHEAD_BYTES,
+            f"mappedFileSizeCommitLog must be at least maxMessageSize + {RECORD_OVERHEAD_BYTES}: "
+            "one record never spans two files; raise it or lower maxMessageSize",
+            self.segment_bytes,
+        )
+        in_range = QUEUE_ENTRY_BYTES <= self.consume_queue_bytes <= GIB
+        require(in_range, f"mappedFileSizeConsumeQueue must be {QUEUE_ENTRY_BYTES}..{GIB}", self.consume_queue_bytes)
+        require(1 <= self.index_slots <= 100_000_000, "maxHashSlotNum must be 1..100000000", self.index_slots)
+        require(2 <= self.index_entries <= 100_000_000, "maxIndexNum must be 2..100000000", self.index_entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsConfig:
+    """What clients may make by merely using a name."""
+
+    auto_create: bool = key("autoCreateTopicEnable", default=True)
+    default_queues: int = key("defaultTopicQueueNums", default=8)
+    auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True)
+
+    def __post_init__(self) -> None:
+        require(1 <= self.default_queues <= 65_536, "defaultTopicQueueNums must be 1..65536", self.default_queues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """The Prometheus endpoint, on a port of its own."""
+
+    exporter: MetricsExporterType = key("metricsExporterType", default=MetricsExporterType.DISABLE)  # noqa: RUF009
+    port: int = key("metricsPromExporterPort", default=5557)
+    host: str = key("metricsPromExporterHost", default="", doc="empty: all addresses")
+
+    def __post_init__(self) -> None:
+        _require_port(self.port, "metricsPromExporterPort")
+        if self.host:
+            _require_ip(self.host, "metricsPromExporterHost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything a broker is told at start."""
+
+    identity: IdentityConfig = field(default_factory=IdentityConfig)
+    nameservers: NameserversConfig = field(default_factory=NameserversConfig)
+    replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    flush: FlushSettings = field(default_factory=FlushSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    topics: TopicsConfig = field(default_factory=TopicsConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+
+    def __post_init__(self) -> None:
+        broker_id, role = self.identity.broker_id, self.replication.role
+        if role is BrokerRole.SLAVE:
+            require(
+                broker_id != 0, "brokerId must be greater than 0 with brokerRole=SLAVE: 0 is the master's", broker_id
+            )
+            given = bool(self.nameservers.addresses or self.replication.master_address)
+            require(
+                given,
+                "namesrvAddr or haMasterAddress must be given with brokerRole=SLAVE: how else does it find its master",
+                "none",
+            )
+        else:
+            message = "brokerRole must be SLAVE for every brokerId but 0"
+            require(broker_id == 0, message, f"{role.name} with brokerId={broker_id}")
+
+    @property
+    def advertised_address(self) -> str:
+        """``host:port`` as peers and clients reach this broker; an IPv6 host stands in brackets."""
+        return join_address(self.identity.advertised_ip, self.identity.listen_port)
+
+    @property
+    def listen_address(self) -> str:
+        """``host:port`` to listen on."""
+        return join_address(self.identity.bind_address, self.identity.listen_port)
+
+    def with_port(self, port: int) -> BrokerConfig:
+        """The same with the port that the system chose for ``listenPort=0``."""
+        return replace(self, identity=replace(self.identity, listen_port=port))
+
+
+def join_address(host: str, port: int) -> str:
+    """``host:port``, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def load_broker_config(path: str | Path) -> BrokerConfig:
+    """The configuration in the file at ``path``.
+
+    Raises:
+        ConfigError: names file, line, key, value and what is allowed.
+    """
+    return bind(BrokerConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)

@@ -1,0 +1,123 @@
+"""Waiting until a log position is as safe as the mode promises: synced here, confirmed by replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from typing import Protocol
+
+from penstock.proto.errors import StorageError
+from penstock.proto.wire import broker_pb2
+
+SEND_OK = broker_pb2.SEND_OK
+FLUSH_DISK_TIMEOUT = broker_pb2.FLUSH_DISK_TIMEOUT
+FLUSH_SLAVE_TIMEOUT = broker_pb2.FLUSH_SLAVE_TIMEOUT
+
+
+class FlushedLog(Protocol):
+    """What of the store this module needs."""
+
+    @property
+    def flushed_offset(self) -> int: ...
+    def request_flush(self, end: int) -> None: ...
+
+
+class Confirming(Protocol):
+    """What of the role this module needs."""
+
+    @property
+    def waits_for_replicas(self) -> bool: ...
+    async def wait_confirmed(self, end: int, timeout_s: float) -> bool: ...
+
+
+class Acknowledgements:
+    """Waits for flush and replication of appended bytes; event loop only.
+
+    Both go on at the same time: the flush is asked for before anything is awaited and replication ships by
+    itself, so waiting for one after the other takes as long as the slower one.
+    """
+
+    def __init__(
+        self, store: FlushedLog, role: Confirming, *, sync_flush: bool, flush_timeout_s: float, replica_timeout_s: float
+    ) -> None:
+        self._store = store
+        self._role = role
+        self._sync_flush = sync_flush
+        self._flush_timeout_s = flush_timeout_s
+        self._replica_timeout_s = replica_timeout_s
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # heap by position
+        self._order = itertools.count()
+        self._failure: StorageError | None = None
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether appended already means acknowledged: ASYNC_FLUSH without synchronous replicas."""
+        return not self._sync_flush and not self._role.waits_for_replicas and self._failure is None
+
+    def start(self, end: int) -> None:
+        """Let the flush of everything below ``end`` begin, where the mode asks for one."""
+        if self._sync_flush:
+            self._store.request_flush(end)
+
+    async def wait(self, end: int, timeout_s: float | None = None) -> broker_pb2.SendStatus:
+        """How far the bytes below ``end`` got, at the latest when the time is up: they are stored in any case.
+
+        ``timeout_s`` shortens the configured time-outs. When both are missed, the replicas' is told, as
+        RocketMQ does.
+
+        Raises:
+            SyncFailed: the disk failed; whether the bytes are safe is unknown.
+        """
+        flush_s, replica_s = self._flush_timeout_s, self._replica_timeout_s
+        if timeout_s is not None:
+            flush_s, replica_s = min(flush_s, timeout_s), min(replica_s, timeout_s)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        flushed = not self._sync_flush or await self._wait_flushed(end, flush_s)
+        if self._role.waits_for_replicas:
+            left_s = max(0.0, replica_s - (loop.time() - started))
+            if not await self._role.wait_confirmed(end, left_s):
+                return FLUSH_SLAVE_TIMEOUT
+        if self._failure is not None:
+            raise self._failure
+        return SEND_OK if flushed else FLUSH_DISK_TIMEOUT
+
+    def on_flushed(self, offset: int) -> None:
+        """Everything below ``offset`` is synced."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= offset:
+            future = heapq.heappop(waiting)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: StorageError) -> None:
+        """Acknowledge nothing any more: the store failed."""
+        self._failure = error
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    async def _wait_flushed(self, end: int, timeout_s: float) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        if self._store.flushed_offset >= end:
+            return True
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        heapq.heappush(self._waiting, (end, next(self._order), future))
+        self._store.request_flush(end)
+        timer = loop.call_later(timeout_s, _expire, future)
+        try:
+            await future
+        except TimeoutError:
+            return False
+        finally:
+            timer.cancel()
+        return True
+
+
+def _expire(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

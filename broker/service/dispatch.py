@@ -1,0 +1,93 @@
+"""The dispatch task: from bytes in the log to messages that can be read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from ..store import DispatchResult
+from .producers import ProducerTable
+from .state import State
+
+log = logging.getLogger(__name__)
+
+SLICE_BYTES = 4 * 1024 * 1024
+"""A slice holds the event loop for about a millisecond; between slices requests get their turn."""
+
+Arrivals = dict[str, set[int]]
+"""topic -> queue ids that have new messages."""
+
+
+class DispatchStore(Protocol):
+    """What of the store this module needs."""
+
+    @property
+    def dispatched_offset(self) -> int: ...
+    def dispatch(self, max_bytes: int = SLICE_BYTES) -> DispatchResult: ...
+
+
+class Dispatcher:
+    """Runs the store's dispatch up to the confirm offset whenever there is progress; one task owns it.
+
+    Applies state records and producer marks, then tells ``on_arrived`` which queues have new messages.
+    """
+
+    def __init__(
+        self, store: DispatchStore, state: State, producers: ProducerTable, on_arrived: Callable[[Arrivals], None]
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._producers = producers
+        self._on_arrived = on_arrived
+        self._progress = asyncio.Event()
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def poke(self) -> None:
+        """There may be something to dispatch: bytes were appended, flushed or confirmed."""
+        self._progress.set()
+
+    async def wait_dispatched(self, end: int) -> None:
+        """Return when everything below ``end`` is dispatched."""
+        if self._store.dispatched_offset < end:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((end, future))
+            await future
+
+    async def run(self) -> None:
+        """Dispatch until cancelled.
+
+        Raises:
+            StorageError: the log cannot be dispatched; the broker must stop rather than skip messages.
+        """
+        while True:
+            await self._progress.wait()
+            self._progress.clear()
+            while self.dispatch_slice():
+                await asyncio.sleep(0)
+
+    def dispatch_slice(self) -> bool:
+        """Dispatch one slice; whether there was one."""
+        before = self._store.dispatched_offset
+        result = self._store.dispatch(SLICE_BYTES)
+        apply(result, self._state, self._producers)
+        if result.arrived:
+            arrivals: Arrivals = {}
+            for topic, queue_id, _ in result.arrived:
+                arrivals.setdefault(topic, set()).add(queue_id)
+            self._on_arrived(arrivals)
+        if self._waiting:
+            for end, future in self._waiting:
+                if end <= result.end and not future.done():
+                    future.set_result(None)
+            self._waiting = [(end, future) for end, future in self._waiting if not future.done()]
+        return result.end > before
+
+
+def apply(result: DispatchResult, state: State, producers: ProducerTable) -> None:
+    """Bring the derived tables up to the end of a dispatched, or replayed, slice."""
+    for position, record in result.state_records:
+        state.apply_record(position, record)
+    for batch in result.marks:
+        producers.restore(batch)

@@ -1,0 +1,203 @@
+"""Consumer groups at one broker: members, generations, and exclusive claims on queues. No I/O, no clock.
+
+A queue of a group is granted to one session at a time. Further claims wait in order of arrival and are granted when
+the holder releases the queue or its session ends. So two members never hold one queue, whatever allocation each of
+them believes in, and a wanted queue is granted as soon as it is free.
+
+Every method returns the :class:`Changes` it caused; the caller tells the sessions. Holder and waiting claims always
+belong to sessions that exist.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Grant(NamedTuple):
+    """A queue that from now on is the session's alone."""
+
+    session_id: int
+    topic: str
+    queue_id: int
+
+
+class Mismatch(NamedTuple):
+    """Two members of a group that want different messages of one topic."""
+
+    group: str
+    topic: str
+    client_id: str
+    expression: str | None  # None: not subscribed at all
+    other_client_id: str
+    other_expression: str | None
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a call changed: grants to tell, groups whose member list is new, subscriptions that disagree."""
+
+    grants: list[Grant] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Session:
+    group: str
+    client_id: str
+    subscriptions: dict[str, str]
+    wanted: set[tuple[str, int]] = field(default_factory=set)  # held or waiting for
+
+
+class _Group:
+    """Members and claims of one group."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.sessions: dict[str, int] = {}  # client id -> session id
+        # (topic, queue id) -> session ids in order of arrival; the first one holds the queue.
+        self.claims: dict[tuple[str, int], OrderedDict[int, None]] = {}
+
+
+class Groups:
+    """All groups of one broker.
+
+    A client id has one session at most: whoever joins under the id of a living session ends that one, because it is
+    the same client after its connection broke, before the broker noticed.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, _Session] = {}
+        self._groups: dict[str, _Group] = {}
+        self._generations: dict[str, int] = {}  # of groups without members: a generation is never used twice
+
+    def join(self, session_id: int, group: str, client_id: str, subscriptions: Mapping[str, str]) -> Changes:
+        """Make the session a member, or replace the subscriptions of a session that is one."""
+        known = self._sessions.get(session_id)
+        changes = Changes()
+        if known is not None:
+            known.subscriptions = dict(subscriptions)
+        else:
+            changes = self._admit(session_id, group, client_id, subscriptions)
+        changes.mismatches = self._mismatches(self._sessions[session_id])
+        return changes
+
+    def superseded(self, group: str, client_id: str) -> int | None:
+        """The living session that a new one under this client id would end."""
+        found = self._groups.get(group)
+        return found.sessions.get(client_id) if found else None
+
+    def claim(self, session_id: int, topic: str, queue_ids: Iterable[int]) -> Changes:
+        """Want these queues too. Claiming a queue that the session already claims changes nothing."""
+        session = self._sessions[session_id]
+        group = self._groups[session.group]
+        changes = Changes()
+        for queue_id in queue_ids:
+            key = (topic, queue_id)
+            if key in session.wanted:
+                continue
+            session.wanted.add(key)
+            line = group.claims.setdefault(key, OrderedDict())
+            line[session_id] = None
+            if len(line) == 1:
+                changes.grants.append(Grant(session_id, topic, queue_id))
+        return changes
+
+    def release(self, session_id: int, topic: str, queue_ids: Iterable[int]) -> Changes:
+        """Want these queues no more; the next in line gets what was held."""
+        session = self._sessions[session_id]
+        changes = Changes()
+        for queue_id in queue_ids:
+            if (topic, queue_id) in session.wanted:
+                session.wanted.discard((topic, queue_id))
+                self._leave_line(session.group, session_id, (topic, queue_id), changes)
+        return changes
+
+    def end(self, session_id: int) -> Changes:
+        """Forget the session. Ending an unknown one changes nothing."""
+        changes = Changes()
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return changes
+        for key in sorted(session.wanted):
+            self._leave_line(session.group, session_id, key, changes)
+        group = self._groups[session.group]
+        del group.sessions[session.client_id]
+        group.generation += 1
+        changes.groups.append(session.group)
+        if not group.sessions:
+            assert not group.claims, "claims without members"
+            self._generations[session.group] = group.generation
+            del self._groups[session.group]
+        return changes
+
+    def holder(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The session that holds the queue."""
+        found = self._groups.get(group)
+        line = found.claims.get((topic, queue_id)) if found else None
+        return next(iter(line)) if line else None
+
+    def claims_of(self, session_id: int) -> int:
+        """How many queues the session holds or waits for."""
+        return len(self._sessions[session_id].wanted)
+
+    def held_by(self, session_id: int) -> list[tuple[str, int]]:
+        """The queues that the session holds, sorted."""
+        session = self._sessions[session_id]
+        claims = self._groups[session.group].claims
+        return sorted(key for key in session.wanted if next(iter(claims[key])) == session_id)
+
+    def members(self, group: str) -> tuple[int, list[str]]:
+        """Generation and client ids, sorted."""
+        found = self._groups.get(group)
+        if found is None:
+            return self._generations.get(group, 0), []
+        return found.generation, sorted(found.sessions)
+
+    def sessions(self, group: str) -> dict[str, int]:
+        """Client id -> session of every member."""
+        found = self._groups.get(group)
+        return dict(found.sessions) if found else {}
+
+    def subscriptions(self, session_id: int) -> dict[str, str]:
+        """Topic -> expression, as the session said last."""
+        return self._sessions[session_id].subscriptions
+
+    def _admit(self, session_id: int, group: str, client_id: str, subscriptions: Mapping[str, str]) -> Changes:
+        former = self.superseded(group, client_id)
+        changes = self.end(former) if former is not None else Changes()
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = _Group(self._generations.pop(group, 0))
+        self._sessions[session_id] = _Session(group, client_id, dict(subscriptions))
+        found.sessions[client_id] = session_id
+        found.generation += 1
+        changes.groups = [group]
+        return changes
+
+    def _leave_line(self, group_name: str, session_id: int, key: tuple[str, int], changes: Changes) -> None:
+        claims = self._groups[group_name].claims
+        line = claims[key]
+        held = next(iter(line)) == session_id
+        del line[session_id]
+        if not line:
+            del claims[key]
+        elif held:
+            changes.grants.append(Grant(next(iter(line)), *key))
+
+    def _mismatches(self, session: _Session) -> list[Mismatch]:
+        """The first other member that subscribed differently, per topic: naming every pair would drown the log."""
+        found: dict[str, Mismatch] = {}
+        group = self._groups[session.group]
+        for client_id, session_id in sorted(group.sessions.items()):
+            if client_id == session.client_id:
+                continue
+            others = self._sessions[session_id].subscriptions
+            for topic in sorted(session.subscriptions.keys() | others.keys()):
+                mine, theirs = session.subscriptions.get(topic), others.get(topic)
+                if mine != theirs and topic not in found:
+                    found[topic] = Mismatch(session.group, topic, session.client_id, mine, client_id, theirs)
+        return list(found.values())

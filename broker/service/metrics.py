@@ -1,0 +1,187 @@
+"""Counters that cost an addition per batch, and the Prometheus endpoint that reads them.
+
+Requests add to plain integers; everything else is computed when somebody scrapes, on the event loop, because
+the store and the tables belong to it. Names as RocketMQ's where the meaning is the same (``rocketmq_…``),
+``penstock_…`` for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.proto.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+SCRAPE_TIMEOUT_S: Final = 5.0
+APPEND_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Histogram:
+    """How often values fell between bounds; one writer, the event loop."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Prometheus's cumulative buckets."""
+        rows: list[tuple[str, float]] = []
+        running = 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            running += count
+            rows.append((bound, running))
+        return rows
+
+
+class TopicCounters:
+    """What went through one topic since the start."""
+
+    __slots__ = ("bytes_in", "bytes_out", "messages_in", "messages_out")
+
+    def __init__(self) -> None:
+        self.messages_in = self.bytes_in = self.messages_out = self.bytes_out = 0
+
+    def on_appended(self, count: int, size: int) -> None:
+        """A batch was stored."""
+        self.messages_in += count
+        self.bytes_in += size
+
+    def on_fetched(self, count: int, size: int) -> None:
+        """Messages were sent to a consumer."""
+        self.messages_out += count
+        self.bytes_out += size
+
+
+class Counters:
+    """All counters of one broker; the event loop writes, a scrape reads."""
+
+    def __init__(self) -> None:
+        self.append_seconds = Histogram(APPEND_BOUNDS_S)
+        self.topics: dict[str, TopicCounters] = {}
+
+    def topic(self, name: str) -> TopicCounters:
+        """The counters of a topic that exists: only those are counted, so that names cannot pile up."""
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics[name] = TopicCounters()
+        return found
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Drop the counters of deleted topics."""
+        for topic in topics:
+            self.topics.pop(topic, None)
+
+
+class Families:
+    """Makes the metric families of one scrape, all with the broker's own labels."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self._names = tuple(labels)
+        self._values = tuple(labels.values())
+        self.made: list[Metric] = []
+
+    def gauge(self, name: str, doc: str, value: float) -> None:
+        """One number."""
+        self.gauges(name, doc, (), [((), value)])
+
+    def gauges(
+        self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
+    ) -> None:
+        """A number per combination of label values."""
+        family = GaugeMetricFamily(name, doc, labels=self._names + labels)
+        for values, value in rows:
+            family.add_metric(self._values + values, value)
+        self.made.append(family)
+
+    def counters(
+        self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
+    ) -> None:
+        """A growing number per combination of label values; ``_total`` is added to the name."""
+        family = CounterMetricFamily(name, doc, labels=self._names + labels)
+        for values, value in rows:
+            family.add_metric(self._values + values, value)
+        self.made.append(family)
+
+    def histogram(self, name: str, doc: str, source: Histogram) -> None:
+        """The distribution of a value."""
+        family = HistogramMetricFamily(name, doc, labels=self._names)
+        family.add_metric(self._values, source.buckets(), source.total)
+        self.made.append(family)
+
+
+class MetricsServer:
+    """``/metrics`` on a port of its own, in a daemon thread of prometheus-client."""
+
+    def __init__(self, collect: Callable[[], list[Metric]], loop: asyncio.AbstractEventLoop) -> None:
+        """``collect`` runs on ``loop`` at each scrape."""
+        self._collector = _OnLoop(collect, loop)
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which the system chooses for 0.
+
+        Raises:
+            ConfigError: the port is in use.
+        """
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self._collector)
+        try:
+            self._server, self._thread = start_http_server(port, host or "0.0.0.0", registry)  # noqa: S104
+        except OSError as error:
+            raise ConfigError(
+                f"metricsPromExporterPort {port} on {host or 'all addresses'}: {error.strerror}: choose another port"
+            ) from error
+        bound: int = self._server.server_address[1]
+        log.info("metrics served port=%d path=/metrics", bound)
+        return bound
+
+    def stop(self) -> None:
+        """Close the port. Must not run on the event loop's thread: a scrape under way needs the loop."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join(timeout=5)
+            self._server = self._thread = None
+
+
+class _OnLoop(Collector):
+    def __init__(self, collect: Callable[[], list[Metric]], loop: asyncio.AbstractEventLoop) -> None:
+        self._collect = collect
+        self._loop = loop
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        async def on_loop() -> list[Metric]:
+            return self._collect()
+
+        if self._loop.is_closed():
+            return []
+        pending = asyncio.run_coroutine_threadsafe(on_loop(), self._loop)
+        try:
+            return pending.result(SCRAPE_TIMEOUT_S)
+        except FutureTimeout:
+            pending.cancel()
+            log.warning("scrape not answered timeout_s=%.0f", SCRAPE_TIMEOUT_S)
+            return []

@@ -1,0 +1,214 @@
+"""What a broker is at the moment: the master of its group, or a slave of it.
+
+The two roles answer the same questions, so that the services never ask which one they work for. The server
+holds one role object; a later change of role at run time (election) swaps it there and starts its ``run``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import psutil
+
+from penstock.proto.errors import NotMaster
+from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
+from penstock.proto.wire.replication_pb2 import ReplicaReport
+from penstock.replication import Primary, Replica, ReplicationConfig
+from penstock.replication.interfaces import ReplicaLog
+
+log = logging.getLogger(__name__)
+
+Commits = ReplicaReport.Commits
+MEMORY_SHARE_MAX = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what lies further back is on disk, not in memory
+
+
+class MasterRole:
+    """The one writer of its group; serves the replication stream."""
+
+    is_master = True
+    master_address = None
+
+    def __init__(
+        self,
+        identity: common_pb2.BrokerIdentity,
+        log_: ReplicaLog,
+        config: ReplicationConfig,
+        *,
+        epoch: int,
+        slave_read: bool,
+        on_confirm: Callable[[int], None],
+        on_commits: Callable[[Commits], None],
+    ) -> None:
+        self.epoch = epoch
+        self.waits_for_replicas = config.sync and config.in_sync_replicas > 1
+        self._slave_read = slave_read
+        self._behind_bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE_MAX)
+        self._primary = Primary(identity, log_, config, epoch=epoch, on_confirm=on_confirm, on_commits=on_commits)
+
+    def check_master(self) -> None:
+        """Writes are welcome."""
+
+    def can_acknowledge(self) -> bool:
+        """Whether enough replicas are in sync for what is appended now."""
+        return not self.waits_for_replicas or self._primary.can_acknowledge()
+
+    async def wait_confirmed(self, end: int, timeout_s: float) -> bool:
+        """Whether enough replicas had everything below ``end`` in time."""
+        return await self._primary.wait_confirmed(end, timeout_s)
+
+    def on_appended(self) -> None:
+        """The log has grown."""
+        self._primary.on_appended()
+
+    def on_flushed(self, offset: int) -> None:
+        """The log is synced up to ``offset``."""
+        self._primary.on_flushed(offset)
+
+    def on_shard(self, view: nameserver_pb2.ShardView) -> None:
+        """The nameserver told who lives in the group; a configured master stays master whatever that is."""
+        other = [m for m in view.members if m.role == common_pb2.MASTER and m.broker_id != 0]
+        if other:
+            log.error("nameserver names another master broker_id=%d address=%s", other[0].broker_id, other[0].address)
+
+    def suggested_broker_id(self, behind_bytes: int) -> int:
+        """Where a consumer that is ``behind_bytes`` behind should read next time."""
+        if self._slave_read and behind_bytes > self._behind_bytes_max:
+            return next((replica.broker_id for replica in self.replicas() if replica.in_sync), 0)
+        return 0
+
+    def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
+        """The slaves that follow, and how far each is."""
+        return [
+            broker_pb2.BrokerStatus.Replica(
+                broker_id=each.broker_id,
+                written_offset=each.written,
+                flushed_offset=each.flushed,
+                lag_bytes=each.lag_bytes,
+                in_sync=each.in_sync,
+            )
+            for each in self._primary.replicas()
+        ]
+
+    @property
+    def lag_bytes(self) -> int:
+        """A master is behind nobody."""
+        return 0
+
+    async def run(self) -> None:
+        """Nothing to do by itself: the slaves come here."""
+        await asyncio.Event().wait()
+
+    def serve(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """One slave's replication stream."""
+        return self._primary.serve(requests, context)
+
+
+class SlaveRole:
+    """Follows the master of its group, serves reads, and keeps commits for it while it is gone."""
+
+    is_master = False
+    waits_for_replicas = False
+
+    def __init__(
+        self,
+        identity: common_pb2.BrokerIdentity,
+        log_: ReplicaLog,
+        *,
+        epoch: int,
+        master_address: str,
+        on_appended: Callable[[], None],
+        on_confirm: Callable[[int], None],
+        pending_commits: Callable[[], list[Commits]],
+    ) -> None:
+        """``master_address``: a fixed one; empty: the nameserver names it."""
+        self.epoch = epoch
+        self.broker_name = identity.broker_name
+        self._broker_id = identity.broker_id
+        self.master_address = master_address or None
+        self._is_fixed = bool(master_address)
+        self._changed = asyncio.Event()
+        self._behind_bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE_MAX)
+        self._replica = Replica(
+            identity, log_, on_appended=on_appended, on_confirm=on_confirm, pending_commits=pending_commits
+        )
+
+    def check_master(self) -> None:
+        """Refuse a write, and say where it belongs."""
+        where = self.master_address or "not known at the moment"
+        raise NotMaster(
+            f"broker {self.broker_name}/{self._broker_id} is a slave: the master is {where}",
+            master=self.master_address or "",
+            epoch=self.epoch,
+        )
+
+    def can_acknowledge(self) -> bool:
+        """A slave acknowledges nothing."""
+        return False
+
+    async def wait_confirmed(self, end: int, timeout_s: float) -> bool:
+        """A slave appends nothing of its own, so there is nothing to wait for."""
+        return True
+
+    def on_appended(self) -> None:
+        """Only masters append."""
+
+    def on_flushed(self, offset: int) -> None:
+        """The log is synced up to ``offset``: the master may count it."""
+        self._replica.on_flushed(offset)
+
+    def on_shard(self, view: nameserver_pb2.ShardView) -> None:
+        """The nameserver told who lives in the group: follow its master; without one, try the last one again."""
+        if self._is_fixed:
+            return
+        for member in view.members:
+            if member.role == common_pb2.MASTER and member.address != self.master_address:
+                log.info("master found address=%s former=%s", member.address, self.master_address)
+                self.master_address = member.address
+                self._changed.set()
+
+    def suggested_broker_id(self, behind_bytes: int) -> int:
+        """The master again, once the consumer has caught up and as long as the master lives."""
+        return self._broker_id if not self._replica.connected or behind_bytes > self._behind_bytes_max else 0
+
+    def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
+        """Nobody follows a slave."""
+        return []
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far behind the master, as last heard."""
+        return self._replica.lag_bytes
+
+    async def run(self) -> None:
+        """Follow the master, wherever it is, until cancelled."""
+        while True:
+            self._changed.clear()
+            follow = asyncio.create_task(self._follow(), name="follow-master")
+            changed = asyncio.create_task(self._changed.wait(), name="master-changed")
+            try:
+                await asyncio.wait((follow, changed), return_when=asyncio.FIRST_COMPLETED)
+                if follow.done():
+                    follow.result()  # raises what ended it: a log that cannot follow this master
+            finally:
+                for task in (follow, changed):
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, Exception):
+                        await task
+
+    def serve(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Refuse to be followed."""
+        self.check_master()
+        raise AssertionError("unreachable")
+
+    async def _follow(self) -> None:
+        if self.master_address is None:
+            await asyncio.Event().wait()  # until the nameserver names one
+            return
+        await self._replica.follow(self.master_address)
+
+
+Role = MasterRole | SlaveRole

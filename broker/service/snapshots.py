@@ -1,0 +1,299 @@
+"""Snapshots of the derived tables under ``<root>/config``, so that a start need not read the whole log.
+
+| File | Holds | Shape |
+|---|---|---|
+| ``topics.json`` | topics | RocketMQ's |
+| ``subscriptionGroup.json`` | consumer groups | RocketMQ's |
+| ``consumerOffset.json`` | committed offsets | RocketMQ's, but with quoted queue ids: valid JSON, which fastjson reads as well |
+| ``producerSequence.json`` | the duplicate table | own |
+
+Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical
+offset (perhaps some above, which replay applies again without effect). RocketMQ ignores the field and drops
+it when it writes; a file without it was written by RocketMQ, holds everything, and the master then records
+its content in the log, so that replicas get it too.
+
+A file is written beside the old one and synced, the old one becomes ``<file>.bak``, the new one takes its
+name. A file that is missing or damaged is read from its ``.bak``. When that is damaged as well, the table is
+rebuilt from the log if the log still begins at 0, else the start fails with :class:`Corrupt`.
+Source: RocketMQ ``ConfigManager#persist``; differs: at every moment one complete file has a known name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.proto.errors import Corrupt
+
+from .producers import ProducerTable
+from .state import Group, State, Topic
+
+log = logging.getLogger(__name__)
+
+LOG_POSITION: Final = "logPosition"
+INTERVAL_S: Final = 5.0
+COST_SHARE: Final = 0.02  # of the process's time: a huge table is written less often
+_ROWS_PER_PIECE: Final = 200
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load found: replay the log from ``replay_from``; ``imported``: RocketMQ wrote the files."""
+
+    replay_from: int
+    imported: bool
+
+
+@dataclass(slots=True)
+class _File:
+    """One snapshot file: how to take it apart and to put it together."""
+
+    name: str
+    load: Callable[[Document], None]
+    pieces: Callable[[], Iterator[str]]  # the fields after dataVersion and logPosition, each piece quickly made
+    changes: Callable[[], int]
+    set_base: Callable[[int], None]
+    counter: int = 0  # of dataVersion
+    written: int = 0  # value of changes() that is on disk
+    not_before: float = 0.0  # monotonic time of the next write
+
+
+class Snapshots:
+    """Reads and writes the snapshot files of one broker; event loop only."""
+
+    def __init__(self, directory: Path, state: State, producers: ProducerTable) -> None:
+        self.directory = directory
+        self._state = state
+        self._producers = producers
+        self._log_end = 0
+        self._files = [
+            _File("topics.json", self._load_topics, self._topics, lambda: state.topics.changes, _base_of(state.topics)),
+            _File(
+                "subscriptionGroup.json",
+                self._load_groups,
+                self._groups,
+                lambda: state.groups.changes,
+                _base_of(state.groups),
+            ),
+            _File(
+                "consumerOffset.json",
+                self._load_offsets,
+                self._offsets,
+                lambda: state.offsets.changes,
+                _base_of(state.offsets),
+            ),
+            _File(
+                "producerSequence.json",
+                self._load_producers,
+                self._sequences,
+                lambda: producers.changes,
+                lambda position: None,
+            ),
+        ]
+
+    def load(self, log_min: int, log_end: int, *, log_has_all: bool) -> Loaded:
+        """Fill the empty tables from the files and say from where the log must be replayed.
+
+        ``log_has_all``: this store has always been Penstock's, so that a log that begins at 0 can replace
+        damaged files.
+
+        Raises:
+            Corrupt: a file and its ``.bak`` are damaged and the log cannot replace them.
+        """
+        self._log_end = log_end
+        documents = {file.name: self._read(file, log_min, log_has_all) for file in self._files}
+        imported = any(d is not None and LOG_POSITION not in d for d in documents.values())
+        replay_from = log_end
+        for file in self._files:
+            document = documents[file.name]
+            # Missing beside RocketMQ's files: RocketMQ's log has no such records, nothing to replay.
+            position = log_end if imported else log_min
+            if document is not None:
+                position = int(document.get(LOG_POSITION, log_end))
+                if position > log_end:
+                    log.warning(
+                        "snapshot is ahead of the log path=%s position=%d log_end=%d",
+                        self.directory / file.name,
+                        position,
+                        log_end,
+                    )
+                    position = log_end
+            file.set_base(position)
+            replay_from = min(replay_from, max(position, log_min))
+        return Loaded(replay_from, imported)
+
+    async def run(self, position: Callable[[], int]) -> None:
+        """Write what changed every 5 s, until cancelled; ``position()``: everything below it is in the tables."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.write_changed(position())
+
+    async def write_changed(self, position: int) -> None:
+        """Write the files whose tables changed, leaving the event loop free between pieces and while syncing."""
+        self._producers.expire(int(time.time() * 1000))
+        self._state.forget_deleted(position)
+        for file in self._files:
+            started = time.monotonic()
+            changes = file.changes()
+            if changes == file.written or started < file.not_before:
+                continue
+            pieces = []
+            for piece in self._document(file, position):
+                pieces.append(piece)
+                await asyncio.sleep(0)
+            try:
+                await asyncio.to_thread(self._replace, file.name, "".join(pieces))
+            except OSError as error:
+                # Only the next start gets longer by it: the log has everything.
+                log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
+                continue
+            file.written = changes
+            file.not_before = time.monotonic() + (time.monotonic() - started) / COST_SHARE
+
+    def write_all(self, position: int) -> None:
+        """Write every file that changed, at once: for the end of the process."""
+        for file in self._files:
+            if file.changes() != file.written or not (self.directory / file.name).exists():
+                self._replace(file.name, "".join(self._document(file, position)))
+                file.written = file.changes()
+
+    def _document(self, file: _File, position: int) -> Iterator[str]:
+        file.counter += 1
+        version = {"counter": file.counter, "stateVersion": 0, "timestamp": int(time.time() * 1000)}
+        yield f'{{\n\t"dataVersion":{json.dumps(version)},\n\t"{LOG_POSITION}":{position},\n'
+        yield from file.pieces()
+        yield "\n}\n"
+
+    def _replace(self, name: str, text: str) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path, fresh = self.directory / name, self.directory / f"{name}.tmp"
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            path.replace(path.with_name(f"{name}.bak"))
+        fresh.replace(path)
+        directory = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
+        damaged: list[str] = []
+        for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
+            try:
+                text = path.read_text(encoding="utf-8")
+                document = parse_rocketmq_json(text)
+                file.load(document)
+            except FileNotFoundError:
+                continue
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                log.warning("snapshot damaged path=%s error=%r", path, error)
+                damaged.append(f"{path}: {error!r}")
+                continue
+            file.counter = int(document.get("dataVersion", {}).get("counter", 0))
+            if damaged:
+                log.warning("snapshot taken from the one before it path=%s", path)
+            return document
+        if damaged and not (log_has_all and log_min == 0):
+            raise Corrupt(
+                f"{'; '.join(damaged)}: kept for inspection; the log begins at {log_min} and cannot replace it: "
+                "restore the file, or delete it to lose its content",
+                path=str(self.directory / file.name),
+            )
+        if damaged:
+            log.warning("table is rebuilt from the log from=%d file=%s", log_min, file.name)
+        return None
+
+    def _load_topics(self, document: Document) -> None:
+        for topic in [Topic.from_json(entry) for entry in document["topicConfigTable"].values()]:
+            self._state.topics.load(topic.name, topic)
+
+    def _load_groups(self, document: Document) -> None:
+        for group in [Group.from_json(entry) for entry in document["subscriptionGroupTable"].values()]:
+            self._state.groups.load(group.name, group)
+
+    def _load_offsets(self, document: Document) -> None:
+        rows = [
+            (key.rpartition("@"), {int(queue_id): int(offset) for queue_id, offset in queues.items()})
+            for key, queues in document["offsetTable"].items()
+        ]
+        for (topic, _, group), offsets in rows:
+            self._state.offsets.load(group, topic, offsets)
+
+    def _load_producers(self, document: Document) -> None:
+        self._producers.load(document["producers"], self._log_end)
+
+    def _topics(self) -> Iterator[str]:
+        yield '\t"topicConfigTable":{'
+        yield from _entries((topic.name, topic.to_json()) for topic in self._state.topics.values())
+        yield "}"
+
+    def _groups(self) -> Iterator[str]:
+        yield '\t"forbiddenTable":{},\n\t"subscriptionGroupTable":{'
+        yield from _entries((group.name, group.to_json()) for group in self._state.groups.values())
+        yield "}"
+
+    def _offsets(self) -> Iterator[str]:
+        table = self._state.offsets
+        groups: dict[str, list[str]] = {}
+        for group, topic in table.keys():
+            groups.setdefault(group, []).append(topic)
+        yield '\t"groupTopicMap":{'
+        yield from _entries(iter(groups.items()))
+        yield '},\n\t"offsetTable":{'
+        yield from _entries((f"{topic}@{group}", table.row(group, topic)) for group, topic in table.keys())
+        yield "}"
+
+    def _sequences(self) -> Iterator[str]:
+        yield '\t"producers":['
+        rows = self._producers.rows()
+        for start in range(0, len(rows), _ROWS_PER_PIECE):
+            lines = (json.dumps(row, separators=(",", ":")) for row in rows[start : start + _ROWS_PER_PIECE])
+            yield ("," if start else "") + "\n" + ",\n".join(lines)
+        yield "\n\t]"
+
+
+def parse_rocketmq_json(text: str) -> Document:
+    """The object in ``text``, which may have unquoted integer keys as fastjson writes them.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = json.loads(_BARE_KEY.sub(lambda found: found[1] or f'"{found[2]}"', text))
+    if not isinstance(document, dict):
+        raise ValueError(f"a {type(document).__name__} instead of an object")
+    return document
+
+
+_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
+
+
+def _entries(items: Iterator[tuple[str, Any]]) -> Iterator[str]:
+    separator = "\n"
+    for name, value in items:
+        yield f"{separator}\t\t{json.dumps(name)}:{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+        separator = ",\n"
+    yield "\n\t"
+
+
+def _base_of(table: Any) -> Callable[[int], None]:
+    def set_base(position: int) -> None:
+        table.base = position
+
+    return set_base

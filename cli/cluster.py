@@ -1,0 +1,241 @@
+"""``penstock cluster``: a local cluster in the background."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import dir_option, json_option, key_values
+from .output import ProgressLine, note, print_json, print_table
+
+if TYPE_CHECKING:
+    from penstock.deploy import LocalCluster, NodeState
+    from penstock.proto.wire.broker_pb2 import BrokerStatus
+
+MODE_NAMES = ("async", "flush", "sync", "durable")
+OFFSETS = ("min_offset", "max_offset", "flushed_offset", "confirm_offset", "lag_bytes")
+
+
+@click.group()
+def cluster() -> None:
+    """A local cluster in the background, under one directory."""
+
+
+def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluster:
+    from penstock.bench.health import open_cluster
+
+    return open_cluster(directory, progress.show if progress else note)
+
+
+@cluster.command()
+@dir_option
+@click.option("--shards", type=int, help="Broker groups, each with its own log. [2]")
+@click.option("--replicas", type=int, help="Brokers per group, the master included. [2]")
+@click.option("--nameservers", type=int, help="[1]")
+@click.option("--base-port", type=int, help="Nameservers from here, brokers from 1035 above. [9876] 0: free ones")
+@click.option(
+    "--mode",
+    type=click.Choice(MODE_NAMES),
+    help="When a send is acknowledged: in memory, synced, in memory of every replica, synced on every replica. [async]",
+)
+@click.option("--set", "settings", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Into broker.conf.")
+@json_option
+def up(directory: str, as_json: bool, **options: Any) -> None:
+    """Start the cluster in DIR, or what is missing of it; repeating it is harmless.
+
+    Settings of an existing directory are kept; a new one gets 64 MiB log files, so that trying it stays small.
+    """
+    from penstock.bench.health import await_replicas
+
+    began = time.monotonic()
+    progress = ProgressLine(every_s=2.0)
+    try:
+        warm_up(progress)
+        made = _opened(directory, progress)
+        report = made.up(**options)
+        late = await_replicas(made)
+    finally:
+        progress.clear()
+    notes = [*report.notes, *(f"{name} is not in sync with its master yet" for name in late)]
+    document = {
+        "directory": str(made.directory),
+        "namesrv": made.plan.nameserver_addresses,
+        "started": list(report.started),
+        "already_running": list(report.already_running),
+        "thawed": list(report.thawed),
+        "notes": notes,
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    if as_json:
+        print_json(document)
+        return
+    for line in notes:
+        note(line)
+    done = {"started": report.started, "thawed": report.thawed, "already running": report.already_running}
+    print("; ".join(f"{what}: {', '.join(names)}" for what, names in done.items() if names))
+    print(f"nameservers {document['namesrv']}   ({document['seconds']:.1f} s)")
+    print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
+    if document["namesrv"] != "127.0.0.1:9876":
+        print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'")
+
+
+def warm_up(progress: ProgressLine) -> None:
+    """Compile the kernels if they are not in the cache: once, here, instead of in every process at the same time."""
+    import subprocess
+
+    from penstock.proto.record import warmup
+
+    if not warmup.is_needed():
+        return
+    progress.show("first start on this machine: compiling kernels (up to a minute, then never again)")
+    command = [sys.executable, "-c", "from penstock.proto.record import warmup; warmup.run()"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+@cluster.command()
+@dir_option
+@json_option
+def status(directory: str, as_json: bool) -> None:
+    """Roles, epochs, offsets, lag and process ids."""
+    document = cluster_document(_opened(directory))
+    if as_json:
+        print_json(document)
+        return
+    names = [[n["name"], n["state"], n["address"], n["pid"]] for n in document["nameservers"]]
+    print_table(["nameserver", "state", "address", "pid"], names)
+    columns = ["name", "state", "role", "epoch", "address", "pid", *OFFSETS]
+    print_table(columns, [[broker[column] for column in columns] for broker in document["brokers"]])
+
+
+def cluster_document(made: LocalCluster) -> dict[str, Any]:
+    """What ``cluster status --json`` prints. What a node does not answer is ``null``."""
+    from penstock.bench.health import broker_statuses
+
+    states = made.states()
+    brokers = [state for state in states if not state.node.is_nameserver]
+    running = [state for state in brokers if state.state == "running"]
+    answers = broker_statuses([state.node.address for state in running])
+    told = {state.node.name: answer for state, answer in zip(running, answers, strict=True)}
+    return {
+        "directory": str(made.directory),
+        "namesrv": made.plan.nameserver_addresses,
+        "mode": made.plan.mode,
+        "nameservers": [_node_document(state) for state in states if state.node.is_nameserver],
+        "brokers": [_broker_document(state, told.get(state.node.name)) for state in brokers],
+    }
+
+
+def _node_document(state: NodeState) -> dict[str, Any]:
+    return {
+        "name": state.node.name,
+        "address": state.node.address,
+        "pid": state.pid,
+        "alive": state.is_alive,
+        "state": state.state,
+        "config_path": str(state.config_path),
+        "log_path": str(state.log_path),
+    }
+
+
+def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str, Any]:
+    from penstock.proto.wire.common_pb2 import Role
+
+    offsets: dict[str, Any] = dict.fromkeys(OFFSETS)
+    if answer is not None:
+        offsets = {name: getattr(answer, name) for name in OFFSETS}
+    return {
+        **_node_document(state),
+        "broker_name": state.node.broker_name,
+        "broker_id": state.node.broker_id,
+        "role": Role.Name(answer.role) if answer is not None else None,
+        "epoch": answer.epoch if answer is not None else None,
+        **offsets,
+        "flush_mode": answer.flush_mode if answer is not None else None,
+        "broker_role": answer.broker_role if answer is not None else None,
+        "metrics_port": state.node.metrics_port,
+        "store_path": str(state.store_path),
+    }
+
+
+@cluster.command()
+@dir_option
+@json_option
+def down(directory: str, as_json: bool) -> None:
+    """End every node in order: slaves, masters, nameservers. Data stay."""
+    began = time.monotonic()
+    ended = _opened(directory).down()
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        print_json({"ended": ended, "seconds": seconds})
+    else:
+        print(f"ended: {', '.join(ended)} ({seconds:.1f} s)" if ended else "nothing was running")
+
+
+@cluster.command()
+@click.argument("node", required=False)
+@dir_option
+@click.option("-n", "--lines", default=20, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+@json_option
+def logs(node: str | None, directory: str, lines: int, follow: bool, as_json: bool) -> None:
+    """The last lines of NODE's log, or of every node's."""
+    made = _opened(directory)
+    plan = made.plan
+    nodes = [plan.node(node)] if node else list(plan.nodes)
+    if as_json:
+        shown = [
+            {"name": n.name, "path": str(made.state(n).log_path), "lines": made.log_lines(n.name, lines)} for n in nodes
+        ]
+        print_json({"logs": shown})
+        return
+    paths = {n.name: made.state(n).log_path for n in nodes}
+    positions = {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
+    prefix = len(nodes) > 1
+    for n in nodes:
+        for line in made.log_lines(n.name, lines):
+            print(f"{n.name}: {line}" if prefix else line)
+    while follow:
+        time.sleep(0.2)
+        for name, path in paths.items():
+            positions[name] = _print_new(name if prefix else "", path, positions[name])
+
+
+def _print_new(name: str, path: Path, position: int) -> int:
+    """Print the whole lines behind ``position``; the position behind them."""
+    try:
+        with open(path, "rb") as source:
+            source.seek(position)
+            fresh = source.read()
+    except OSError:
+        return position
+    whole = fresh[: fresh.rfind(b"\n") + 1]
+    for line in whole.decode(errors="replace").splitlines():
+        print(f"{name}: {line}" if name else line, flush=True)
+    return position + len(whole)
+
+
+def _fault(action: str, text: str, done: str) -> None:
+    """Add the command ``cluster ACTION NODE``."""
+
+    @cluster.command(name=action, help=text)
+    @click.argument("node")
+    @dir_option
+    @json_option
+    def command(node: str, directory: str, as_json: bool) -> None:
+        began = time.monotonic()
+        getattr(_opened(directory), action)(node)
+        seconds = round(time.monotonic() - began, 3)
+        if as_json:
+            print_json({"node": node, "action": action, "seconds": seconds})
+        else:
+            print(f"{node} {done} ({seconds:.2f} s)")
+
+
+_fault("kill", "SIGKILL: NODE ends as in a crash.", "was killed")
+_fault("freeze", "SIGSTOP: NODE keeps its connections and answers nothing.", "is frozen")
+_fault("thaw", "SIGCONT: NODE goes on.", "goes on")
+_fault("restart", "End NODE if it runs, start it, and wait until it serves.", "serves again")

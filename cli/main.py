@@ -1,0 +1,100 @@
+"""The entry: the table of commands, and the edge at which every error becomes one line and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+import click
+
+from .lazy import LazyGroup
+from .output import print_error
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_HERE = "penstock.cli"
+COMMANDS = {
+    "nameserver": (f"{_HERE}.processes", "nameserver", "Run one nameserver in the foreground."),
+    "broker": (f"{_HERE}.processes", "broker", "Run one broker in the foreground."),
+    "cluster": (f"{_HERE}.cluster", "cluster", "A local cluster in the background: up, status, down, logs, faults."),
+    "topic": (f"{_HERE}.topics", "topic", "Create, update, delete, list and show topics."),
+    "group": (f"{_HERE}.groups", "group", "Create, list, show and delete consumer groups."),
+    "offset": (f"{_HERE}.groups", "offset", "Move a group's position: reset, clone."),
+    "send": (f"{_HERE}.messages", "send", "Send one message, or each line of standard input."),
+    "tail": (f"{_HERE}.messages", "tail", "Print messages as they arrive."),
+    "message": (f"{_HERE}.messages", "message", "Look messages up by id, offset or key."),
+    "kv": (f"{_HERE}.key_values", "kv", "The nameservers' key-value configuration."),
+    "load": (f"{_HERE}.load", "load", "Load test: produce, consume or both."),
+    "bench": (f"{_HERE}.bench", "bench", "Run the benchmarks."),
+    "demo": (f"{_HERE}.demo", "demo", "A sharded cluster, real data, two deaths, and the numbers agree."),
+    "version": (f"{_HERE}.processes", "version", "Print the version."),
+}
+
+
+@click.command(cls=LazyGroup, commands_in=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="penstock", prog_name="penstock")
+def cli() -> None:
+    """Penstock: a message broker cluster with RocketMQ's architecture and files.
+
+    Commands that talk to a cluster take --namesrv (or PENSTOCK_NAMESRV); those that print take --json.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code. Nothing but ``error: …`` is left of what went wrong."""
+    try:
+        result = cli.main(args=list(argv) if argv is not None else None, prog_name="penstock", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return BAD_USAGE
+    except click.UsageError as error:
+        where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+        print_error(error.format_message().rstrip(".") + where)
+        return BAD_USAGE
+    except click.ClickException as error:
+        print_error(error.format_message())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does. Nothing may be flushed there at the exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # noqa: BLE001  the edge of the program: told to the user in one line
+        return _failed(error)
+    return result if isinstance(result, int) else DONE
+
+
+def _failed(error: Exception) -> int:
+    from penstock.deploy import DeployError
+    from penstock.proto.errors import ConfigError, PenstockError
+
+    if os.environ.get("PENSTOCK_TRACE"):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, PenstockError):
+        print_error(str(error))
+        return BAD_USAGE if isinstance(error, ConfigError) else FAILED
+    if isinstance(error, DeployError):
+        print_error(str(error))
+        return error.exit_code
+    if isinstance(error, OSError):
+        print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return FAILED
+    print_error(f"{type(error).__name__}: {error} (this is a defect: PENSTOCK_TRACE=1 shows where)")
+    return FAILED
+
+
+def version() -> str:
+    """The installed version."""
+    return metadata.version("penstock")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What can be set on a consumer besides its group, its topics and its listener."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.proto.errors import ConfigError
+
+CONSUME_FROM_FIRST = "first"
+CONSUME_FROM_LAST = "last"
+DEFAULT_INSTANCE = "DEFAULT"
+
+
+def require(holds: bool, rule: str, value: object) -> None:
+    """Raise :class:`ConfigError` naming the rule and the value unless it holds."""
+    if not holds:
+        raise ConfigError(f"{rule}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Limits and times of one consumer. Every buffer has a bound; reaching it pauses fetching, never drops."""
+
+    commit_interval_ms: int = 1000  # at most this much is consumed again after a crash (RocketMQ: 5 s)
+    fetch_bytes: int = 1024 * 1024  # of one reply; larger ones cost latency, smaller ones throughput
+    fetch_queue_bytes: int = 512 * 1024  # of one queue in one reply
+    fetch_wait_ms: int = 15_000  # how long a broker holds a fetch that finds nothing
+    fetches_in_flight: int = 4  # per broker, each of other queues; one alone while there is nothing to read
+    queue_bytes: int = 2 * 1024 * 1024  # fetched and not finished, per queue: no further fetch above it
+    queue_messages: int = 100_000  # the same as a count
+    queue_span: int = 200_000  # offsets between the first unfinished message of a queue and the next fetch
+    buffer_bytes: int = 64 * 1024 * 1024  # of all queues together
+    revoke_timeout_ms: int = 30_000  # how long running work may hold a queue that now belongs to another member
+    settle_ms: int = 500  # after a session moved: wait for the other members before taking their queues
+    retry_delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000, 30_000)  # of a failed message; the last one repeats
+    suspend_ms: int = 1000  # orderly: before a failed message is tried again
+    close_timeout_ms: int = 5000
+    offsets_directory: Path | None = None  # broadcasting; None: ~/.penstock/offsets
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, int):
+                require(value >= 1, f"consumer {name} must be at least 1", value)
+        require(self.fetch_wait_ms <= 60_000, "consumer fetch_wait_ms must be at most 60000", self.fetch_wait_ms)
+        require(
+            bool(self.retry_delays_ms) and all(delay >= 0 for delay in self.retry_delays_ms),
+            "consumer retry_delays_ms must name at least one delay, none negative",
+            self.retry_delays_ms,
+        )
+
+    @property
+    def offsets_root(self) -> Path:
+        """Where broadcasting keeps its offsets."""
+        return self.offsets_directory or Path.home() / ".penstock" / "offsets"
+
+
+def check_consume_from(consume_from: str | int) -> str | int:
+    """``"first"``, ``"last"`` or milliseconds since 1970 as they are.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    is_time = isinstance(consume_from, int) and not isinstance(consume_from, bool) and consume_from >= 0
+    require(
+        is_time or consume_from in (CONSUME_FROM_FIRST, CONSUME_FROM_LAST),
+        "consume_from must be 'first', 'last' or a timestamp in milliseconds",
+        consume_from,
+    )
+    return consume_from
+
+
+def new_client_id() -> str:
+    """``host@process#random``: another one for every consumer, also in containers that share host name and pid."""
+    return f"{socket.gethostname()}@{os.getpid()}#{secrets.token_hex(4)}"
+
+
+def stable_client_id() -> str:
+    """``host@DEFAULT``: the same after a restart, so that a broadcasting consumer finds its offsets again."""
+    return f"{socket.gethostname()}@{DEFAULT_INSTANCE}"

@@ -1,0 +1,245 @@
+"""Messages as users make them and as they come back, and what a send returns."""
+
+from __future__ import annotations
+
+import base64
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.proto.names import PRODUCER_PROPERTY
+from penstock.proto.record.layout import Record, decode_record
+from penstock.proto.record.layout import offset_message_id as make_offset_message_id
+from penstock.proto.record.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+)
+
+if TYPE_CHECKING:
+    from penstock.proto.record.batch import RecordBatch
+
+SYSTEM_PROPERTIES = frozenset({TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY})
+"""Property names that have an attribute of their own, or are Penstock's alone."""
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic at one broker group; ordered by topic, broker name, queue id."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class SendStatus(enum.StrEnum):
+    """What an acknowledged send has reached; everything but ``SEND_OK`` is stored and less safe than configured."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send. Immutable, so it may be sent again."""
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: Sequence[str] | str = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    sharding_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """Where an acknowledged message lies."""
+
+    message_id: str  # UNIQ_KEY: made by the producer, in the message's properties
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    offset_message_id: str  # address of the broker and position in its log: finds the message without an index
+    status: SendStatus
+    store_timestamp_ms: int
+    duplicate: bool = False  # the broker had stored it at an earlier try
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        """The queue that the message went to."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedDelivery:
+    """Messages of one batch that were not acknowledged, with the reason."""
+
+    topic: str
+    count: int
+    error: Exception
+    bodies: tuple[bytes, ...] = field(default=(), repr=False)  # of the first messages, at most 10
+
+
+class MessageView:
+    """One received message. Decoded when looked at; keeps the fetched bytes it lies in alive."""
+
+    __slots__ = ("_batch", "_index", "_properties", "_record", "broker_name")
+
+    def __init__(self, batch: RecordBatch, index: int, broker_name: str) -> None:
+        self._batch = batch
+        self._index = index
+        self.broker_name = broker_name
+        self._properties: dict[str, str] | None = None
+        self._record: Record | None = None
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to."""
+        return self._batch.topic(self._index)
+
+    @property
+    def body(self) -> bytes:
+        """The body as sent, decompressed."""
+        return self._batch.body(self._index)
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """Every property of the record, RocketMQ's own ones included."""
+        found = self._properties
+        if found is None:
+            found = self._properties = self._batch.properties(self._index)
+        return found
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The sender's own properties: without tag, keys and what the system keeps there."""
+        return {name: value for name, value in self.all_properties.items() if name not in SYSTEM_PROPERTIES}
+
+    @property
+    def tag(self) -> str | None:
+        """The message's tag."""
+        return self.all_properties.get(TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The message's keys."""
+        return [key for key in self.all_properties.get(KEYS, "").split(KEY_SEPARATOR) if key]
+
+    @property
+    def sharding_key(self) -> str | None:
+        """What chose the queue, if the sender said it."""
+        return self.all_properties.get(SHARDING_KEY)
+
+    @property
+    def message_id(self) -> str:
+        """UNIQ_KEY where the producer made one, else the offset message id."""
+        return self.all_properties.get(UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def queue_id(self) -> int:
+        """The queue it lies in."""
+        return int(self._batch.rows["queue_id"][self._index])
+
+    @property
+    def queue_offset(self) -> int:
+        """Its offset in that queue."""
+        return int(self._batch.rows["queue_offset"][self._index])
+
+    @property
+    def physical_offset(self) -> int:
+        """Its position in the broker's log."""
+        return int(self._batch.rows["physical_offset"][self._index])
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """When it was sent, by the sender's clock."""
+        return int(self._batch.rows["born_timestamp"][self._index])
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """When it was stored, by the broker's clock."""
+        return int(self._batch.rows["store_timestamp"][self._index])
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often a consumer gave it back."""
+        return int(self._batch.rows["reconsume_times"][self._index])
+
+    @property
+    def flag(self) -> int:
+        """The sender's flag, opaque to brokers."""
+        return int(self._batch.rows["flag"][self._index])
+
+    @property
+    def sys_flag(self) -> int:
+        """The system's flag bits (compression, address kinds, transactions)."""
+        return int(self._batch.rows["sys_flag"][self._index])
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record in the log."""
+        return int(self._batch.rows["size"][self._index])
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the stored body bytes, masked to 31 bits."""
+        return int(self._batch.rows["body_crc"][self._index])
+
+    @property
+    def born_host(self) -> str:
+        """``ip:port`` of the sender."""
+        return str(self._decoded.born_host)
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker that stored it."""
+        return str(self._decoded.store_host)
+
+    @property
+    def offset_message_id(self) -> str:
+        """Address of the broker and position in its log, as RocketMQ's offsetMsgId."""
+        return make_offset_message_id(self._decoded.store_host, self.physical_offset)
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        """The queue it lies in, by name."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @property
+    def record_bytes(self) -> bytes:
+        """The whole record as it lies in the log."""
+        return bytes(self._batch.record_bytes(self._index))
+
+    @property
+    def _decoded(self) -> Record:
+        record = self._record
+        if record is None:
+            record = self._record = decode_record(self._batch.record_bytes(self._index))
+        return record
+
+    def as_document(self) -> dict[str, Any]:
+        """The message as one JSON object; the body as text where it is UTF-8, else as ``body_base64``."""
+        names = (
+            *("topic", "broker_name", "queue_id", "queue_offset", "physical_offset", "size", "message_id"),
+            *("offset_message_id", "tag", "keys", "properties", "born_timestamp_ms", "store_timestamp_ms"),
+            *("born_host", "store_host", "flag", "sys_flag", "reconsume_times", "body_crc"),
+        )
+        document = {name: getattr(self, name) for name in names}
+        body = self.body
+        try:
+            document["body"] = body.decode()
+        except UnicodeDecodeError:
+            document["body_base64"] = base64.b64encode(body).decode()
+        return document
+
+    def __repr__(self) -> str:
+        return (
+            f"MessageView(topic={self.topic!r}, broker_name={self.broker_name!r}, queue_id={self.queue_id}, "
+            f"queue_offset={self.queue_offset}, message_id={self.message_id!r}, body={len(self.body)} bytes)"
+        )

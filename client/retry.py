@@ -1,0 +1,60 @@
+"""What the end of a call says about the batch it carried, and how long to wait before the next try."""
+
+from __future__ import annotations
+
+import enum
+import random
+
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    DiskFull,
+    OutcomeUnknown,
+    PenstockError,
+    Refused,
+    Retryable,
+    StoreClosed,
+)
+
+BACK_OFF_S_MIN = 0.02
+BACK_OFF_S_MAX = 1.0
+
+# gRPC's words when no connection could be made; any other broken call may have reached the broker.
+_NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed", "Connection refused")
+
+
+class Outcome(enum.Enum):
+    """What is known about a batch after a call that brought no receipt."""
+
+    NOT_STORED = "not stored"  # may be sent anywhere
+    UNKNOWN = "unknown"  # only the same broker group, with the same sequence, keeps it single
+    REFUSED = "refused"  # not stored, and useless to try again unchanged
+
+
+def never_reached(error: PenstockError) -> bool:
+    """Whether ``error`` says that no connection was made, so that the broker saw nothing of the call."""
+    if not isinstance(error, BrokerUnavailable) or "status" not in error.details:
+        return False
+    return any(words in error.message for words in _NEVER_CONNECTED)
+
+
+def outcome_of(error: PenstockError) -> Outcome:
+    """Sort ``error``, made by :func:`penstock.proto.errors.from_rpc_error`, by what it means for the batch.
+
+    ``details["status"]`` tells a call that broke (nobody's word, the broker may have stored the batch) from a
+    broker's own answer.
+    """
+    if isinstance(error, BrokerUnavailable) and "status" in error.details:
+        return Outcome.NOT_STORED if never_reached(error) else Outcome.UNKNOWN
+    if isinstance(error, OutcomeUnknown):
+        return Outcome.UNKNOWN
+    if isinstance(error, (Retryable, DiskFull, StoreClosed)):
+        return Outcome.NOT_STORED
+    if isinstance(error, Refused):
+        return Outcome.REFUSED
+    return Outcome.UNKNOWN
+
+
+def back_off_s(attempt: int) -> float:
+    """How long to wait before try number ``attempt`` (the second is 1): doubling, up to a second, 20 % jitter."""
+    exponential = min(BACK_OFF_S_MIN * 2.0 ** min(attempt - 1, 16), BACK_OFF_S_MAX)
+    return exponential * random.uniform(0.8, 1.2)  # noqa: S311  spreads retries, protects nothing

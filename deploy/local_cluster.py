@@ -1,0 +1,377 @@
+"""A cluster of real processes on this machine, under one directory.
+
+:class:`LocalCluster` lays the directory out, starts what does not run, and ends what does. It knows nothing of
+the services inside: whether a node serves is asked of a ``probe`` that the caller brings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import ports, processes
+from .errors import DeployError, DeployUsage
+from .plan import Node, Plan, check_settings, load_plan, new_plan
+from .processes import Managed
+
+READY_TIMEOUT_S = 120.0
+"""Long enough for the first start, which compiles kernels."""
+STOP_TIMEOUT_S = 9.0
+_PROBE_PAUSE_S = 0.05
+
+Probe = Callable[[Node], bool]
+Progress = Callable[[str], None]
+
+
+def accepts_connections(node: Node) -> bool:
+    """The weakest probe: somebody listens on the node's port."""
+    with contextlib.suppress(OSError), socket.create_connection((ports.HOST, node.port), timeout=0.5):
+        return True
+    return False
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node and its process at this moment. ``state`` is ``running``, ``frozen`` or ``dead``."""
+
+    node: Node
+    state: str
+    pid: int | None
+    folder: Path
+    config_path: Path
+    log_path: Path
+    store_path: Path | None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process, frozen or not."""
+        return self.state != "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class UpReport:
+    """What ``up`` found and did, node by node."""
+
+    started: tuple[str, ...]
+    already_running: tuple[str, ...]
+    thawed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class LocalCluster:
+    """The cluster in ``directory``. Every action may be repeated; actions of other processes wait for each other."""
+
+    def __init__(self, directory: str | Path, probe: Probe = accepts_connections, progress: Progress = _silent) -> None:
+        self.directory = Path(directory).expanduser().absolute()
+        self._probe = probe
+        self._progress = progress
+
+    @property
+    def plan(self) -> Plan:
+        """What the directory holds.
+
+        Raises:
+            DeployUsage: no cluster there.
+        """
+        plan = load_plan(self.directory)
+        if plan is None:
+            raise DeployUsage(
+                f"{self.directory} holds no cluster: make one with `penstock cluster up --dir {self.directory}`"
+            )
+        return plan
+
+    def up(
+        self,
+        *,
+        shards: int | None = None,
+        replicas: int | None = None,
+        nameservers: int | None = None,
+        mode: str | None = None,
+        base_port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        timeout_s: float = READY_TIMEOUT_S,
+    ) -> UpReport:
+        """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
+
+        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, async.
+
+        Raises:
+            DeployUsage: the directory holds something else, or a port is taken; nothing was started.
+            DeployError: a node ended or did not serve in time; the others stay as they are.
+        """
+        given = {
+            "shards": shards,
+            "replicas": replicas,
+            "nameservers": nameservers,
+            "mode": mode,
+            "base_port": base_port,
+        }
+        with self._locked(create=True):
+            plan, notes = self._planned(
+                {name: value for name, value in given.items() if value is not None}, settings or {}
+            )
+            running, thawed = self._running(plan)
+            missing = [node for node in plan.nodes if node.name not in running]
+            _require_free_ports(missing)
+            plan.save(self.directory)
+            for node in plan.nodes:
+                self._write_config(plan, node)
+            for node in missing:
+                before = processes.find(self._pid_path(node), self._needle(node))
+                if before is not None:
+                    notes.append(f"{node.name} was not running any more (pid {before.pid}) and was started again")
+            self._start(missing, timeout_s)
+            if missing or thawed:
+                self._await_all(plan.nodes, timeout_s)
+        names = tuple(node.name for node in missing)
+        return UpReport(names, tuple(name for name in running if name not in thawed), tuple(thawed), tuple(notes))
+
+    def down(self, timeout_s: float = STOP_TIMEOUT_S) -> list[str]:
+        """End every node, slaves first and nameservers last, within about ``timeout_s``; returns who ended.
+
+        Slaves first, so that no master waits for an acknowledgement of a slave that is ending; nameservers last, so
+        that clients learn where else to go until the end.
+        """
+        with self._locked():
+            plan = self.plan
+            deadline = time.monotonic() + timeout_s
+            ended: list[str] = []
+            groups = (
+                [node for node in plan.nodes if node.broker_id],
+                [node for node in plan.nodes if not node.broker_id and not node.is_nameserver],
+                [node for node in plan.nodes if node.is_nameserver],
+            )
+            for position, group in enumerate(groups):
+                share = (deadline - time.monotonic()) / (len(groups) - position)
+                ended += self._stop(group, max(share, 0.5))
+            return ended
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, as a crash would end it.
+
+        Raises:
+            DeployError: it does not run.
+        """
+        managed = self._signal(name, signal.SIGKILL)
+        managed.wait(5.0)
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP: the process stays, its sockets stay open, and nothing answers."""
+        self._signal(name, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT after :meth:`freeze`."""
+        self._signal(name, signal.SIGCONT)
+
+    def restart(self, name: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """End the node if it runs, start it again, and return when it serves."""
+        with self._locked():
+            node = self.plan.node(name)
+            self._stop([node], STOP_TIMEOUT_S)
+            _require_free_ports([node])
+            self._write_config(self.plan, node)
+            self._start([node], timeout_s)
+            self._await_all([node], timeout_s)
+
+    def states(self) -> list[NodeState]:
+        """Every node and its process at this moment."""
+        return [self.state(node) for node in self.plan.nodes]
+
+    def state(self, node: Node) -> NodeState:
+        """The same for one node."""
+        managed = self._managed(node)
+        alive = managed is not None and managed.is_alive
+        frozen = alive and managed is not None and managed.is_frozen
+        folder = self.directory / node.name
+        return NodeState(
+            node=node,
+            state="frozen" if frozen else "running" if alive else "dead",
+            pid=managed.pid if managed is not None and alive else None,
+            folder=folder,
+            config_path=folder / node.config_name,
+            log_path=self._log_path(node),
+            store_path=None if node.is_nameserver else folder / "store",
+        )
+
+    def log_lines(self, name: str, count: int) -> list[str]:
+        """The last ``count`` lines that ``name`` wrote."""
+        return processes.last_lines(self._log_path(self.plan.node(name)), count)
+
+    def _planned(self, given: dict[str, int | str], settings: Mapping[str, str]) -> tuple[Plan, list[str]]:
+        check_settings(settings)
+        plan = load_plan(self.directory)
+        if plan is None:
+            others = [path.name for path in self.directory.iterdir() if path.name != ".lock"]
+            if others:
+                shown = ", ".join(sorted(others)[:3])
+                raise DeployUsage(
+                    f"{self.directory} is not empty ({shown}) and holds no cluster.json: use another --dir"
+                )
+            shape = {
+                "shards": 2,
+                "replicas": 2,
+                "nameservers": 1,
+                "mode": "async",
+                "base_port": ports.DEFAULT_BASE_PORT,
+            }
+            return new_plan(**{**shape, **given}, settings=settings), []  # type: ignore[arg-type]
+        notes: list[str] = []
+        for name in ("shards", "replicas", "nameservers", "base_port"):
+            wanted, present = given.get(name), getattr(plan, name)
+            if wanted and wanted != present:
+                option = "--" + name.replace("_", "-")
+                raise DeployUsage(
+                    f"{self.directory} holds a cluster with {option} {present}, not {wanted}: leave the option out, "
+                    "or use another --dir"
+                )
+        changed = replace(plan, mode=str(given.get("mode", plan.mode)), settings={**plan.settings, **settings})
+        if changed != plan:
+            notes.append("settings changed: nodes that run keep the old ones until `penstock cluster restart`")
+        return changed, notes
+
+    def _running(self, plan: Plan) -> tuple[list[str], list[str]]:
+        running, thawed = [], []
+        for node in plan.nodes:
+            managed = self._managed(node)
+            if managed is None or not managed.is_alive:
+                continue
+            running.append(node.name)
+            if managed.is_frozen:
+                managed.send(signal.SIGCONT)
+                thawed.append(node.name)
+        return running, thawed
+
+    def _start(self, nodes: Sequence[Node], timeout_s: float) -> None:
+        """Start ``nodes``, nameservers before brokers: a broker that finds none waits a moment before it asks again."""
+        names = [node for node in nodes if node.is_nameserver]
+        for group in (names, [node for node in nodes if not node.is_nameserver]):
+            for node in group:
+                folder = self.directory / node.name
+                processes.start(
+                    processes.python_command(node.module, "-c", str(folder / node.config_name)),
+                    log_path=self._log_path(node),
+                    pid_path=self._pid_path(node),
+                    needle=self._needle(node),
+                    cwd=folder,
+                )
+            if group is names:
+                self._await(group, accepts_connections, timeout_s)
+
+    def _await_all(self, nodes: Sequence[Node], timeout_s: float) -> None:
+        self._await(nodes, self._probe, timeout_s)
+
+    def _await(self, nodes: Sequence[Node], probe: Probe, timeout_s: float) -> None:
+        began = time.monotonic()
+        waiting = list(nodes)
+        told = 0.0
+        while waiting:
+            for node in list(waiting):
+                self._require_running(node)
+                if probe(node):
+                    waiting.remove(node)
+            elapsed = time.monotonic() - began
+            if waiting and elapsed > timeout_s:
+                name = waiting[0].name
+                raise DeployError(
+                    f"{name} runs and does not serve after {timeout_s:.0f} s: see `penstock cluster logs {name} "
+                    f"--dir {self.directory}`"
+                )
+            if waiting and elapsed - told >= 1.0:
+                told = elapsed
+                last = processes.last_lines(self._log_path(waiting[0]), 1)
+                self._progress(
+                    f"waiting for {', '.join(n.name for n in waiting)} ({elapsed:.0f} s) {''.join(last)[:160]}"
+                )
+            if waiting:
+                time.sleep(_PROBE_PAUSE_S)
+
+    def _require_running(self, node: Node) -> None:
+        managed = self._managed(node)
+        if managed is not None and managed.is_alive:
+            return
+        lines = processes.last_lines(self._log_path(node), 20)
+        errors = [line.strip() for line in lines if line.strip().lower().startswith("error")]
+        reason = (errors or [line.strip() for line in lines if line.strip()] or ["it wrote nothing"])[-1]
+        code = processes.exit_code(managed) if managed is not None else None
+        kind = DeployUsage if code == 2 else DeployError
+        raise kind(
+            f"{node.name} ended at its start: {reason.removeprefix('error: ')} (all of it: {self._log_path(node)})"
+        )
+
+    def _stop(self, nodes: Sequence[Node], timeout_s: float) -> list[str]:
+        managed = [
+            (node.name, found) for node in nodes if (found := self._managed(node)) is not None and found.is_alive
+        ]
+        killed = processes.stop([process for _, process in managed], timeout_s)
+        for name, process in managed:
+            if process in killed:
+                self._progress(f"{name} did not end within {timeout_s:.1f} s and was killed")
+        return [name for name, _ in managed]
+
+    def _signal(self, name: str, number: signal.Signals) -> Managed:
+        managed = self._managed(self.plan.node(name))
+        if managed is None or not managed.send(number):
+            raise DeployError(
+                f"{name} does not run: start it with `penstock cluster restart {name} --dir {self.directory}`"
+            )
+        return managed
+
+    def _write_config(self, plan: Plan, node: Node) -> None:
+        folder = self.directory / node.name
+        folder.mkdir(exist_ok=True)
+        path = folder / node.config_name
+        text = plan.config_text(node, folder)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+    def _managed(self, node: Node) -> Managed | None:
+        return processes.find(self._pid_path(node), self._needle(node))
+
+    def _needle(self, node: Node) -> str:
+        return str(self.directory / node.name / node.config_name)
+
+    def _pid_path(self, node: Node) -> Path:
+        return self.directory / node.name / f"{node.name}.pid"
+
+    def _log_path(self, node: Node) -> Path:
+        return self.directory / node.name / f"{node.name}.log"
+
+    @contextlib.contextmanager
+    def _locked(self, create: bool = False) -> Iterator[None]:
+        """One starting or stopping process at a time; the lock goes with its process."""
+        if create:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError):
+                raise DeployUsage(f"{self.directory} is a file: --dir must name a directory") from None
+        elif not self.directory.is_dir():
+            raise DeployUsage(f"{self.directory} does not exist: `penstock cluster up --dir {self.directory}` makes it")
+        with open(self.directory / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DeployError(f"another command is starting or stopping {self.directory}: wait for it") from None
+            yield
+
+
+def _require_free_ports(nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        wanted = [(node.port, "its services")]
+        if not node.is_nameserver:
+            wanted.append((node.metrics_port, "its metrics"))
+        for port, purpose in wanted:
+            if not ports.is_free(port):
+                raise DeployUsage(
+                    f"port {port}, which {node.name} needs for {purpose}, is taken{ports.holder_of(port)}: end that "
+                    "process, or use another --base-port (with another --dir where a cluster was made already)"
+                )

@@ -1,0 +1,254 @@
+"""What a local cluster consists of, and how that is written down.
+
+::
+
+    DIR/cluster.json                     this plan
+    DIR/nameserver-0/namesrv.conf        nameserver-0.log  nameserver-0.pid  kvConfig.json
+    DIR/broker-a-0/broker.conf           broker-a-0.log    broker-a-0.pid    store/
+
+Nodes are named ``nameserver-N`` and ``broker-SHARD-ID``: ``broker-b-1`` is the first slave of the second shard.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import ports
+from .errors import DeployUsage
+
+MODES: dict[str, tuple[str, str]] = {
+    "async": ("ASYNC_FLUSH", "ASYNC_MASTER"),
+    "flush": ("SYNC_FLUSH", "ASYNC_MASTER"),
+    "sync": ("ASYNC_FLUSH", "SYNC_MASTER"),
+    "durable": ("SYNC_FLUSH", "SYNC_MASTER"),
+}
+"""Name on the command line → ``flushDiskType`` and the masters' ``brokerRole``."""
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": "600000",
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+}
+"""Trying a cluster must not eat gigabytes: RocketMQ preallocates 1 GiB of log and 420 MB of index at once."""
+
+NODE_KEYS = frozenset(
+    {
+        "brokerClusterName",
+        "brokerName",
+        "brokerId",
+        "listenPort",
+        "namesrvAddr",
+        "storePathRootDir",
+        "storePathCommitLog",
+        "brokerIP1",
+        "bindAddress",
+        "metricsPromExporterPort",
+        "haMasterAddress",
+    }
+)
+"""Keys that differ from node to node: a value for all of them would break the cluster."""
+
+SHARDS_MAX, REPLICAS_MAX, NAMESERVERS_MAX = 26, 9, 9
+_FILE = "cluster.json"
+_VERSION = 1
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One process of the cluster. ``broker_name`` is empty for a nameserver."""
+
+    name: str
+    port: int
+    broker_name: str = ""
+    broker_id: int = 0
+
+    @property
+    def is_nameserver(self) -> bool:
+        """Whether it is a nameserver, else a broker."""
+        return not self.broker_name
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of its services."""
+        return f"{ports.HOST}:{self.port}"
+
+    @property
+    def metrics_port(self) -> int:
+        """A broker's Prometheus port."""
+        return self.port + ports.METRICS_GAP
+
+    @property
+    def module(self) -> str:
+        """What ``python -m`` runs."""
+        return "penstock.nameserver" if self.is_nameserver else "penstock.broker"
+
+    @property
+    def config_name(self) -> str:
+        """The name of its configuration file."""
+        return "namesrv.conf" if self.is_nameserver else "broker.conf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The shape of a cluster as ``cluster.json`` holds it."""
+
+    shards: int = 2
+    replicas: int = 2
+    nameservers: int = 1
+    mode: str = "async"
+    base_port: int = ports.DEFAULT_BASE_PORT
+    settings: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option, value, most in (
+            ("shards", self.shards, SHARDS_MAX),
+            ("replicas", self.replicas, REPLICAS_MAX),
+            ("nameservers", self.nameservers, NAMESERVERS_MAX),
+        ):
+            if not 1 <= value <= most:
+                raise DeployUsage(f"--{option} {value}: must be 1..{most}")
+        if self.mode not in MODES:
+            raise DeployUsage(f"--mode {self.mode}: must be one of {', '.join(MODES)}")
+        check_settings(self.settings)
+        if self._copies_wanted() > self.replicas:
+            raise DeployUsage(
+                f"every send would be refused: {self._copies_wanted()} in-sync replicas are demanded and a shard "
+                f"has {self.replicas}; raise --replicas, choose --mode async or flush, "
+                f"or --set inSyncReplicas={self.replicas}"
+            )
+
+    def _copies_wanted(self) -> int:
+        role = self.settings.get("brokerRole", MODES[self.mode][1])
+        given = self.settings.get("inSyncReplicas", "")
+        return int(given) if given.isdigit() else 2 if role == "SYNC_MASTER" else 1
+
+    @property
+    def nameserver_addresses(self) -> str:
+        """What clients and brokers are told: ``host:port;host:port``."""
+        return ";".join(node.address for node in self.nodes if node.is_nameserver)
+
+    def node(self, name: str) -> Node:
+        """The node called ``name``.
+
+        Raises:
+            DeployUsage: there is none; the message lists them.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise DeployUsage(f"no node {name!r} in this cluster: {', '.join(node.name for node in self.nodes)}")
+
+    def config_text(self, node: Node, folder: Path) -> str:
+        """The configuration file of ``node``, whose files lie in ``folder``."""
+        lines = self._nameserver_lines(node, folder) if node.is_nameserver else self._broker_lines(node, folder)
+        head = "# Written by `penstock cluster up`, which writes it again: change it with --set key=value.\n"
+        return head + "".join(f"{key}={value}\n" for key, value in lines.items())
+
+    def _nameserver_lines(self, node: Node, folder: Path) -> dict[str, str]:
+        return {
+            "listenPort": str(node.port),
+            "bindAddress": ports.HOST,
+            "kvConfigPath": str(folder / "kvConfig.json"),
+        }
+
+    def _broker_lines(self, node: Node, folder: Path) -> dict[str, str]:
+        flush, role = MODES[self.mode]
+        lines = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": node.broker_name,
+            "brokerId": str(node.broker_id),
+            "brokerIP1": ports.HOST,
+            "bindAddress": ports.HOST,
+            "listenPort": str(node.port),
+            "namesrvAddr": self.nameserver_addresses,
+            "storePathRootDir": str(folder / "store"),
+            "flushDiskType": flush,
+            "brokerRole": role,
+            **SMALL_FILES,
+            "metricsExporterType": "PROM",
+            "metricsPromExporterPort": str(node.metrics_port),
+            "metricsPromExporterHost": ports.HOST,
+            **self.settings,
+        }
+        if node.broker_id:
+            lines["brokerRole"] = "SLAVE"
+            for key in ("inSyncReplicas", "minInSyncReplicas"):  # a master's; a slave waits for nobody
+                lines.pop(key, None)
+        return lines
+
+    def save(self, directory: Path) -> None:
+        """Write ``cluster.json`` as a whole or not at all."""
+        document = {"version": _VERSION, **asdict(self)}
+        draft = directory / f"{_FILE}.new"
+        draft.write_text(json.dumps(document, indent=1) + "\n")
+        os.replace(draft, directory / _FILE)
+
+
+def new_plan(
+    *, shards: int, replicas: int, nameservers: int, mode: str, base_port: int, settings: Mapping[str, str]
+) -> Plan:
+    """A plan whose nodes have their names and ports."""
+    shape = Plan(shards=shards, replicas=replicas, nameservers=nameservers, mode=mode, settings=dict(settings))
+    name_ports, broker_ports = ports.planned(base_port, nameservers, shards * replicas)
+    nodes = [Node(f"nameserver-{index}", port) for index, port in enumerate(name_ports)]
+    for index, port in enumerate(broker_ports):
+        shard, broker_id = divmod(index, replicas)
+        broker_name = f"broker-{chr(ord('a') + shard)}"
+        nodes.append(Node(f"{broker_name}-{broker_id}", port, broker_name, broker_id))
+    return Plan(
+        shards=shape.shards,
+        replicas=shape.replicas,
+        nameservers=shape.nameservers,
+        mode=shape.mode,
+        settings=shape.settings,
+        base_port=name_ports[0],
+        nodes=tuple(nodes),
+    )
+
+
+def load_plan(directory: Path) -> Plan | None:
+    """The plan of the cluster in ``directory``; ``None`` if there is none.
+
+    Raises:
+        DeployUsage: ``cluster.json`` is not what :meth:`Plan.save` wrote.
+    """
+    path = directory / _FILE
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+        version = document.pop("version")
+        if version != _VERSION:
+            raise DeployUsage(f"{path}: version {version}, this program knows {_VERSION}: use another --dir")
+        nodes = tuple(Node(**node) for node in document.pop("nodes"))
+        return Plan(**document, nodes=nodes)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DeployUsage(f"{path} cannot be read ({error}): restore it, or use another --dir") from error
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Refuse what must not stand in every broker's file.
+
+    Raises:
+        DeployUsage: names the key and what to do.
+    """
+    for key, value in settings.items():
+        if not _KEY.fullmatch(key):
+            raise DeployUsage(f"--set {key}={value}: give it as key=value with a key of broker.conf")
+        if key in NODE_KEYS:
+            raise DeployUsage(f"--set {key}={value}: `cluster up` chooses that key for each node")
+        if key == "brokerRole" and value not in ("ASYNC_MASTER", "SYNC_MASTER"):
+            raise DeployUsage(
+                f"--set brokerRole={value}: must be ASYNC_MASTER or SYNC_MASTER; slaves come of --replicas"
+            )
+        if "\n" in value or "\r" in value:
+            raise DeployUsage(f"--set {key}: the value must be one line")

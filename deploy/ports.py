@@ -1,0 +1,69 @@
+"""Which ports a local cluster gets, and whether they are free."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+import psutil
+
+from .errors import DeployUsage
+
+HOST = "127.0.0.1"
+DEFAULT_BASE_PORT = 9876
+BROKER_GAP = 10911 - DEFAULT_BASE_PORT
+"""Brokers start this far above the base port, so the default gives RocketMQ's 9876 and 10911."""
+METRICS_GAP = 200
+"""Metrics ports lie this far above their broker's port."""
+
+# Below the range from which systems take ports for outgoing connections: a port that a killed broker
+# needs again must not have become somebody's outgoing port meanwhile.
+_FREE_FIRST, _FREE_LAST = 12_000, 31_500
+_ATTEMPTS = 200
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on ``port`` of this host now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def holder_of(port: int) -> str:
+    """`` (process NAME, pid N)`` of who listens on ``port``, or nothing where the system does not tell."""
+    try:
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    return ""
+                return f" by {psutil.Process(connection.pid).name()}, pid {connection.pid}"
+    except psutil.Error:
+        return ""
+    return ""
+
+
+def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:
+    """The ports of the nameservers and of the brokers; ``base_port`` 0 looks for free ones."""
+    if base_port:
+        return _from_base(base_port, nameservers, brokers)
+    chosen = random.SystemRandom()
+    for _ in range(_ATTEMPTS):
+        first = chosen.randint(_FREE_FIRST, _FREE_LAST - BROKER_GAP - METRICS_GAP)
+        names, others = _from_base(first, nameservers, brokers)
+        if all(is_free(port) for port in [*names, *others, *(port + METRICS_GAP for port in others)]):
+            return names, others
+    raise DeployUsage(f"no block of free ports found between {_FREE_FIRST} and {_FREE_LAST}: give --base-port")
+
+
+def _from_base(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:
+    last = base_port + BROKER_GAP + METRICS_GAP + brokers
+    if base_port < 1024 or last > 65_535:
+        limit = 65_535 - BROKER_GAP - METRICS_GAP - brokers
+        raise DeployUsage(f"--base-port {base_port}: must be 1024..{limit}, or 0 for free ports")
+    first = base_port + BROKER_GAP
+    return list(range(base_port, base_port + nameservers)), list(range(first, first + brokers))

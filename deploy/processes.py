@@ -1,0 +1,152 @@
+"""Detached processes that are found again through a file, and never taken for another one.
+
+A pid alone is not enough: the system gives it to somebody else after a while. The file therefore holds the
+process's start time too, and a process counts as ours when both agree and its command line names our file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+POLL_S = 0.02
+_START_TIME_SLACK_S = 2.0  # the system derives it from its clock, which may be set meanwhile
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Processes started by this one: only their parent can clear them away when they have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """A process as its pid file describes it. ``needle`` is a part of its command line."""
+
+    pid: int
+    create_time: float
+    needle: str
+
+    def process(self) -> psutil.Process | None:
+        """The process if it still runs, else ``None``."""
+        child = _children.get(self.pid)
+        if child is not None and child.poll() is not None:
+            return None
+        try:
+            process = psutil.Process(self.pid)
+            with process.oneshot():
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    return None
+                if abs(process.create_time() - self.create_time) > _START_TIME_SLACK_S:
+                    return None
+                return process if self.needle in process.cmdline() else None
+        except psutil.Error:
+            return None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs, frozen or not."""
+        return self.process() is not None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it was stopped by SIGSTOP."""
+        process = self.process()
+        try:
+            return process is not None and process.status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
+
+    def send(self, number: signal.Signals) -> bool:
+        """Signal it; ``False`` when it is gone."""
+        process = self.process()
+        if process is None:
+            return False
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended within ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+
+def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str, cwd: Path) -> Managed:
+    """Start ``command`` in a session of its own, its output appended to ``log_path``; it outlives this process."""
+    with open(log_path, "ab") as output:
+        child = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=cwd,
+        )
+    _children[child.pid] = child
+    try:
+        create_time = psutil.Process(child.pid).create_time()
+    except psutil.NoSuchProcess:  # ended at once: whoever waits for it reads why in its log
+        create_time = 0.0
+    draft = pid_path.with_suffix(".pid.new")
+    draft.write_text(json.dumps({"pid": child.pid, "create_time": create_time}) + "\n")
+    os.replace(draft, pid_path)
+    return Managed(child.pid, create_time, needle)
+
+
+def find(pid_path: Path, needle: str) -> Managed | None:
+    """What ``pid_path`` describes, running or not; ``None`` without a readable file."""
+    try:
+        document = json.loads(pid_path.read_text())
+        return Managed(int(document["pid"]), float(document["create_time"]), needle)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def exit_code(managed: Managed) -> int | None:
+    """The exit code of a process that this one started and that has ended, where it is known."""
+    child = _children.get(managed.pid)
+    return child.poll() if child is not None else None
+
+
+def stop(processes: Sequence[Managed], timeout_s: float) -> list[Managed]:
+    """End all of them: SIGTERM, and SIGKILL for those that are left after ``timeout_s``; returns the latter."""
+    running = [process for process in processes if process.is_alive]
+    for process in running:
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGCONT)  # a frozen process handles its signals when it goes on
+    deadline = time.monotonic() + timeout_s
+    killed = [process for process in running if not process.wait(max(deadline - time.monotonic(), 0.0))]
+    for process in killed:
+        process.send(signal.SIGKILL)
+    for process in killed:
+        process.wait(5.0)
+    return killed
+
+
+def last_lines(path: Path, count: int, start: int = 0) -> list[str]:
+    """The last ``count`` lines that were written to ``path`` from byte ``start`` on."""
+    with contextlib.suppress(OSError), open(path, "rb") as source:
+        source.seek(0, os.SEEK_END)
+        size = source.tell()
+        source.seek(max(start, size - 200 * 1024))
+        return source.read().decode(errors="replace").splitlines()[-count:]
+    return []
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """``python -m module`` with the interpreter that runs this."""
+    return [sys.executable, "-m", module, *arguments]

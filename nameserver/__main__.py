@@ -1,0 +1,19 @@
+"""``python -m penstock.nameserver -c FILE``: a nameserver in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .server import run
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the command line and run; the exit code."""
+    parser = argparse.ArgumentParser(prog="penstock nameserver", description="Serve routes in the foreground.")
+    parser.add_argument("-c", "--config", metavar="FILE", help="namesrv.conf; without it everything has its default")
+    return run(parser.parse_args(argv).config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What ``namesrv.conf`` says."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.proto.conf import bind, key, load_properties, require
+
+# RocketMQ has them, Penstock has nothing for them: each is a warning by name. Timing needs no setting, since a
+# broker's death ends its stream; controllers and order topics have other forms here.
+UNSUPPORTED_KEYS: frozenset[str] = frozenset(
+    """
+    channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
+    clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
+    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize clientSocketSndBufSize
+    clientWorkerThreads clusterTest configBlackList configStorePath connectTimeoutMillis controllerDLegerGroup
+    controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity controllerStorePath
+    controllerThreadPoolNums controllerType defaultThreadPoolNums defaultThreadPoolQueueCapacity
+    deleteTopicWithBrokerRegistration disableCallbackExecutor disableNettyWorkerGroup electMasterMaxRetryCount
+    enableAllTopicList enableControllerInNamesrv enableElectUncleanMaster enableReconnectForGoAway
+    enableShutdownGracefully enableTopicList isProcessReadEvent isScanAvailableNameSrv jraftConfig mappedFileSize
+    maxReconnectIntervalTimeSeconds metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
+    metricsInDelta metricsLabel metricsPromExporterHost metricsPromExporterPort needWaitForService
+    notifyBrokerRoleChanged notifyMinBrokerIdChanged orderMessageEnable processReadEvent productEnvName
+    returnOrderTopicConfigToBroker rocketmqHome scanAvailableNameSrv scanInactiveMasterInterval
+    scanNotActiveBrokerInterval serverAsyncSemaphoreValue serverCallbackExecutorThreads
+    serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
+    serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig supportActingMaster
+    unRegisterBrokerQueueCapacity useEpollNativeSelector useTLS waitSecondsForService writeBufferHighWaterMark
+    writeBufferLowWaterMark
+    """.split()  # noqa: SIM905  eighty names read better without quotes
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameserverConfig:
+    """Everything a nameserver is told at start."""
+
+    listen_port: int = key("listenPort", default=9876, doc="0: any free port")
+    bind_address: str = key("bindAddress", default="0.0.0.0")  # noqa: S104  RocketMQ's default
+    kv_config_path: Path = key(  # noqa: RUF009  the field's own descriptor, not a shared default
+        "kvConfigPath",
+        default_factory=lambda: Path("~/namesrv/kvConfig.json").expanduser(),
+        doc="key-value configuration; the file is made at the first change",
+    )
+
+    def __post_init__(self) -> None:
+        require(0 <= self.listen_port <= 65535, "listenPort must be 0..65535 (0: any free port)", self.listen_port)
+        try:
+            ipaddress.ip_address(self.bind_address)
+        except ValueError:
+            require(False, "bindAddress must be an IPv4 or IPv6 address", self.bind_address)
+
+
+def load_nameserver_config(path: str | Path) -> NameserverConfig:
+    """The configuration in the file at ``path``.
+
+    Raises:
+        ConfigError: names file, line, key, value and what is allowed.
+    """
+    return bind(NameserverConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)

@@ -1,0 +1,158 @@
+"""Key-value configuration: namespace → key → value, kept in one JSON file of RocketMQ's shape.
+
+::
+
+    {"configTable": {"ORDER_TOPIC_CONFIG": {"orders": "broker-a:4;broker-b:4"}}}
+
+A change is acknowledged when the file that holds it is on the disk: written beside the old one, synced, renamed
+over it, directory synced. So a power cut leaves the old file or the new one, never a mixture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.proto.errors import Corrupt, InvalidArgument, KeyNotFound, StorageError
+from penstock.proto.wire.nameserver_pb2 import KeyValue
+
+log = logging.getLogger(__name__)
+
+NAME_LENGTH_MAX = 255
+VALUE_LENGTH_MAX = 65_536
+ENTRIES_MAX = 10_000
+
+Table = dict[str, dict[str, str]]
+
+
+class KeyValues:
+    """The table in memory and its file. One event loop uses it; writing happens in a thread."""
+
+    def __init__(self, path: Path, table: Table) -> None:
+        self._path = path
+        self._table = table
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    def open(cls, path: Path) -> KeyValues:
+        """The table that the file at ``path`` holds; an empty one when there is no file.
+
+        Raises:
+            Corrupt: the file is not what was written; it is left as it is.
+            StorageError: the file cannot be read.
+        """
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return cls(path, {})
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error.strerror}: see kvConfigPath") from error
+        try:
+            return cls(path, _decoded(content))
+        except (ValueError, RecursionError) as error:
+            raise Corrupt(
+                f"{path}: key-value configuration is damaged ({error}): restore it from a copy, or move it away to "
+                "start with none"
+            ) from error
+
+    def get(self, namespace: str, key: str) -> str:
+        """The value of ``key``, or :class:`KeyNotFound`."""
+        try:
+            return self._table[namespace][key]
+        except KeyError:
+            raise KeyNotFound(f"namespace {namespace[:80]!r} has no key {key[:80]!r}") from None
+
+    def list(self, namespace: str) -> list[KeyValue]:
+        """What ``namespace`` holds, or, when it is empty, every namespace; sorted."""
+        chosen = self._table if not namespace else {namespace: self._table.get(namespace, {})}
+        return [
+            KeyValue(namespace=name, key=key, value=value)
+            for name, values in sorted(chosen.items())
+            for key, value in sorted(values.items())
+        ]
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set ``key``. On return it is durable.
+
+        Raises:
+            InvalidArgument: a name is blank or too long, the value too long, or the table full.
+            StorageError: the file cannot be written; nothing was changed.
+        """
+        for what, name in (("namespace", namespace), ("key", key)):
+            if not name.strip() or len(name) > NAME_LENGTH_MAX:
+                raise InvalidArgument(f"{what} of {len(name)} characters: 1..{NAME_LENGTH_MAX} are allowed")
+        if len(value) > VALUE_LENGTH_MAX:
+            raise InvalidArgument(f"value of {len(value)} characters: at most {VALUE_LENGTH_MAX} are allowed")
+
+        def change(table: Table) -> None:
+            table.setdefault(namespace, {})[key] = value
+            if sum(map(len, table.values())) > ENTRIES_MAX:
+                raise InvalidArgument(f"{ENTRIES_MAX} keys are there already: delete some first")
+
+        await asyncio.shield(self._apply(change))  # a cancelled caller must not leave file and memory different
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove ``key``; nothing happens when it is not there. Raises as :meth:`put`."""
+
+        def change(table: Table) -> None:
+            values = table.get(namespace, {})
+            values.pop(key, None)
+            if not values:
+                table.pop(namespace, None)
+
+        await asyncio.shield(self._apply(change))
+
+    async def _apply(self, change: Callable[[Table], None]) -> None:
+        async with self._writing:
+            table = {name: dict(values) for name, values in self._table.items()}
+            change(table)
+            if table == self._table:
+                return
+            try:
+                await asyncio.to_thread(_write, self._path, _encoded(table))
+            except OSError as error:
+                log.error("key-value configuration not written path=%s error=%s", self._path, error)
+                raise StorageError(f"{self._path}: cannot be written: {error.strerror}; nothing was changed") from error
+            self._table = table
+
+
+def _encoded(table: Table) -> bytes:
+    return json.dumps({"configTable": table}, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def _decoded(content: bytes) -> Table:
+    """ValueError says what is wrong."""
+    document = json.loads(content)
+    table = document.get("configTable") if isinstance(document, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError("no configTable in it")
+    for namespace, values in table.items():
+        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+            raise ValueError(f"namespace {namespace[:80]!r} is not a table of texts")
+    _encoded(table)  # what can be read but not written again, half a surrogate pair, is damage too
+    return table
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

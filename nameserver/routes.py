@@ -1,0 +1,328 @@
+"""The route table: which broker groups live, and which queues of which topics they serve.
+
+Pure: no sockets, no files, time passed in. Every mutation returns a :class:`Change`, so that only those who watch
+what changed are told. Nothing here costs more than the topics and brokers that a report speaks of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.proto import names
+from penstock.proto.errors import FlowControl, InvalidArgument, WrongCluster
+from penstock.proto.wire.common_pb2 import MASTER, ROLE_UNSPECIFIED, SLAVE, TopicConfig
+from penstock.proto.wire.nameserver_pb2 import BrokerReport, ClusterView, QueueData, ShardView, TopicRoute
+
+from .liveness import EXPIRY_MS, Liveness
+from .shard import Member, Shard, Topics
+
+BROKERS_MAX = 10_000
+TOPICS_PER_BROKER_MAX = 100_000
+QUEUES_MAX = 65_536
+ADDRESS_LENGTH_MAX = 300
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
+
+
+class Change(NamedTuple):
+    """What a mutation changed."""
+
+    topics: frozenset[str] = frozenset()
+    """Topics whose queues or attributes are other than before."""
+    shards: frozenset[str] = frozenset()
+    """Broker groups whose view is other than before: every route through them is, too."""
+    ended: tuple[int, ...] = ()
+    """Sessions that speak for nobody any more: replaced by a newer one of the same broker, or silent."""
+
+
+NO_CHANGE = Change()
+
+
+class _Key(NamedTuple):
+    broker_name: str
+    broker_id: int
+
+
+class RouteTable:
+    """Routes from registrations.
+
+    A session is a number that the caller gives to each stream; all that a stream reports is noted under it, and
+    what a stream that was replaced says or its end no longer counts.
+    """
+
+    def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
+        self._shards: dict[str, Shard] = {}
+        self._views: dict[str, ShardView] = {}  # built when asked for, dropped at each report of the shard
+        self._holders: dict[str, set[str]] = {}  # topic -> names of the shards that serve it
+        self._keys: dict[int, _Key] = {}  # session -> the broker it speaks for
+        self._addresses: dict[str, _Key] = {}
+        self._liveness = Liveness(expiry_ms)
+
+    def register(self, session: int, registration: BrokerReport.Registration, now_s: float) -> Change:
+        """Take over what a broker says of itself; its topics replace what was known of it.
+
+        A registration from the same address, or of the same store instance, replaces the broker's older session.
+
+        Raises:
+            WrongCluster: the broker group is known in another cluster; another living broker has this name and
+                id, this address, or is master in the same epoch.
+            InvalidName, InvalidArgument, FlowControl: a name, value or number out of bounds. Nothing was changed.
+        """
+        topics = _checked(registration)
+        identity = registration.identity
+        key = _Key(identity.broker_name, identity.broker_id)
+        shard = self._shards.get(key.broker_name) or Shard(identity.cluster, key.broker_name)
+        self._check_place(session, key, shard, registration)
+        old = shard.members.get(key.broker_id)
+        before, seen = shard.topics(), _signature(shard)
+        ended: tuple[int, ...] = ()
+        if old is not None:
+            self._addresses.pop(old.address, None)
+            if old.session != session:
+                self._forget(old.session)
+                ended = (old.session,)
+        self._shards[key.broker_name] = shard
+        self._addresses[identity.address] = key
+        self._keys[session] = key
+        self._liveness.heard(session, now_s)
+        shard.members[key.broker_id] = Member(
+            identity=identity,
+            session=session,
+            store_instance=registration.store_instance,
+            role=registration.role,
+            epoch=registration.epoch,
+            topics=topics,
+            auto_create_topics=registration.auto_create_topics,
+            end_offset=registration.end_offset,
+        )
+        return self._settle(shard, before, seen)._replace(ended=ended)
+
+    def heartbeat(self, session: int, report: BrokerReport.Heartbeat, now_s: float) -> Change:
+        """Note a sign of life, the offsets, and the role when it changed.
+
+        Raises:
+            WrongCluster: the broker has become master in the epoch of another living master.
+            InvalidArgument: the session has not registered, or was replaced.
+        """
+        shard, member = self._speaker(session)
+        role = member.role if report.role == ROLE_UNSPECIFIED else report.role
+        if role not in (MASTER, SLAVE):
+            raise InvalidArgument(f"{member.address}: role {role} is neither master nor slave")
+        turned = (role, report.epoch) != (member.role, member.epoch)
+        if turned and role == MASTER:
+            shard.check_one_master(member.broker_id, member.address, report.epoch)
+        self._liveness.heard(session, now_s)
+        self._views.pop(shard.broker_name, None)
+        member.end_offset, member.confirm_offset = report.end_offset, report.confirm_offset
+        if not turned:
+            return NO_CHANGE
+        before, seen = shard.topics(), _signature(shard)
+        member.role, member.epoch = role, report.epoch
+        return self._settle(shard, before, seen)
+
+    def topics_changed(self, session: int, report: BrokerReport.TopicChanges, now_s: float) -> Change:
+        """Apply a broker's changes to its topics.
+
+        Raises:
+            InvalidName, InvalidArgument, FlowControl: as for :meth:`register`; nothing was changed.
+        """
+        shard, member = self._speaker(session)
+        for config in report.updated:
+            _check_topic(config)
+        if len(member.topics) + len(report.updated) > TOPICS_PER_BROKER_MAX + len(report.removed):
+            raise FlowControl(f"{member.address}: more than {TOPICS_PER_BROKER_MAX} topics on one broker")
+        self._liveness.heard(session, now_s)
+        touched = set()
+        for topic in report.removed:
+            if member.topics.pop(topic, None) is not None:
+                touched.add(topic)
+        for config in report.updated:
+            if member.topics.get(config.topic) != config:
+                member.topics[config.topic] = config
+                touched.add(config.topic)
+        if member.topics is not shard.topics():
+            return NO_CHANGE  # a slave's table, which counts only where no master was ever seen
+        self._hold(shard.broker_name, touched, member.topics)
+        return Change(topics=frozenset(touched))
+
+    def unregister(self, session: int) -> Change:
+        """Take the session's broker out; without effect when another session speaks for it now."""
+        key = self._keys.get(session)
+        if key is None:
+            return NO_CHANGE
+        self._forget(session)
+        shard = self._shards[key.broker_name]
+        before, seen = shard.topics(), _signature(shard)
+        member = shard.members.pop(key.broker_id)
+        self._addresses.pop(member.address, None)
+        return self._settle(shard, before, seen)
+
+    def expire(self, now_s: float) -> Change:
+        """Take out every broker that was silent for the expiry time; ``ended`` names their sessions."""
+        silent = tuple(self._liveness.silent(now_s))
+        changes = [self.unregister(session) for session in silent]
+        return Change(
+            topics=frozenset().union(*(change.topics for change in changes)),
+            shards=frozenset().union(*(change.shards for change in changes)),
+            ended=silent,
+        )
+
+    def excuse_silence(self, now_s: float) -> None:
+        """Count everybody's silence from now: the nameserver itself stood still."""
+        self._liveness.excuse(now_s)
+
+    def route(self, topic: str) -> TopicRoute:
+        """Where ``topic`` is; when it is nowhere, all living shards, for whoever may create it."""
+        holders = self._holders.get(topic)
+        if not holders:
+            return TopicRoute(topic=topic, exists=False, shards=[self._view(name) for name in sorted(self._shards)])
+        route = TopicRoute(topic=topic, exists=True)
+        for name in sorted(holders):
+            config = self._shards[name].topics()[topic]
+            route.queues.append(
+                QueueData(
+                    broker_name=name,
+                    read_queues=config.read_queues,
+                    write_queues=config.write_queues,
+                    perm=config.perm,
+                )
+            )
+            route.shards.append(self._view(name))
+            for attribute, value in config.attributes.items():
+                if attribute not in route.attributes:
+                    route.attributes[attribute] = value
+        return route
+
+    def shard(self, broker_name: str) -> ShardView:
+        """The living members of a broker group; empty when there are none."""
+        return self._view(broker_name) if broker_name in self._shards else ShardView(broker_name=broker_name)
+
+    def cluster(self) -> ClusterView:
+        """All living shards, by name."""
+        return ClusterView(shards=[self._view(name) for name in sorted(self._shards)])
+
+    def topics(self) -> list[str]:
+        """All topics that a shard serves, sorted."""
+        return sorted(self._holders)
+
+    def exists(self, topic: str) -> bool:
+        return topic in self._holders
+
+    def serves(self, broker_name: str, topic: str) -> bool:
+        """Whether the route of ``topic`` leads through ``broker_name``."""
+        return broker_name in self._holders.get(topic, ())
+
+    def broker_of(self, session: int) -> str:
+        """``broker_name:broker_id`` that ``session`` speaks for, for messages; ``nobody`` when there is none."""
+        key = self._keys.get(session)
+        return "nobody" if key is None else f"{key.broker_name}:{key.broker_id}"
+
+    def _check_place(self, session: int, key: _Key, shard: Shard, registration: BrokerReport.Registration) -> None:
+        identity = registration.identity
+        if self._keys.get(session, key) != key:
+            spoken = self._keys[session]
+            raise InvalidArgument(f"the session of {spoken.broker_name}:{spoken.broker_id} cannot register {key}")
+        if shard.cluster != identity.cluster:
+            raise WrongCluster(
+                f"broker group {key.broker_name} is in cluster {shard.cluster}, and the broker at {identity.address} "
+                f"says brokerClusterName={identity.cluster}: give it the right one or another brokerName"
+            )
+        old = shard.members.get(key.broker_id)
+        if old is not None and identity.address != old.address and registration.store_instance != old.store_instance:
+            raise WrongCluster(
+                f"broker {key.broker_id} of {key.broker_name} is alive at {old.address}: the one at "
+                f"{identity.address} needs another brokerId or brokerName"
+            )
+        owner = self._addresses.get(identity.address, key)
+        if owner != key:
+            raise WrongCluster(
+                f"address {identity.address} belongs to broker {owner.broker_id} of {owner.broker_name}: broker "
+                f"{key.broker_id} of {key.broker_name} must advertise another brokerIP1 or listenPort"
+            )
+        if registration.role == MASTER:
+            shard.check_one_master(key.broker_id, identity.address, registration.epoch)
+        if old is None and len(self._keys) >= BROKERS_MAX:
+            raise FlowControl(f"{BROKERS_MAX} brokers are registered: no place for {identity.address}")
+
+    def _speaker(self, session: int) -> tuple[Shard, Member]:
+        key = self._keys.get(session)
+        if key is None:
+            raise InvalidArgument("the session has no registration: register first")
+        shard = self._shards[key.broker_name]
+        return shard, shard.members[key.broker_id]
+
+    def _forget(self, session: int) -> None:
+        del self._keys[session]
+        self._liveness.forget(session)
+
+    def _settle(self, shard: Shard, before: Topics, seen: object) -> Change:
+        """Draw the consequences of changed members: master, topics, views."""
+        name = shard.broker_name
+        self._views.pop(name, None)
+        shard.elect()
+        if not shard.members:
+            del self._shards[name]
+            self._hold(name, before, {})
+            return Change(topics=frozenset(before), shards=frozenset((name,)))
+        after = shard.topics()
+        changed = _difference(before, after)
+        self._hold(name, changed, after)
+        return Change(topics=changed, shards=frozenset((name,)) if _signature(shard) != seen else frozenset())
+
+    def _hold(self, name: str, touched: Iterable[str], topics: Topics) -> None:
+        for topic in touched:
+            if topic in topics:
+                self._holders.setdefault(topic, set()).add(name)
+            elif holders := self._holders.get(topic):
+                holders.discard(name)
+                if not holders:
+                    del self._holders[topic]
+
+    def _view(self, name: str) -> ShardView:
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = self._shards[name].view()
+        return view
+
+
+def _signature(shard: Shard) -> object:
+    """What of a shard's view is worth telling: all but the offsets, which move with every message."""
+    view = shard.view()
+    members = tuple((member.broker_id, member.address, member.role) for member in view.members)
+    return view.epoch, view.auto_create_topics, members
+
+
+def _difference(before: Topics, after: Topics) -> frozenset[str]:
+    if before is after:
+        return frozenset()
+    both = before.keys() & after.keys()
+    return frozenset((before.keys() ^ after.keys()) | {topic for topic in both if before[topic] != after[topic]})
+
+
+def _checked(registration: BrokerReport.Registration) -> Topics:
+    """The topics of a registration in which every name and number is legal."""
+    identity = registration.identity
+    names.check_broker_name(identity.cluster)
+    names.check_broker_name(identity.broker_name)
+    if identity.broker_id < 0:
+        raise InvalidArgument(f"{identity.broker_name}: broker id {identity.broker_id} is negative")
+    if len(identity.address) > ADDRESS_LENGTH_MAX or not _ADDRESS.fullmatch(identity.address):
+        raise InvalidArgument(f"{identity.broker_name}: address {identity.address[:80]!r} is not host:port")
+    if registration.role not in (MASTER, SLAVE):
+        raise InvalidArgument(f"{identity.broker_name}: role {registration.role} is neither master nor slave")
+    if len(registration.topics) > TOPICS_PER_BROKER_MAX:
+        raise FlowControl(f"{identity.address}: more than {TOPICS_PER_BROKER_MAX} topics on one broker")
+    for config in registration.topics:
+        _check_topic(config)
+    return {config.topic: config for config in registration.topics}
+
+
+def _check_topic(config: TopicConfig) -> None:
+    names.check_topic(config.topic)
+    if not (0 <= config.read_queues <= QUEUES_MAX and 0 <= config.write_queues <= QUEUES_MAX):
+        raise InvalidArgument(
+            f"topic {config.topic}: {config.read_queues} read and {config.write_queues} write queues: "
+            f"0..{QUEUES_MAX} are allowed"
+        )

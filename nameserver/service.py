@@ -1,0 +1,235 @@
+"""What the nameserver answers: broker sessions, route watches, queries, key-value configuration.
+
+The two streams are coroutines that read and write, not generators: a coroutine is cancelled where it waits, so the
+end of a broker's stream takes it out of the routes at once, not when the collector finds the generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio
+
+from penstock.proto import names
+from penstock.proto.channel import reporting
+from penstock.proto.clock import Clock
+from penstock.proto.errors import InvalidArgument, NameserverUnavailable, PenstockError
+from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.nameserver_pb2 import (
+    BrokerDirective,
+    BrokerReport,
+    ClusterView,
+    KeyQuery,
+    KeyValue,
+    KeyValues,
+    RouteQuery,
+    RouteUpdate,
+    TopicNames,
+    WatchRequest,
+)
+from penstock.proto.wire.nameserver_pb2_grpc import NameserverServicer
+
+from .key_values import KeyValues as KeyValueFile
+from .liveness import HEARTBEAT_INTERVAL_MS, STALL_MS, SWEEP_INTERVAL_MS
+from .routes import Change, RouteTable
+from .watches import Watcher, Watches
+
+log = logging.getLogger(__name__)
+
+ROUTES_PER_UPDATE = 500
+TOPICS_PER_QUERY_MAX = 10_000
+FIRST_REPORT_TIMEOUT_S = 3.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """One broker's stream. ``wake`` is set when there is something to tell it: its shard, or its end."""
+
+    number: int
+    broker_name: str = ""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    end: PenstockError | None = None
+
+    def finish(self, error: PenstockError) -> None:
+        self.end = error
+        self.wake.set()
+
+
+class NameserverService(NameserverServicer):
+    """The gRPC service over a :class:`RouteTable`; everything runs on one event loop."""
+
+    def __init__(self, table: RouteTable, key_values: KeyValueFile, clock: Clock) -> None:
+        self._table = table
+        self._key_values = key_values
+        self._clock = clock
+        self._watches = Watches()
+        self._sessions: dict[int, _Session] = {}
+        self._last_session = 0
+        self._closing = asyncio.Event()
+
+    @reporting
+    async def BrokerSession(self, reports: AsyncIterator[BrokerReport], context: Context) -> None:
+        """A broker is in the routes from its first report, a registration, until this ends."""
+        self._last_session += 1
+        session = _Session(self._last_session)
+        try:
+            async with asyncio.timeout(FIRST_REPORT_TIMEOUT_S):
+                first = await anext(reports, None)
+        except TimeoutError:
+            raise InvalidArgument(f"no registration within {FIRST_REPORT_TIMEOUT_S} s") from None
+        if first is None:
+            return
+        self._sessions[session.number] = session
+        try:
+            self._on_report(session, first)
+            log.info("broker registered broker=%s peer=%s", self._table.broker_of(session.number), context.peer())
+            await _while_reading(self._read_reports(session, reports), self._write_directives(session, context))
+        finally:
+            del self._sessions[session.number]
+            broker = self._table.broker_of(session.number)
+            self._publish(self._table.unregister(session.number))
+            if session.broker_name and broker != "nobody":
+                log.info("broker left broker=%s peer=%s", broker, context.peer())
+
+    @reporting
+    async def WatchRoutes(self, requests: AsyncIterator[WatchRequest], context: Context) -> None:
+        """Push the routes asked for, at once and when they change, until the client ends the call.
+
+        A client that has said all it wants may close its side; it is served on.
+        """
+        watcher = self._watches.open()
+        try:
+            await _while_reading(self._read_watch(watcher, requests), self._write_routes(watcher, context))
+        finally:
+            self._watches.close(watcher)
+
+    @reporting
+    async def QueryRoute(self, request: RouteQuery, context: Context) -> RouteUpdate:
+        if len(request.topics) > TOPICS_PER_QUERY_MAX:
+            raise InvalidArgument(f"{len(request.topics)} topics in one query: at most {TOPICS_PER_QUERY_MAX}")
+        return RouteUpdate(routes=[self._table.route(names.check_topic(topic)) for topic in request.topics])
+
+    @reporting
+    async def QueryCluster(self, request: Empty, context: Context) -> ClusterView:
+        return self._table.cluster()
+
+    @reporting
+    async def ListTopics(self, request: Empty, context: Context) -> TopicNames:
+        return TopicNames(topics=self._table.topics())
+
+    @reporting
+    async def PutKeyValue(self, request: KeyValue, context: Context) -> Empty:
+        await self._key_values.put(request.namespace, request.key, request.value)
+        return Empty()
+
+    @reporting
+    async def GetKeyValue(self, request: KeyQuery, context: Context) -> KeyValue:
+        value = self._key_values.get(request.namespace, request.key)
+        return KeyValue(namespace=request.namespace, key=request.key, value=value)
+
+    @reporting
+    async def DeleteKeyValue(self, request: KeyQuery, context: Context) -> Empty:
+        await self._key_values.delete(request.namespace, request.key)
+        return Empty()
+
+    @reporting
+    async def ListKeyValues(self, request: KeyQuery, context: Context) -> KeyValues:
+        return KeyValues(values=self._key_values.list(request.namespace))
+
+    async def sweep_forever(self) -> None:
+        """Take silent brokers out, forever; the owner cancels it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            slept_at = loop.time()
+            await asyncio.sleep(SWEEP_INTERVAL_MS / 1000)
+            late_ms = (loop.time() - slept_at) * 1000 - SWEEP_INTERVAL_MS
+            if late_ms > STALL_MS:
+                log.warning("nameserver stood still late_ms=%d action=brokers' silence counted anew", late_ms)
+                self._table.excuse_silence(self._clock.monotonic_s())
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Take out the brokers that are silent now."""
+        change = self._table.expire(self._clock.monotonic_s())
+        for number in change.ended:
+            log.warning("broker silent session=%d action=taken out of the routes", number)
+        self._publish(change)
+
+    def close(self) -> None:
+        """End all streams; clients and brokers go to another nameserver."""
+        stopping = NameserverUnavailable("the nameserver is stopping")
+        for session in self._sessions.values():
+            session.finish(stopping)
+        self._closing.set()
+        self._watches.wake_all()
+
+    def _on_report(self, session: _Session, report: BrokerReport) -> None:
+        now_s = self._clock.monotonic_s()
+        kind = report.WhichOneof("report")
+        if kind == "registration":
+            change = self._table.register(session.number, report.registration, now_s)
+            session.broker_name = report.registration.identity.broker_name
+            session.wake.set()
+        elif kind == "heartbeat":
+            change = self._table.heartbeat(session.number, report.heartbeat, now_s)
+        elif kind == "topic_changes":
+            change = self._table.topics_changed(session.number, report.topic_changes, now_s)
+        else:
+            raise InvalidArgument("a broker report that holds nothing")
+        self._publish(change)
+
+    def _publish(self, change: Change) -> None:
+        self._watches.publish(change, self._table)
+        for number in change.ended:
+            if number in self._sessions:
+                self._sessions[number].finish(NameserverUnavailable("silent or replaced: register again"))
+        if change.shards:
+            for session in self._sessions.values():
+                if session.broker_name in change.shards:
+                    session.wake.set()
+
+    async def _read_reports(self, session: _Session, reports: AsyncIterator[BrokerReport]) -> bool:
+        async for report in reports:
+            self._on_report(session, report)
+        return True
+
+    async def _write_directives(self, session: _Session, context: Context) -> None:
+        while True:
+            await session.wake.wait()
+            session.wake.clear()
+            if session.end is not None:
+                raise session.end
+            shard = self._table.shard(session.broker_name)
+            await context.write(BrokerDirective(shard=shard, heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS))
+
+    async def _read_watch(self, watcher: Watcher, requests: AsyncIterator[WatchRequest]) -> bool:
+        async for request in requests:
+            self._watches.remove(watcher, request.remove_topics)
+            self._watches.add(watcher, request.add_topics)
+        return False
+
+    async def _write_routes(self, watcher: Watcher, context: Context) -> None:
+        while True:
+            await watcher.wake.wait()
+            if self._closing.is_set():
+                raise NameserverUnavailable("the nameserver is stopping")
+            topics = watcher.take(ROUTES_PER_UPDATE)
+            if topics:  # none when those that were owed are watched no more
+                await context.write(RouteUpdate(routes=[self._table.route(topic) for topic in topics]))
+
+
+async def _while_reading(read: Coroutine[Any, Any, bool], write: Coroutine[Any, Any, None]) -> None:
+    """Read and write until reading says that the end of the requests is the end of the call, or one of them fails."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            writer = tasks.create_task(write)
+            if await tasks.create_task(read):
+                writer.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None  # the first cause; the other side was cancelled for it

@@ -1,0 +1,102 @@
+"""One broker group as the nameserver knows it: its living members, its master, its topics. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.proto.errors import WrongCluster
+from penstock.proto.wire.common_pb2 import MASTER, SLAVE, BrokerIdentity, Role, TopicConfig
+from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
+
+Topics = dict[str, TopicConfig]
+
+
+@dataclass(slots=True)
+class Member:
+    """One living broker."""
+
+    identity: BrokerIdentity
+    session: int
+    store_instance: str
+    role: Role
+    epoch: int
+    topics: Topics
+    auto_create_topics: bool
+    end_offset: int = 0
+    confirm_offset: int = 0
+
+    @property
+    def broker_id(self) -> int:
+        return self.identity.broker_id
+
+    @property
+    def address(self) -> str:
+        return self.identity.address
+
+
+@dataclass(slots=True)
+class Shard:
+    """The living members of one broker group, and what its last master said.
+
+    Of several members that call themselves master the one with the highest epoch is believed; the others are not
+    shown until they report themselves as slaves. Nor is an older master after the newest one has died: it may lack
+    what was acknowledged since.
+    """
+
+    cluster: str
+    broker_name: str
+    members: dict[int, Member] = field(default_factory=dict)  # by broker id
+    master: Member | None = None
+    last_master_id: int = -1
+    last_epoch: int = -1
+    last_master_topics: Topics | None = None  # None: no master was ever seen here
+
+    def check_one_master(self, broker_id: int, address: str, epoch: int) -> None:
+        """Raise :class:`WrongCluster` when another living member is master in the same epoch."""
+        for other in self.members.values():
+            if other.broker_id != broker_id and other.role == MASTER and other.epoch == epoch:
+                raise WrongCluster(
+                    f"{self.broker_name}: broker {broker_id} at {address} calls itself master in epoch {epoch}, and so "
+                    f"does broker {other.broker_id} at {other.address}: one of them needs brokerRole=SLAVE"
+                )
+
+    def elect(self) -> None:
+        """Decide anew who is shown as the master; to be called after every change of members, roles or epochs."""
+        masters = [member for member in self.members.values() if member.role == MASTER]
+        best = max(masters, key=lambda member: member.epoch, default=None)
+        if best is not None and best.epoch < self.last_epoch and best.broker_id != self.last_master_id:
+            best = None
+        self.master = best
+        if best is not None:
+            self.last_master_id, self.last_epoch, self.last_master_topics = best.broker_id, best.epoch, best.topics
+
+    def topics(self) -> Topics:
+        """What the shard serves: the master's topics; the last known master's while there is none, since reads go on.
+
+        A nameserver that never saw a master takes the topics of the slave with the lowest id.
+        """
+        if self.last_master_topics is not None:
+            return self.last_master_topics
+        return self.members[min(self.members)].topics if self.members else {}
+
+    def view(self) -> ShardView:
+        """The shard as clients and brokers see it, members by id."""
+        shown = [member for member in self.members.values() if member.role == SLAVE or member is self.master]
+        shown.sort(key=lambda member: member.broker_id)
+        speaker = self.master or (shown[0] if shown else None)
+        return ShardView(
+            cluster=self.cluster,
+            broker_name=self.broker_name,
+            epoch=max(self.last_epoch, 0),
+            auto_create_topics=speaker is not None and speaker.auto_create_topics,
+            members=[
+                ShardMember(
+                    broker_id=member.broker_id,
+                    address=member.address,
+                    role=member.role,
+                    end_offset=member.end_offset,
+                    confirm_offset=member.confirm_offset,
+                )
+                for member in shown
+            ],
+        )

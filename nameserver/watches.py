@@ -1,0 +1,111 @@
+"""Who watches which topics. A watcher owes its client the latest route of some topics, never a history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from penstock.proto import names
+from penstock.proto.errors import FlowControl
+
+from .routes import Change, RouteTable
+
+TOPICS_PER_WATCHER_MAX = 100_000
+WATCHERS_MAX = 20_000
+
+
+class Watcher:
+    """One client's watch: its topics, and those of them whose route it has not been sent.
+
+    ``pending`` is a set, so a client that reads slowly costs no more than its number of topics, and gets the route
+    as it is when it is sent.
+    """
+
+    __slots__ = ("pending", "topics", "wake")
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.pending: dict[str, None] = {}  # in order of marking
+        self.wake = asyncio.Event()
+
+    def mark(self, topic: str) -> None:
+        self.pending[topic] = None
+        self.wake.set()
+
+    def take(self, count: int) -> list[str]:
+        """Up to ``count`` pending topics, the longest pending first; they are pending no more."""
+        taken = [topic for topic, _ in zip(self.pending, range(count), strict=False)]
+        for topic in taken:
+            del self.pending[topic]
+        if not self.pending:
+            self.wake.clear()
+        return taken
+
+
+class Watches:
+    """All watchers, found by topic."""
+
+    def __init__(self) -> None:
+        self._watchers: set[Watcher] = set()
+        self._by_topic: dict[str, set[Watcher]] = {}
+
+    def open(self) -> Watcher:
+        """A new watcher without topics.
+
+        Raises:
+            FlowControl: there are too many.
+        """
+        if len(self._watchers) >= WATCHERS_MAX:
+            raise FlowControl(f"{WATCHERS_MAX} clients watch routes here: use another nameserver")
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        return watcher
+
+    def close(self, watcher: Watcher) -> None:
+        self.remove(watcher, list(watcher.topics))
+        self._watchers.discard(watcher)
+
+    def add(self, watcher: Watcher, topics: Iterable[str]) -> None:
+        """Watch ``topics`` as well, and owe their routes at once, also of those that were watched before.
+
+        Raises:
+            InvalidName, FlowControl: an illegal name, or too many; none of ``topics`` was added.
+        """
+        wanted = [names.check_topic(topic) for topic in topics]
+        if len(watcher.topics | set(wanted)) > TOPICS_PER_WATCHER_MAX:
+            raise FlowControl(f"more than {TOPICS_PER_WATCHER_MAX} topics in one watch")
+        for topic in wanted:
+            watcher.topics.add(topic)
+            self._by_topic.setdefault(topic, set()).add(watcher)
+            watcher.mark(topic)
+
+    def remove(self, watcher: Watcher, topics: Iterable[str]) -> None:
+        """Stop watching ``topics``."""
+        for topic in topics:
+            if topic not in watcher.topics:
+                continue
+            watcher.topics.discard(topic)
+            watcher.pending.pop(topic, None)
+            watching = self._by_topic[topic]
+            watching.discard(watcher)
+            if not watching:
+                del self._by_topic[topic]
+
+    def publish(self, change: Change, table: RouteTable) -> None:
+        """Mark the watched topics whose route ``change`` touches.
+
+        A topic that does not exist has all shards in its route, so it is touched by a change of any.
+        """
+        affected = {topic for topic in change.topics if topic in self._by_topic}
+        if change.shards:
+            for topic in self._by_topic:
+                if not table.exists(topic) or any(table.serves(name, topic) for name in change.shards):
+                    affected.add(topic)
+        for topic in affected:
+            for watcher in self._by_topic[topic]:
+                watcher.mark(topic)
+
+    def wake_all(self) -> None:
+        """Let every watcher look up, with or without a route to send."""
+        for watcher in self._watchers:
+            watcher.wake.set()

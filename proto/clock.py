@@ -1,0 +1,28 @@
+"""Time as the processes see it: one seam, so that tests move the clock instead of waiting."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Monotonic time for time-outs, expiry and leases; wall time only for timestamps that users see."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since an arbitrary point; never goes back, and does not jump when the wall clock is set."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 UTC; may jump."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000

@@ -1,0 +1,123 @@
+"""Searching and hashing text inside kernels.
+
+Functions that end in ``_at`` are for other kernels and take the address of the bytes in place of the array: Numba
+counts references with atomic instructions around calls that take arrays, which costs more than a hash does.
+"""
+
+# Kernels are typed by their Numba signatures.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from .crc import BYTES
+from .memory import LANES, address_of, load_i32, load_u8, lowest_bit, match_mask
+
+_TAGS = int.from_bytes(b"TAGS", "big", signed=True)
+_TAGS_BYTES = 5  # with the separator
+_REPLACEMENT = 0xFFFD
+
+
+@njit([types.int64(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def find_byte_at(address, start, end, readable, byte):
+    """As :func:`find_byte`; memory up to ``readable`` (not below ``end``) may be looked at."""
+    while start < end:
+        if start + LANES <= readable:
+            mask = match_mask(address, start, byte)
+            if mask != 0:
+                return min(start + lowest_bit(mask), end)
+            start += LANES
+        else:
+            if load_u8(address, start) == byte:
+                return start
+            start += 1
+    return end
+
+
+@njit([types.int64(BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def find_byte(buffer, start, end, byte):
+    """Position of the first ``byte`` in ``buffer[start:end]``, ``end`` without one."""
+    return find_byte_at(address_of(buffer), start, end, len(buffer), byte)
+
+
+@njit([types.uint32(types.int64, types.int64, types.int64, types.uint32)], nogil=True, cache=True)
+def _hash_from(address, start, end, result):
+    """``result``, the hash of the text before, carried on over UTF-8 in ``[start, end)`` behind ``address``."""
+    factor = np.uint32(31)
+    while start < end:
+        lead = load_u8(address, start)
+        start += 1
+        if lead < 0x80:
+            result = np.uint32(result * factor + np.uint32(lead))
+            continue
+        low, high, following, code = 0x80, 0xBF, 0, _REPLACEMENT
+        if 0xC2 <= lead <= 0xDF:
+            following, code = 1, lead & 0x1F
+        elif 0xE0 <= lead <= 0xEF:
+            following, code = 2, lead & 0x0F
+            low = 0xA0 if lead == 0xE0 else 0x80  # shorter forms are not allowed
+            high = 0x9F if lead == 0xED else 0xBF  # nor are surrogates
+        elif 0xF0 <= lead <= 0xF4:
+            following, code = 3, lead & 0x07
+            low = 0x90 if lead == 0xF0 else 0x80
+            high = 0x8F if lead == 0xF4 else 0xBF  # at most U+10FFFF
+        while following > 0:
+            byte = load_u8(address, start) if start < end else 0
+            if byte < low or byte > high:
+                code = _REPLACEMENT
+                break
+            code = code << 6 | (byte & 0x3F)
+            low, high = 0x80, 0xBF
+            start += 1
+            following -= 1
+        if code > 0xFFFF:
+            code -= 0x10000
+            result = np.uint32(result * factor + np.uint32(0xD800 | code >> 10))
+            code = 0xDC00 | (code & 0x3FF)
+        result = np.uint32(result * factor + np.uint32(code))
+    return result
+
+
+@njit([types.int64(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def string_hash_at(address, start, end):
+    """As :func:`string_hash_utf8`, of the bytes ``[start, end)`` behind ``address``."""
+    result = np.uint32(0)
+    while start < end:
+        byte = load_u8(address, start)
+        if byte >= 0x80:
+            return np.int64(np.int32(_hash_from(address, start, end, result)))
+        result = np.uint32(result * np.uint32(31) + np.uint32(byte))
+        start += 1
+    return np.int64(np.int32(result))
+
+
+@njit([types.int32(BYTES, types.int64, types.int64)], nogil=True, cache=True)
+def string_hash_utf8(buffer, start, end):
+    """Java's ``String.hashCode`` of the UTF-8 text ``buffer[start:end]``, which must lie inside the buffer.
+
+    Equals ``string_hash(bytes.decode("utf-8", "replace"))`` for any bytes: each broken sequence counts as U+FFFD.
+    """
+    return np.int32(string_hash_at(address_of(buffer), start, end))
+
+
+@njit([types.int64(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def tags_code_at(address, start, end, readable):
+    """As :func:`find_tags_code`; memory up to ``readable`` (not below ``end``) may be looked at."""
+    value_start, value_end = end, end
+    while end - start > _TAGS_BYTES:
+        pair_end = find_byte_at(address, start, end, readable, 2)
+        if pair_end - start > _TAGS_BYTES and load_i32(address, start) == _TAGS and load_u8(address, start + 4) == 1:
+            value_start, value_end = start + _TAGS_BYTES, pair_end
+        start = pair_end + 1
+    return string_hash_at(address, value_start, value_end)
+
+
+@njit([types.int64(BYTES, types.int64, types.int64)], nogil=True, cache=True)
+def find_tags_code(buffer, start, end):
+    """Hash of the tag in the property string ``buffer[start:end]``, sign-extended; 0 without a tag.
+
+    Of several TAGS the last with a value counts, as for a reader that puts the properties into a map.
+    """
+    return tags_code_at(address_of(buffer), start, end, len(buffer))

@@ -1,0 +1,165 @@
+"""How far each replica is, who is in sync, and up to where the log is confirmed.
+
+Pure decisions: positions and times come in, numbers go out. Times are seconds of a monotonic clock.
+
+A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. With
+``sync`` the confirm offset is the largest offset that the master and ``in_sync_replicas - 1`` connected slaves
+have; without, what the master has. It never goes back: what was confirmed was acknowledged to producers and
+seen by consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.proto.errors import InvalidArgument
+
+from .config import ReplicationConfig
+
+
+@dataclass(slots=True)
+class ReplicaProgress:
+    """One slave as its master knows it. Positions of a stream that has ended are the last ones heard."""
+
+    broker_id: int
+    address: str
+    connected: bool = True
+    in_sync: bool = False
+    sent: int = 0  # end of what was put on the stream
+    written: int = 0
+    flushed: int = 0
+    lag_bytes: int = 0  # to the master's end
+    acked_at: float = 0.0  # last report of any kind
+    moved_at: float = 0.0  # last time it came forward, or had everything
+    left_because: str = ""  # why the last stream ended
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes sent and not acknowledged: what the window bounds."""
+        return self.sent - self.written
+
+
+def confirmed_end(master: int, replicas: Iterable[int], replicas_needed: int) -> int:
+    """The largest offset that the master and at least ``replicas_needed`` of the replicas have; 0 when too few."""
+    if replicas_needed == 0:
+        return master
+    positions = sorted(replicas, reverse=True)
+    if len(positions) < replicas_needed:
+        return 0
+    return min(master, positions[replicas_needed - 1])
+
+
+class Progress:
+    """The master's table of slaves."""
+
+    def __init__(self, config: ReplicationConfig, *, end: int, flushed: int, confirm: int) -> None:
+        """``confirm`` is known to be confirmed already, from before a restart."""
+        assert 0 <= confirm <= end, f"confirm offset {confirm} beyond the end {end}"
+        self._config = config
+        self._replicas: dict[int, ReplicaProgress] = {}
+        self._end = end
+        self._flushed = flushed
+        self.confirm = confirm
+        self._raise_confirm()
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    def on_end(self, end: int, now: float) -> bool:
+        """The master's log grew to ``end``; whether the confirm offset advanced."""
+        assert end >= self._end, f"the log went back from {self._end} to {end}"
+        for replica in self._replicas.values():
+            if self._position(replica) >= self._end:
+                replica.moved_at = now  # it was level until now: from here on it has time to follow
+            replica.lag_bytes = end - replica.written
+        self._end = end
+        return self._raise_confirm()
+
+    def on_flushed(self, flushed: int) -> bool:
+        """The master synced up to ``flushed``; whether the confirm offset advanced."""
+        self._flushed = max(self._flushed, flushed)
+        return self._raise_confirm()
+
+    def connect(self, broker_id: int, address: str, start: int, now: float) -> ReplicaProgress:
+        """A slave's stream begins at ``start``: it has that much written, and nothing known to be synced."""
+        replica = ReplicaProgress(
+            broker_id, address, sent=start, written=start, lag_bytes=self._end - start, acked_at=now, moved_at=now
+        )
+        self._replicas[broker_id] = replica
+        return replica
+
+    def disconnect(self, replica: ReplicaProgress, because: str) -> None:
+        """Its stream ended: it counts no more, what it confirmed stays confirmed."""
+        replica.connected = False
+        replica.in_sync = False
+        replica.left_because = because
+
+    def forget(self, broker_id: int) -> None:
+        """Drop a disconnected slave from the table."""
+        assert not self._replicas[broker_id].connected
+        del self._replicas[broker_id]
+
+    def on_ack(self, replica: ReplicaProgress, written: int, flushed: int, now: float) -> bool:
+        """An acknowledgement arrived; whether the confirm offset advanced.
+
+        Raises:
+            InvalidArgument: it is beyond what was sent, or goes back; nothing changed.
+        """
+        name = f"replica {replica.broker_id} at {replica.address}"
+        if written > replica.sent:
+            raise InvalidArgument(f"{name} acknowledged {written}, only {replica.sent} was sent")
+        if flushed > written:
+            raise InvalidArgument(f"{name} acknowledged {flushed} as synced and only {written} as written")
+        if written < replica.written or flushed < replica.flushed:
+            raise InvalidArgument(
+                f"{name} went back from written {replica.written} synced {replica.flushed} "
+                f"to written {written} synced {flushed}"
+            )
+        before = self._position(replica)
+        replica.written, replica.flushed = written, flushed
+        replica.lag_bytes = self._end - written
+        replica.acked_at = now
+        if self._position(replica) > before or self._position(replica) >= self._end:
+            replica.moved_at = now
+        return self._raise_confirm()
+
+    def refresh(self, now: float) -> list[ReplicaProgress]:
+        """Decide anew who is in sync at ``now``; those for whom the answer changed."""
+        changed = []
+        for replica in self._replicas.values():
+            in_sync = self._is_in_sync(replica, now)
+            if in_sync != replica.in_sync:
+                replica.in_sync = in_sync
+                changed.append(replica)
+        return changed
+
+    def has_enough(self) -> bool:
+        """Whether enough slaves were in sync at the last :meth:`refresh` for appends to be confirmed."""
+        return sum(replica.in_sync for replica in self._replicas.values()) >= self._config.replicas_needed
+
+    def replicas(self) -> list[ReplicaProgress]:
+        """Every slave ever connected and not forgotten, by id."""
+        return [self._replicas[broker_id] for broker_id in sorted(self._replicas)]
+
+    def _is_in_sync(self, replica: ReplicaProgress, now: float) -> bool:
+        timeout_s = self._config.replica_timeout_ms / 1000
+        return (
+            replica.connected
+            and now - replica.acked_at <= timeout_s
+            and replica.lag_bytes <= self._config.gap_bytes_max
+            and (self._position(replica) >= self._end or now - replica.moved_at <= timeout_s)
+        )
+
+    def _position(self, replica: ReplicaProgress) -> int:
+        return replica.flushed if self._config.flush_acknowledged else replica.written
+
+    def _raise_confirm(self) -> bool:
+        master = min(self._flushed, self._end) if self._config.flush_acknowledged else self._end
+        connected = (self._position(replica) for replica in self._replicas.values() if replica.connected)
+        confirmed = confirmed_end(master, connected, self._config.replicas_needed)
+        if confirmed <= self.confirm:
+            return False
+        self.confirm = confirmed
+        return True

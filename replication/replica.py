@@ -1,0 +1,239 @@
+"""A slave: follows its master's log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import uuid
+from collections.abc import Callable
+
+import grpc
+import grpc.aio
+
+from penstock.proto.channel import open_async_channel
+from penstock.proto.clock import Clock, SystemClock
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, StorageError, from_rpc_error
+from penstock.proto.wire import common_pb2
+
+from . import frames
+from .admission import check_welcome, is_empty, name_of, tail_of
+from .config import ReplicationConfig
+from .epochs import EpochHistory
+from .interfaces import ReplicaLog
+from .master_stream import MasterCall, MasterStream
+from .notices import Notices
+
+log = logging.getLogger(__name__)
+
+FAREWELL_S = 1.0
+
+
+def backoff_s(attempt: int, config: ReplicationConfig, fraction: float) -> float:
+    """Pause before connection ``attempt`` (from 0): doubling, capped, and spread by ``fraction`` in [0, 1)."""
+    ceiling_ms = min(config.reconnect_max_ms, config.reconnect_min_ms << min(attempt, 20))
+    return (config.reconnect_min_ms + (ceiling_ms - config.reconnect_min_ms) * fraction) / 1000
+
+
+class Replica:
+    """Appends its master's log bytes to its own log, at the same offsets. Event loop only.
+
+    ``on_appended`` is called after the log grew, ``on_confirm`` with the master's confirm offset as far as the
+    own log reaches; it only rises. ``pending_commits`` returns the offsets that groups committed here and that
+    have not come back in the log yet; it is asked at each connection and every heartbeat, and what it returns
+    is offered to the master again until it returns it no more.
+    """
+
+    def __init__(
+        self,
+        identity: common_pb2.BrokerIdentity,
+        log: ReplicaLog,
+        *,
+        on_appended: Callable[[], None],
+        on_confirm: Callable[[int], None],
+        pending_commits: Callable[[], list[frames.Commits]],
+        config: ReplicationConfig | None = None,
+        epochs: EpochHistory | None = None,
+        initial_confirm: int = 0,
+        store_instance: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._identity = identity
+        self._log = log
+        self._on_appended = on_appended
+        self._on_confirm = on_confirm
+        self._pending_commits = pending_commits
+        self._config = config or ReplicationConfig()
+        self._epochs = epochs or EpochHistory()
+        self._store_instance = store_instance or uuid.uuid4().hex
+        self._clock = clock or SystemClock()
+        self._notices = Notices(logging.getLogger(__name__), self._clock)
+        self._stream: MasterStream | None = None
+        self._moved = False
+        self._confirm = initial_confirm
+        self._master_end = 0
+        self.last_error: PenstockError | None = None
+        """Why the last stream ended or was refused; None while connected."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a master has welcomed this slave and is heard."""
+        return self._stream is not None
+
+    @property
+    def confirm_offset(self) -> int:
+        """The confirm offset as last given to ``on_confirm``."""
+        return self._confirm
+
+    @property
+    def master_end_offset(self) -> int:
+        """The end of the master's log as last heard."""
+        return self._master_end
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far the own log was behind the master's when the master was last heard."""
+        return max(0, self._master_end - self._log.end_offset)
+
+    def on_flushed(self, offset: int) -> None:
+        """The own disk has everything below ``offset``: tell the master."""
+        if self._stream is not None:
+            self._stream.on_flushed(offset)
+
+    async def follow(self, address: str) -> None:
+        """Follow the master at ``address`` until cancelled: connect, append, and connect again.
+
+        Every error ends one stream and never this; a refusal is logged by name and tried again, since the
+        cause may be mended at the other end.
+        """
+        attempt = 0
+        while True:
+            self._moved = False
+            try:
+                await self._follow_once(address)
+            except PenstockError as error:
+                self.last_error = error
+                self._notices.warn(
+                    "stream", f"replication interrupted master={address} error={type(error).__name__}: {error}"
+                )
+            attempt = 0 if self._moved else attempt + 1
+            await asyncio.sleep(backoff_s(attempt, self._config, random.random()))  # noqa: S311  jitter
+
+    async def _follow_once(self, address: str) -> None:
+        """One stream, to its end; always raises."""
+        async with open_async_channel(address) as channel:
+            call: MasterCall = channel.stream_stream(frames.METHOD)()
+            try:
+                await self._converse(call, address)
+            except grpc.aio.AioRpcError as error:
+                raise from_rpc_error(error, address) from error
+            except asyncio.InvalidStateError as error:  # gRPC's word for writing to a call that has ended
+                raise BrokerUnavailable(f"{address}: the stream ended") from error
+            finally:
+                call.cancel()
+
+    async def _converse(self, call: MasterCall, address: str) -> None:
+        stream = await self._introduce(call, address)
+        reports = asyncio.create_task(stream.report(call, self._pending_commits), name=f"reports to {address}")
+        self._stream = stream
+        self.last_error = None
+        self._notices.forget("stream")
+        log.info(
+            "master found address=%s epoch=%d start=%d behind_bytes=%d",
+            address,
+            stream.epoch,
+            self._log.end_offset,
+            self.lag_bytes,
+        )
+        failure: StorageError | None = None
+        try:
+            while True:
+                self._take(await self._frame(call, address), stream)
+        except StorageError as error:
+            failure = error
+            raise
+        finally:
+            self._stream = None
+            reports.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await reports
+            if failure is not None:
+                await self._bid_farewell(call, failure)
+
+    async def _introduce(self, call: MasterCall, address: str) -> MasterStream:
+        """Say hello, and check and obey the welcome."""
+        end = 0 if is_empty(self._log) else self._log.end_offset
+        tail_bytes, tail_crc = tail_of(self._log, end)
+        hello = frames.hello(
+            self._identity,
+            self._epochs,
+            end_offset=end,
+            store_instance=self._store_instance,
+            tail_bytes=tail_bytes,
+            tail_crc=tail_crc,
+        )
+        async with self._patience(address):
+            await call.write(hello)
+        frame = await self._frame(call, address)
+        if frame.welcome is None:
+            raise InvalidArgument(f"master at {address}: its first frame is no welcome")
+        check_welcome(frame.welcome, self._identity, self._log)
+        if frame.welcome.start_offset != self._log.end_offset:
+            log.info("empty log begins at the master's minimum offset=%d", frame.welcome.start_offset)
+            self._log.start_at(frame.welcome.start_offset)
+        stream = MasterStream(
+            self._log,
+            self._config,
+            epoch=frame.epoch,
+            flush_acknowledged=frame.welcome.flush_acknowledged,
+            clock=self._clock,
+        )
+        self._hear(frame, stream)
+        return stream
+
+    async def _frame(self, call: MasterCall, address: str) -> frames.Frame:
+        async with self._patience(address):
+            message = await call.read()
+        if not isinstance(message, bytes):
+            raise BrokerUnavailable(f"{address}: the master ended the stream")
+        return frames.decode_frame(message)
+
+    @contextlib.asynccontextmanager
+    async def _patience(self, address: str):  # type: ignore[no-untyped-def]
+        timeout_s = self._config.master_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            raise BrokerUnavailable(f"{address}: nothing heard from the master for {timeout_s} s") from None
+
+    def _take(self, frame: frames.Frame, stream: MasterStream) -> None:
+        """Append one frame's bytes, if it has any, exactly at the end of the log."""
+        stream.check(frame)
+        if len(frame.data):
+            end = self._log.append_bytes(frame.start, frame.data)
+            assert end == frame.start + len(frame.data) == self._log.end_offset, f"appended up to {end}"
+            self._moved = True
+            self._on_appended()
+            if stream.flush_acknowledged:
+                self._log.request_flush(end)
+        self._hear(frame, stream)
+
+    def _hear(self, frame: frames.Frame, stream: MasterStream) -> None:
+        self._master_end = frame.end
+        confirm = min(frame.confirm, self._log.end_offset)
+        if confirm > self._confirm:
+            self._confirm = confirm
+            self._on_confirm(confirm)
+        stream.on_frame()
+
+    async def _bid_farewell(self, call: MasterCall, failure: StorageError) -> None:
+        """Tell the master why this slave leaves, so that it says so and not only that a connection broke."""
+        log.error("slave cannot append slave=%s error=%s: %s", name_of(self._identity), type(failure).__name__, failure)
+        with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            async with asyncio.timeout(FAREWELL_S):
+                await call.write(frames.leaving(failure))
+                await call.done_writing()
+                while isinstance(await call.read(), bytes):  # the master ends the stream when it has read it
+                    continue

@@ -1,0 +1,209 @@
+"""``broker.conf``: RocketMQ's keys and defaults, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.broker.config import (
+    BrokerConfig,
+    BrokerRole,
+    FlushDiskType,
+    MetricsExporterType,
+    load_broker_config,
+)
+from penstock.broker.unsupported_keys import UNSUPPORTED_KEYS
+from penstock.proto.conf import keyed_fields
+from penstock.proto.errors import ConfigError
+
+KEYS = [name for name, _ in keyed_fields(BrokerConfig)]
+
+
+def load(tmp_path: Path, text: str) -> BrokerConfig:
+    path = tmp_path / "broker.conf"
+    path.write_text(text)
+    return load_broker_config(path)
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    return str(caught.value).replace(str(tmp_path / "broker.conf"), "FILE")
+
+
+def test_an_empty_file_gives_rocketmqs_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path, "")
+    assert config.identity.cluster == "DefaultCluster"
+    assert (config.identity.broker_id, config.identity.listen_port) == (0, 10911)
+    assert config.replication.role is BrokerRole.ASYNC_MASTER
+    assert config.replication.in_sync_replicas == 1
+    assert config.flush.mode is FlushDiskType.ASYNC_FLUSH
+    assert config.store.root == Path.home() / "store"
+    assert config.store.segment_bytes == 1 << 30
+    assert config.store.consume_queue_bytes == 6_000_000
+    assert config.store.body_bytes_max == 4 << 20
+    assert config.metrics.exporter is MetricsExporterType.DISABLE
+    assert config.topics.auto_create
+
+
+def test_every_supported_key_is_read(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        brokerClusterName = c1
+        brokerName = broker-a
+        brokerId = 2
+        brokerIP1 = 10.0.0.7
+        listenPort = 20911
+        bindAddress = 0.0.0.0
+        namesrvAddr = ns-1:9876;10.0.0.2:9876;[::1]:9876
+        brokerRole = SLAVE
+        inSyncReplicas = 3
+        minInSyncReplicas = 2
+        slaveTimeout = 1000
+        haMaxGapNotInSync = 1048576
+        haMasterAddress = master:10911
+        slaveReadEnable = true
+        flushDiskType = SYNC_FLUSH
+        flushIntervalCommitLog = 100
+        flushCommitLogThoroughInterval = 2000
+        syncFlushTimeout = 3000
+        storePathRootDir = /data/store
+        storePathCommitLog = /log
+        mappedFileSizeCommitLog = 67108864
+        mappedFileSizeConsumeQueue = 1001
+        maxMessageSize = 1000000
+        messageIndexEnable = false
+        maxHashSlotNum = 100
+        maxIndexNum = 400
+        autoCreateTopicEnable = false
+        defaultTopicQueueNums = 4
+        autoCreateSubscriptionGroup = false
+        metricsExporterType = PROM
+        metricsPromExporterPort = 0
+        metricsPromExporterHost = 127.0.0.1
+        """,
+    )
+    assert config.advertised_address == "10.0.0.7:20911"
+    assert config.listen_address == "0.0.0.0:20911"
+    assert config.nameservers.addresses == ("ns-1:9876", "10.0.0.2:9876", "[::1]:9876")
+    assert config.store.consume_queue_bytes == 1020
+    default = BrokerConfig()
+    for section in dataclasses.fields(BrokerConfig):
+        changed, unchanged = getattr(config, section.name), getattr(default, section.name)
+        for item in dataclasses.fields(changed):
+            if item.name != "bind_address":
+                assert getattr(changed, item.name) != getattr(unchanged, item.name), item.metadata["key"]
+
+
+def test_the_sample_file_of_rocketmq_is_accepted_with_named_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        load(
+            tmp_path,
+            "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\ndeleteWhen = 04\n"
+            "fileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n",
+        )
+    assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == [
+        "deleteWhen",
+        "fileReservedTime",
+    ]
+
+
+def test_no_key_is_both_read_and_unsupported() -> None:
+    assert not UNSUPPORTED_KEYS & set(KEYS)
+    assert len(KEYS) == len(set(KEYS))
+    assert len(UNSUPPORTED_KEYS) > 400
+
+
+@pytest.mark.parametrize(("role", "copies"), [("ASYNC_MASTER", 1), ("SYNC_MASTER", 2)])
+def test_the_default_number_of_replicas_follows_the_role(tmp_path: Path, role: str, copies: int) -> None:
+    assert load(tmp_path, f"brokerRole = {role}").replication.in_sync_replicas == copies
+
+
+def test_a_broker_that_listens_on_one_address_advertises_it(tmp_path: Path) -> None:
+    assert load(tmp_path, "bindAddress = 127.0.0.1\nlistenPort = 7").advertised_address == "127.0.0.1:7"
+    assert load(tmp_path, "bindAddress = ::1\nlistenPort = 7").advertised_address == "[::1]:7"
+
+
+def test_the_port_chosen_by_the_system_can_be_filled_in(tmp_path: Path) -> None:
+    config = load(tmp_path, "bindAddress = 127.0.0.1\nlistenPort = 0")
+    assert config.with_port(4711).advertised_address == "127.0.0.1:4711"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("flushDiskTyp = SYNC_FLUSH", "FILE:1: unknown key 'flushDiskTyp': did you mean 'flushDiskType'?"),
+        (
+            "mapedFileSizeCommitLog = 1",
+            "FILE:1: unknown key 'mapedFileSizeCommitLog': did you mean 'mappedFileSizeCommitLog'?",
+        ),
+        ("flushDiskType = SYNC", "FILE:1: flushDiskType must be one of ASYNC_FLUSH, SYNC_FLUSH, not 'SYNC'"),
+        (
+            "\nbrokerRole = SLAVE",
+            "FILE:2: brokerId must be greater than 0 with brokerRole=SLAVE: 0 is the master's, not '0'",
+        ),
+        (
+            "brokerId = 1",
+            "FILE:1: brokerRole must be SLAVE for every brokerId but 0, not 'ASYNC_MASTER with brokerId=1'",
+        ),
+        (
+            "brokerId=1\nbrokerRole=SLAVE",
+            "FILE:2: namesrvAddr or haMasterAddress must be given with brokerRole=SLAVE: how else does "
+            "it find its master, not 'none'",
+        ),
+        ("listenPort = 65536", "FILE:1: listenPort must be 0..65535 (0: any free port), not '65536'"),
+        ("brokerIP1 = some-host", "FILE:1: brokerIP1 must be an IPv4 or IPv6 address, not 'some-host'"),
+        (
+            "brokerIP1 = 0.0.0.0",
+            "FILE:1: brokerIP1 must be an address that others can connect to, not '0.0.0.0'",
+        ),
+        ("namesrvAddr = a:1;b", "FILE:1: namesrvAddr must be host:port with a port of 1..65535, not 'b'"),
+        ("namesrvAddr = a:1;a:1", "FILE:1: namesrvAddr must name each nameserver once, not 'a:1;a:1'"),
+        (
+            "namesrvAddr = a:99999",
+            "FILE:1: namesrvAddr must be host:port with a port of 1..65535, not 'a:99999'",
+        ),
+        ("inSyncReplicas = 0", "FILE:1: inSyncReplicas must be 1..16, not '0'"),
+        ("minInSyncReplicas = 2", "FILE:1: minInSyncReplicas must be 1..1 (inSyncReplicas), not '2'"),
+        (
+            "mappedFileSizeCommitLog = 1048576",
+            "FILE:1: mappedFileSizeCommitLog must be at least maxMessageSize + 65536: one record never "
+            "spans two files; raise it or lower maxMessageSize, not '1048576'",
+        ),
+        ("defaultTopicQueueNums = 0", "FILE:1: defaultTopicQueueNums must be 1..65536, not '0'"),
+        (
+            "metricsExporterType = OTLP_GRPC",
+            "FILE:1: metricsExporterType must be one of DISABLE, PROM, not 'OTLP_GRPC'",
+        ),
+        ("syncFlushTimeout = 0", "FILE:1: syncFlushTimeout must be 1..600000 ms, not '0'"),
+    ],
+)
+def test_a_bad_value_is_refused_with_line_key_and_what_is_allowed(tmp_path: Path, text: str, message: str) -> None:
+    assert refused(tmp_path, text) == message
+
+
+def test_an_illegal_broker_name_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, "brokerName = a/b").startswith("FILE:1: brokerName must be a legal name")
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
+@given(
+    st.dictionaries(st.sampled_from(KEYS), st.text(max_size=12) | st.integers(-(1 << 64), 1 << 64).map(str), max_size=6)
+)
+def test_any_values_load_or_raise_a_configuration_error(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, str]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.conf"
+    path.write_bytes("\n".join(f"{k}={v}" for k, v in values.items()).encode(errors="surrogatepass"))
+    try:
+        load_broker_config(path)
+    except ConfigError as error:
+        assert "fuzz.conf:" in str(error)  # noqa: PT017  both outcomes are right

@@ -1,0 +1,199 @@
+"""A local cluster's directory, ports and processes, with stand-ins for the real nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.deploy import DeployError, DeployUsage, LocalCluster, accepts_connections, ports, processes
+from tests.support.waiting import wait_until
+
+FAKE = Path(__file__).with_name("fake_node.py")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    monkeypatch.setattr(processes, "python_command", lambda _, *arguments: [sys.executable, str(FAKE), *arguments])
+    made = LocalCluster(tmp_path / "cluster")
+    yield made
+    if (made.directory / "cluster.json").exists():
+        for state in made.states():
+            if state.pid is not None:
+                os.kill(state.pid, signal.SIGKILL)
+        wait_until(lambda: not any(state.is_alive for state in made.states()), what="the end of all nodes")
+
+
+def states(cluster: LocalCluster) -> dict[str, str]:
+    return {state.node.name: state.state for state in cluster.states()}
+
+
+def test_up_lays_out_the_directory_and_starts_every_node(cluster: LocalCluster) -> None:
+    report = cluster.up(base_port=0)
+    names = ("nameserver-0", "broker-a-0", "broker-a-1", "broker-b-0", "broker-b-1")
+    assert report.started == names
+    assert states(cluster) == dict.fromkeys(names, "running")
+    master = (cluster.directory / "broker-a-0" / "broker.conf").read_text()
+    slave = (cluster.directory / "broker-a-1" / "broker.conf").read_text()
+    assert "mappedFileSizeCommitLog=67108864\n" in master
+    assert "brokerRole=ASYNC_MASTER\n" in master
+    assert "brokerName=broker-a\nbrokerId=1\n" in slave
+    assert "brokerRole=SLAVE\n" in slave
+    assert f"namesrvAddr={cluster.plan.nameserver_addresses}\n" in slave
+    assert all(accepts_connections(node) for node in cluster.plan.nodes)
+
+
+def test_up_again_changes_nothing(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    pids = [state.pid for state in cluster.states()]
+    report = cluster.up()
+    assert report.started == ()
+    assert report.already_running == ("nameserver-0", "broker-a-0")
+    assert [state.pid for state in cluster.states()] == pids
+
+
+def test_up_on_a_half_dead_directory_starts_what_is_missing_and_says_so(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=2, base_port=0)
+    cluster.kill("broker-a-0")
+    cluster.freeze("broker-a-1")
+    wait_until(lambda: states(cluster)["broker-a-1"] == "frozen", what="the frozen node")
+    (cluster.directory / "broker-a-0" / "broker.conf").unlink()
+    report = cluster.up()
+    assert report.started == ("broker-a-0",)
+    assert report.thawed == ("broker-a-1",)
+    assert "broker-a-0 was not running any more" in report.notes[0]
+    assert set(states(cluster).values()) == {"running"}
+
+
+def test_down_ends_slaves_then_masters_then_nameservers(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.up(shards=1, replicas=2, base_port=0)
+    assert cluster.down() == ["broker-a-1", "broker-a-0", "nameserver-0"]
+    assert set(states(cluster).values()) == {"dead"}
+    assert "ended" in (cluster.directory / "broker-a-0" / "broker-a-0.log").read_text()
+    assert cluster.down() == []
+
+
+def test_down_kills_what_does_not_end_and_stays_within_its_time(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0, settings={"stubborn": "yes"})
+    began = time.monotonic()
+    cluster.down(timeout_s=1.5)
+    assert time.monotonic() - began < 5
+    assert set(states(cluster).values()) == {"dead"}
+
+
+def test_a_frozen_node_is_ended_by_down(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    cluster.freeze("broker-a-0")
+    assert cluster.down() == ["broker-a-0", "nameserver-0"]
+    assert "ended" in cluster.log_lines("broker-a-0", 1)
+
+
+def test_thaw_and_restart_bring_a_node_back(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    cluster.freeze("broker-a-0")
+    cluster.thaw("broker-a-0")
+    wait_until(lambda: states(cluster)["broker-a-0"] == "running", what="the thawed node")
+    before = cluster.state(cluster.plan.node("broker-a-0")).pid
+    cluster.restart("broker-a-0")
+    after = cluster.state(cluster.plan.node("broker-a-0")).pid
+    assert after is not None
+    assert after != before
+
+
+def test_a_recycled_pid_is_never_taken_for_a_node(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    cluster.kill("broker-a-0")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
+        try:
+            document = {"pid": stranger.pid, "create_time": psutil.Process(stranger.pid).create_time()}
+            (cluster.directory / "broker-a-0" / "broker-a-0.pid").write_text(json.dumps(document))
+            with pytest.raises(DeployError, match="does not run"):
+                cluster.kill("broker-a-0")
+            assert cluster.down() == ["nameserver-0"]
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+def test_a_taken_port_is_named_with_what_to_do_and_nothing_is_started(cluster: LocalCluster) -> None:
+    names, brokers = ports.planned(0, 1, 1)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", brokers[0]))
+        other.listen()
+        with pytest.raises(DeployUsage, match=rf"port {brokers[0]}, which broker-a-0 needs.*--base-port"):
+            cluster.up(shards=1, replicas=1, base_port=names[0])
+    assert not (cluster.directory / "nameserver-0").exists()
+
+
+def test_a_node_that_ends_at_its_start_is_reported_with_its_reason(cluster: LocalCluster) -> None:
+    with pytest.raises(DeployUsage, match="broker-a-0 ended at its start: the store is locked"):
+        cluster.up(shards=1, replicas=1, base_port=0, settings={"fail": "yes"})
+
+
+def test_a_node_that_does_not_serve_in_time_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    slow = LocalCluster(tmp_path / "cluster", probe=lambda node: node.is_nameserver)
+    with pytest.raises(DeployError, match="broker-a-0 runs and does not serve"):
+        slow.up(shards=1, replicas=1, base_port=0, timeout_s=1.0)
+
+
+def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(DeployUsage, match=r"is not empty \(thesis.tex\)"):
+        LocalCluster(tmp_path).up()
+
+
+def test_another_shape_on_the_same_directory_is_refused(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    with pytest.raises(DeployUsage, match="holds a cluster with --shards 1, not 3"):
+        cluster.up(shards=3)
+
+
+def test_a_damaged_plan_is_reported(cluster: LocalCluster) -> None:
+    cluster.directory.mkdir()
+    (cluster.directory / "cluster.json").write_text('{"version": 1, "nodes": [')
+    with pytest.raises(DeployUsage, match="cluster.json cannot be read"):
+        cluster.up()
+    (cluster.directory / "cluster.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"shards": 0}, "--shards 0"),
+        ({"mode": "sync", "replicas": 1}, "every send would be refused"),
+        ({"mode": "fast"}, "--mode fast"),
+        ({"settings": {"listenPort": "1"}}, "chooses that key for each node"),
+        ({"settings": {"brokerRole": "SLAVE"}}, "slaves come of --replicas"),
+        ({"settings": {"a b": "1"}}, "key=value"),
+        ({"base_port": 70_000}, "--base-port 70000"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_started(
+    tmp_path: Path, options: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(DeployUsage, match=reason):
+        LocalCluster(tmp_path).up(**options)  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_second_command_at_the_same_time_is_told_to_wait(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    with cluster._locked(), pytest.raises(DeployError, match="another command"):
+        LocalCluster(cluster.directory).down()
+
+
+@pytest.mark.parametrize(("mode", "flush", "role"), [("flush", "SYNC", "ASYNC"), ("durable", "SYNC", "SYNC")])
+def test_modes_choose_flush_and_role(cluster: LocalCluster, mode: str, flush: str, role: str) -> None:
+    cluster.up(shards=1, replicas=2, mode=mode, base_port=0)
+    text = (cluster.directory / "broker-a-0" / "broker.conf").read_text()
+    assert f"flushDiskType={flush}_FLUSH\nbrokerRole={role}_MASTER\n" in text

@@ -1,0 +1,46 @@
+"""The wheel holds what the repository holds, and everything in it can be imported."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench")
+PACKAGED = {".py", ".pyi", ".proto", ".typed"}
+
+
+
+def test_the_wheel_holds_exactly_the_tracked_code(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(source)], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(source)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("penstock/")}
+    committed = subprocess.run(["git", "ls-files", *COMPONENTS], cwd=source, capture_output=True, text=True, check=True)
+    tracked = {f"penstock/{name}" for name in committed.stdout.split() if Path(name).suffix in PACKAGED}
+    assert packed == tracked
+
+
+def test_every_module_can_be_imported() -> None:
+    found = []
+    for component in COMPONENTS:
+        package = importlib.import_module(f"penstock.{component}")
+        found += [module.name for module in pkgutil.walk_packages(package.__path__, f"penstock.{component}.")]
+    modules = [name for name in found if not name.endswith("__main__")]
+    for name in modules:
+        importlib.import_module(name)
+    assert len(modules) > 50
+
+
+def test_importing_the_client_does_not_load_the_compiler() -> None:
+    program = "import sys, penstock.client; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
