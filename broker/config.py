@@ -133,7 +133,6 @@ class ReplicationSettings:
         default=_BY_ROLE,
         doc="brokers that hold an acknowledged message, the master included; by role: 1 or, SYNC_MASTER, 2",
     )
-    min_in_sync_replicas: int = key("minInSyncReplicas", default=1, doc="fewer copies than that refuse sends")
     slave_timeout_ms: int = key(
         "slaveTimeout", default=3000, doc="longest wait for replicas: then the outcome is unknown"
     )
@@ -147,9 +146,6 @@ class ReplicationSettings:
         if self.in_sync_replicas == _BY_ROLE:
             object.__setattr__(self, "in_sync_replicas", 2 if self.role is BrokerRole.SYNC_MASTER else 1)
         require(1 <= self.in_sync_replicas <= 16, "inSyncReplicas must be 1..16", self.in_sync_replicas)
-        ceiling = self.in_sync_replicas
-        within = 1 <= self.min_in_sync_replicas <= ceiling
-        require(within, f"minInSyncReplicas must be 1..{ceiling} (inSyncReplicas)", self.min_in_sync_replicas)
         require(1 <= self.slave_timeout_ms <= 600_000, "slaveTimeout must be 1..600000 ms", self.slave_timeout_ms)
         require(self.in_sync_gap_bytes >= MIB, f"haMaxGapNotInSync must be at least {MIB}", self.in_sync_gap_bytes)
         if self.master_address:

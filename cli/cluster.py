@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,11 +50,14 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
     """
     from penstock.bench.health import await_replicas
 
+    from .kernels import warm_up
+
     began = time.monotonic()
     progress = ProgressLine(every_s=2.0)
     try:
-        warm_up(progress)
         made = _opened(directory, progress)
+        if not made.is_complete:
+            warm_up(progress)
         report = made.up(**options)
         late = await_replicas(made)
     finally:
@@ -81,19 +83,6 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
     print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
     if document["namesrv"] != "127.0.0.1:9876":
         print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'")
-
-
-def warm_up(progress: ProgressLine) -> None:
-    """Compile the kernels if they are not in the cache: once, here, instead of in every process at the same time."""
-    import subprocess
-
-    from penstock.proto.record import warmup
-
-    if not warmup.is_needed():
-        return
-    progress.show("first start on this machine: compiling kernels (up to a minute, then never again)")
-    command = [sys.executable, "-c", "from penstock.proto.record import warmup; warmup.run()"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 @cluster.command()

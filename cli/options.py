@@ -6,13 +6,18 @@ import functools
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # older releases of click have no type parameter
 
 
 def json_option(function: F) -> F:
@@ -44,7 +49,7 @@ def dir_option(function: F) -> F:
     )(function)
 
 
-class Timestamp(click.ParamType):
+class Timestamp(_ParamType):
     """Milliseconds since 1970, an ISO time (local unless it says otherwise), or ``5m``/``2h``/``1d`` ago."""
 
     name = "TIME"

@@ -70,8 +70,11 @@ def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None) 
 
 
 def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
-    """``part`` itself, or pieces of it that are each within the limits (a single message may exceed them)."""
-    if part.count <= 1 or (part.cost <= bytes_max and part.count <= count_max):
+    """``part`` itself, or pieces of it that are each within the limits (a single message may exceed them).
+
+    The pieces' costs are counted anew.
+    """
+    if part.cost <= bytes_max and part.count <= count_max:
         return [part]
     costs = part.body_column().lengths + RECORD_COST
     properties = part.property_column()
@@ -128,6 +131,10 @@ class Buffer:
         with self._changed:
             return sum(self._live.values())
 
+    def has_room(self, cost: int) -> bool:
+        """Whether ``cost`` fits now."""
+        return self._used + cost <= self.bytes_max or not self._used
+
     def wait_for_room(self, cost: int, timeout_s: float, on_wait: Callable[[], None]) -> None:
         """Return when ``cost`` fits; calls ``on_wait`` once before it waits.
 
@@ -136,7 +143,7 @@ class Buffer:
         Raises:
             BufferFull: it did not within ``timeout_s``.
         """
-        if self._used + cost <= self.bytes_max:
+        if self.has_room(cost):
             return
         on_wait()
         deadline = time.monotonic() + timeout_s
@@ -158,11 +165,10 @@ class Buffer:
             self._live[self._last_ticket] = count
             return self._last_ticket
 
-    def hold_more(self, ticket: int, cost: int, count: int) -> None:
-        """Count more messages in under a ticket that is still held."""
+    def merge(self, ticket: int, other: int) -> None:
+        """The messages held under ``other`` are held under ``ticket`` from now on."""
         with self._changed:
-            self._used += cost
-            self._live[ticket] = self._live.get(ticket, 0) + count
+            self._live[ticket] = self._live.get(ticket, 0) + self._live.pop(other, 0)
 
     def settle(self, part: Part) -> None:
         """Count the messages of ``part`` out."""
@@ -188,8 +194,6 @@ class Buffer:
             return True
 
 
-def new_part(
-    kind: Kind, bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, deadline: float
-) -> Part:
+def new_part(kind: Kind, bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, deadline: float) -> Part:
     """A part of ``bodies``, with its cost."""
     return Part(kind=kind, bodies=bodies, properties=properties, cost=cost_of(bodies, properties), deadline=deadline)

@@ -61,8 +61,8 @@ class ProducerConfig:
     auto_create_topics: bool = True
     """Ask the brokers to create an unknown topic; they refuse unless ``autoCreateTopicEnable`` allows it."""
 
-    topic_queues: int = 8
-    """Queues per broker of a topic created like that."""
+    topic_queues: int = 0
+    """Queues per broker of a topic created like that; 0: the broker's ``defaultTopicQueueNums``."""
 
     retry_another_shard_on_unknown: bool = False
     """When a broker group died with a batch of which it is unknown whether it is stored: send it to another group
@@ -73,19 +73,19 @@ class ProducerConfig:
         require(0 <= self.linger_ms <= 30_000, "linger_ms must be 0..30000", self.linger_ms)
         require(1 <= self.batch_count_max <= 65_536, "batch_count_max must be 1..65536", self.batch_count_max)
         require(
-            1024 <= self.batch_bytes_max <= 4 * 1024 * 1024, "batch_bytes_max must be 1024..4194304", self.batch_bytes_max
+            1024 <= self.batch_bytes_max <= 4 * 1024 * 1024,
+            "batch_bytes_max must be 1024..4194304",
+            self.batch_bytes_max,
         )
         require(self.buffer_bytes >= 64 * 1024, "buffer_bytes must be at least 65536", self.buffer_bytes)
         require(self.send_timeout_s > 0, "send_timeout_s must be positive", self.send_timeout_s)
         require(self.send_retries >= 0, "send_retries must not be negative", self.send_retries)
         require(self.delivery_timeout_s > 0, "delivery_timeout_s must be positive", self.delivery_timeout_s)
         require(1 <= self.in_flight_per_broker <= 8, "in_flight_per_broker must be 1..8", self.in_flight_per_broker)
-        require(
-            1 <= self.body_bytes_max <= 16 * 1024 * 1024, "body_bytes_max must be 1..16777216", self.body_bytes_max
-        )
+        require(1 <= self.body_bytes_max <= 16 * 1024 * 1024, "body_bytes_max must be 1..16777216", self.body_bytes_max)
         require(self.compression in COMPRESSIONS, f"compression must be one of {COMPRESSIONS}", self.compression)
         require(self.compress_bytes_min >= 1, "compress_bytes_min must be positive", self.compress_bytes_min)
-        require(1 <= self.topic_queues <= 65_536, "topic_queues must be 1..65536", self.topic_queues)
+        require(0 <= self.topic_queues <= 65_536, "topic_queues must be 0..65536", self.topic_queues)
 
     def replaced(self, settings: dict[str, Any]) -> ProducerConfig:
         """This configuration with ``settings`` in place of the same fields.

@@ -64,8 +64,8 @@ class _BrokerLink:
         self.channel = open_channel(address)
         self.stub = _new_broker_stub(self.channel)
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
-        self.append: Any = self.channel.unary_unary(APPEND_METHOD)
-        self.fetch: Any = self.channel.unary_unary(FETCH_METHOD)
+        self.append: Any = self.channel.unary_unary(APPEND_METHOD, None, None)
+        self.fetch: Any = self.channel.unary_unary(FETCH_METHOD, None, None)
 
 
 class Connections:

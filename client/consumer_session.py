@@ -159,13 +159,17 @@ class ConsumerSession:
                 log.info("consumer session moved group=%s from=%s to=%s", self._group, stream.address, address)
                 stream.cancel()
 
-    def close(self, timeout_s: float = 2.0) -> None:
-        """End the session; the broker gives what it held to the others."""
+    def begin_close(self) -> None:
+        """Send what is queued and end the session; the broker gives what it held to the others."""
         self._closed.set()
         self._route_changed.set()
         with self._lock:
             if self._stream is not None:
                 self._stream.finish()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End the session and its thread."""
+        self.begin_close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=timeout_s)
             if self._thread.is_alive():
@@ -224,7 +228,9 @@ class ConsumerSession:
     def _handle(self, stream: _Stream, event: ConsumerEvent) -> bool:
         kind = event.WhichOneof("event")
         if kind == "joined":
-            log.info("consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address)
+            log.info(
+                "consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address
+            )
             self._listener.on_joined(self, event.joined.session_id)
             return True
         if kind == "members":

@@ -1,4 +1,4 @@
-"""Fetching: a few requests in flight per broker, each for many queues, so that messages are there before they are wanted.
+"""Fetching: a few requests in flight per broker, each for many queues; messages are there before they are wanted.
 
 While there is nothing to read, one request per broker waits there for all of its queues. When queues are behind, they
 are spread over several requests, so that answers are read while others are on their way. A queue is in one request at
@@ -15,11 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.proto.errors import CorruptBatch, PenstockError, Refused, TopicNotFound
+from penstock.proto.errors import PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
 from .connections import Connections, decode_fetch, rpc_error
@@ -27,6 +27,9 @@ from .consumer_config import ConsumerConfig
 from .local_queue import Buffers, Chunk, LocalQueue, Standing
 from .routes import Routes
 from .subscription import Subscription
+
+if TYPE_CHECKING:
+    from penstock.proto.record.batch import RecordBatch
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +256,8 @@ class Fetcher:
         broker = self._brokers[name]
         broker.flights.remove(flight)
         try:
-            reply, body = decode_fetch(flight.call.result())
+            message = flight.call.result()
+            reply, records = decode_fetch(message)
         except grpc.FutureCancelledError:
             self._free(flight)
             return
@@ -267,7 +271,7 @@ class Fetcher:
             return
         broker.failures = 0
         broker.suggested_id = reply.suggested_broker_id
-        arrivals = self._read(flight, reply, body)
+        arrivals = self._read(flight, reply, message, len(message) - len(records))
         is_master = self._routes.master(name) == flight.address
         with self._buffers.lock:
             self._release_locked(flight)
@@ -278,11 +282,11 @@ class Fetcher:
                 for local, epoch in flight.queues.values():
                     local.is_behind = local.is_behind and local.epoch != epoch
 
-    def _read(self, flight: _Flight, reply: FetchReply, body: memoryview) -> list[_Arrival]:
+    def _read(self, flight: _Flight, reply: FetchReply, message: bytes, position: int) -> list[_Arrival]:
+        """The results, whose records begin at ``position`` of ``message`` and lie end to end."""
         from penstock.proto.record.batch import RecordBatch  # here: importing the kernels costs half a second
 
         arrivals: list[_Arrival] = []
-        position = 0
         for result in reply.results:
             end = position + result.bytes
             found = flight.queues.get((result.topic_index, result.queue_id))
@@ -290,9 +294,9 @@ class Fetcher:
                 chunk = None
                 try:
                     if result.bytes:
-                        batch = RecordBatch(body, position, end)
+                        batch = RecordBatch(message, position, end)
                         chunk = _chunk_of(batch, result.bytes, flight.subscriptions[result.topic_index])
-                except CorruptBatch as error:
+                except PenstockError as error:
                     log.error("fetched records were bad queue=%s address=%s: %s", found[0].queue, flight.address, error)
                     found[0].retry_at_s = time.monotonic() + RETRY_NO_QUEUE_S
                 else:
@@ -353,15 +357,13 @@ class Fetcher:
             self._on_refused(error)
 
 
-def _chunk_of(batch: Any, record_bytes: int, subscription: Subscription) -> Chunk | None:
-    indexes: Sequence[int] = range(len(batch))  # scans the records
+def _chunk_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Chunk | None:
+    indexes: Sequence[int] = range(len(batch))
     if subscription.tags:
-        rows, buffer = batch.rows, batch.buffer
-        starts = rows["properties_position"].tolist()
-        sizes = rows["properties_size"].tolist()
+        buffer, starts, sizes = batch.buffer, batch.values("properties_position"), batch.values("properties_size")
         indexes = [
             index
-            for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
-            if subscription.wants(bytes(buffer[start : start + size]))
+            for index in indexes
+            if subscription.wants(bytes(buffer[starts[index] : starts[index] + sizes[index]]))
         ]
-    return Chunk(batch, indexes, record_bytes) if len(indexes) else None
+    return Chunk(batch, indexes, record_bytes) if indexes else None

@@ -105,6 +105,9 @@ class LocalQueue:
         self.held_messages -= freed_messages
         return freed_bytes, freed_messages
 
+    def stop(self) -> None:
+        """Let nothing more begin of what was handed out."""
+
     def front(self) -> int:
         """The first offset that was not handed out."""
         return self.chunks[0].first_offset() if self.chunks else self.next_fetch
@@ -116,6 +119,10 @@ class LocalQueue:
     def is_busy(self) -> bool:
         """Whether something that was handed out is not finished."""
         return False
+
+    def is_held(self) -> bool:
+        """Whether it is the consumer's, as far as the consumer knows."""
+        return self.standing in (Standing.OWNED, Standing.SUSPENDED)
 
     def has_messages(self) -> bool:
         """Whether something may be handed out now."""

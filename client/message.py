@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.proto.names import PRODUCER_PROPERTY
-from penstock.proto.record.layout import Record, decode_record
 from penstock.proto.record.layout import offset_message_id as make_offset_message_id
 from penstock.proto.record.properties import (
     KEY_SEPARATOR,
@@ -89,14 +88,13 @@ class FailedDelivery:
 class MessageView:
     """One received message. Decoded when looked at; keeps the fetched bytes it lies in alive."""
 
-    __slots__ = ("_batch", "_index", "_properties", "_record", "broker_name")
+    __slots__ = ("_batch", "_index", "_properties", "broker_name")
 
     def __init__(self, batch: RecordBatch, index: int, broker_name: str) -> None:
         self._batch = batch
         self._index = index
         self.broker_name = broker_name
         self._properties: dict[str, str] | None = None
-        self._record: Record | None = None
 
     @property
     def topic(self) -> str:
@@ -144,67 +142,67 @@ class MessageView:
     @property
     def queue_id(self) -> int:
         """The queue it lies in."""
-        return int(self._batch.rows["queue_id"][self._index])
+        return self._batch.values("queue_id")[self._index]
 
     @property
     def queue_offset(self) -> int:
         """Its offset in that queue."""
-        return int(self._batch.rows["queue_offset"][self._index])
+        return self._batch.values("queue_offset")[self._index]
 
     @property
     def physical_offset(self) -> int:
         """Its position in the broker's log."""
-        return int(self._batch.rows["physical_offset"][self._index])
+        return self._batch.values("physical_offset")[self._index]
 
     @property
     def born_timestamp_ms(self) -> int:
         """When it was sent, by the sender's clock."""
-        return int(self._batch.rows["born_timestamp"][self._index])
+        return self._batch.values("born_timestamp")[self._index]
 
     @property
     def store_timestamp_ms(self) -> int:
         """When it was stored, by the broker's clock."""
-        return int(self._batch.rows["store_timestamp"][self._index])
+        return self._batch.values("store_timestamp")[self._index]
 
     @property
     def reconsume_times(self) -> int:
         """How often a consumer gave it back."""
-        return int(self._batch.rows["reconsume_times"][self._index])
+        return self._batch.values("reconsume_times")[self._index]
 
     @property
     def flag(self) -> int:
         """The sender's flag, opaque to brokers."""
-        return int(self._batch.rows["flag"][self._index])
+        return self._batch.values("flag")[self._index]
 
     @property
     def sys_flag(self) -> int:
         """The system's flag bits (compression, address kinds, transactions)."""
-        return int(self._batch.rows["sys_flag"][self._index])
+        return self._batch.values("sys_flag")[self._index]
 
     @property
     def size(self) -> int:
         """Bytes of the whole record in the log."""
-        return int(self._batch.rows["size"][self._index])
+        return self._batch.values("size")[self._index]
 
     @property
     def body_crc(self) -> int:
         """CRC-32 of the stored body bytes, masked to 31 bits."""
-        return int(self._batch.rows["body_crc"][self._index])
+        return self._batch.values("body_crc")[self._index]
 
     @property
     def born_host(self) -> str:
         """``ip:port`` of the sender."""
-        return str(self._decoded.born_host)
+        return str(self._batch.born_host(self._index))
 
     @property
     def store_host(self) -> str:
         """``ip:port`` of the broker that stored it."""
-        return str(self._decoded.store_host)
+        return str(self._batch.store_host(self._index))
 
     @property
     def offset_message_id(self) -> str:
         """Address of the broker and position in its log, as RocketMQ's offsetMsgId."""
-        return make_offset_message_id(self._decoded.store_host, self.physical_offset)
+        return make_offset_message_id(self._batch.store_host(self._index), self.physical_offset)
 
     @property
     def message_queue(self) -> MessageQueue:
@@ -214,14 +212,7 @@ class MessageView:
     @property
     def record_bytes(self) -> bytes:
         """The whole record as it lies in the log."""
-        return bytes(self._batch.record_bytes(self._index))
-
-    @property
-    def _decoded(self) -> Record:
-        record = self._record
-        if record is None:
-            record = self._record = decode_record(self._batch.record_bytes(self._index))
-        return record
+        return self._batch.record_bytes(self._index)
 
     def as_document(self) -> dict[str, Any]:
         """The message as one JSON object; the body as text where it is UTF-8, else as ``body_base64``."""

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.proto.wire.broker_pb2 import CommitOffsetsReply, CommitOffsetsRequest, QueryOffsetsRequest
-from penstock.proto.wire.broker_pb2 import SearchOffsetRequest
+from penstock.proto.wire.broker_pb2 import (
+    CommitOffsetsReply,
+    CommitOffsetsRequest,
+    QueryOffsetsRequest,
+    SearchOffsetRequest,
+)
 from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
 
 from .connections import Connections
@@ -139,7 +143,9 @@ class FileOffsets:
             return {}
         except (ValueError, KeyError, TypeError) as error:
             self.close()
-            raise ConfigError(f"broadcasting offsets {self._path} are damaged ({error}): repair or delete it") from error
+            raise ConfigError(
+                f"broadcasting offsets {self._path} are damaged ({error}): repair or delete it"
+            ) from error
 
 
 def describe_failure(error: PenstockError, offsets: Mapping[MessageQueue, int]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,6 @@ from penstock.proto.errors import PenstockError
 
 from .columns import Column
 from .message import SendReceipt
-
-if TYPE_CHECKING:
-    from .delivery import Lane
 
 RECORD_COST = 160
 """What a message counts in buffers and batches besides its body and properties: the record's fixed fields and
@@ -76,6 +73,40 @@ class Part:
             self.properties = Column.of([encoded or b"" for encoded in self.properties])
         return self.properties
 
+    def is_like(self, other: Part) -> bool:
+        """Whether both may be in one batch."""
+        return (
+            self.kind is other.kind
+            and (self.hashes is None) is (other.hashes is None)
+            and self.sys_flag == other.sys_flag
+            and not self.is_alone
+            and not other.is_alone
+        )
+
+    def may_take(self, other: Part, bytes_max: int, count_max: int) -> bool:
+        """Whether ``other``, one waiting message, may become a part of this one, which was never sent."""
+        return (
+            self.is_like(other)
+            and self.kind is not Kind.PRODUCE
+            and self.hashes is None
+            and not self.attempts
+            and isinstance(self.bodies, list)
+            and isinstance(self.properties, list)
+            and self.cost + other.cost <= bytes_max
+            and self.count < count_max
+        )
+
+    def absorb(self, other: Part) -> None:
+        """Append the messages of ``other`` (see :meth:`may_take`); the later deadline counts."""
+        assert isinstance(self.bodies, list)
+        assert isinstance(self.properties, list)
+        self.bodies.extend(other.bodies)
+        self.properties.extend(other.properties or ())
+        self.futures.extend(other.futures)
+        self.message_ids.extend(other.message_ids)
+        self.cost += other.cost
+        self.deadline = max(self.deadline, other.deadline)
+
     def take(self, indexes: npt.NDArray[np.int64]) -> Part:
         """A part of the messages at ``indexes``, in that order, with its share of the cost."""
         properties = self.property_column()
@@ -116,6 +147,25 @@ class Part:
     def first_bodies(self, count: int) -> tuple[bytes, ...]:
         """The first ``count`` bodies."""
         return tuple(self.bodies[index] for index in range(min(count, self.count)))
+
+
+class Lane:
+    """One ordered stream of batches to one broker group."""
+
+    __slots__ = ("batch", "broker_name", "number", "pending", "retry_at", "sequence")
+
+    def __init__(self, broker_name: str, number: int) -> None:
+        self.broker_name = broker_name
+        self.number = number
+        self.sequence = 0  # of the last batch made
+        self.batch: Batch | None = None  # under way, or waiting for its next try
+        self.pending: deque[Part] = deque()  # behind it, queues chosen
+        self.retry_at = 0.0  # nothing of pending starts before
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a batch may start without overtaking anything."""
+        return self.batch is None and not self.pending
 
 
 @dataclass(slots=True, eq=False)

@@ -54,6 +54,19 @@ def outcome_of(error: PenstockError) -> Outcome:
     return Outcome.UNKNOWN
 
 
+def counts_as_refusal(error: PenstockError) -> bool:
+    """Whether a broker itself said no, as opposed to a broker that was not there."""
+    return not never_reached(error) and not error.details.get("no_master")
+
+
+def reworded(error: PenstockError, addition: str) -> PenstockError:
+    """The same error with more words; its class and details stay."""
+    kind = type(error)
+    made = kind.__new__(kind)
+    PenstockError.__init__(made, f"{error.message}; {addition}", **error.details)
+    return made
+
+
 def back_off_s(attempt: int) -> float:
     """How long to wait before try number ``attempt`` (the second is 1): doubling, up to a second, 20 % jitter."""
     exponential = min(BACK_OFF_S_MIN * 2.0 ** min(attempt - 1, 16), BACK_OFF_S_MAX)

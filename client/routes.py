@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
 
@@ -60,7 +61,7 @@ class Routes:
         self._listeners: list[Listener] = []
         self._requests: queue.SimpleQueue[WatchRequest | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._call: grpc.Call | None = None
+        self._call: Any = None
         self._failure = ""
         self._closed = threading.Event()
 

@@ -36,6 +36,11 @@ class Subscription:
     filter: Filter
     tags: frozenset[str] = field(default=frozenset())  # empty: no tag filter
 
+    @classmethod
+    def of_all(cls, topic: str) -> Subscription:
+        """Every message of ``topic``."""
+        return cls(topic, Filter(kind=Filter.ALL))
+
     def wants(self, properties: bytes) -> bool:
         """Whether a message with these encoded properties is wanted, judged by the text of its tag.
 
@@ -70,7 +75,7 @@ def parse_subscription(topic: str, expression: Expression | Sequence[str] = ALL)
         return Subscription(topic, Filter(kind=Filter.SQL92, expression=expression.expression))
     text = expression if isinstance(expression, str) else " || ".join(expression)
     if text.strip() in ("", ALL):
-        return Subscription(topic, Filter(kind=Filter.ALL))
+        return Subscription.of_all(topic)
     tags = {tag.strip() for tag in text.split("||")} - {""}
     if not tags:
         raise InvalidArgument(f"subscription of topic {topic!r}: {text!r} names no tag; write 'a || b', or '*' for all")

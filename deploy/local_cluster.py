@@ -90,6 +90,11 @@ class LocalCluster:
             )
         return plan
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a cluster and every node of it has a process."""
+        return load_plan(self.directory) is not None and all(state.is_alive for state in self.states())
+
     def up(
         self,
         *,
@@ -299,14 +304,10 @@ class LocalCluster:
         managed = self._managed(node)
         if managed is not None and managed.is_alive:
             return
-        lines = processes.last_lines(self._log_path(node), 20)
-        errors = [line.strip() for line in lines if line.strip().lower().startswith("error")]
-        reason = (errors or [line.strip() for line in lines if line.strip()] or ["it wrote nothing"])[-1]
+        reason = _reason(processes.last_lines(self._log_path(node), 40))
         code = processes.exit_code(managed) if managed is not None else None
         kind = DeployUsage if code == 2 else DeployError
-        raise kind(
-            f"{node.name} ended at its start: {reason.removeprefix('error: ')} (all of it: {self._log_path(node)})"
-        )
+        raise kind(f"{node.name} ended at its start: {reason} (all of it: {self._log_path(node)})")
 
     def _stop(self, nodes: Sequence[Node], timeout_s: float) -> list[str]:
         managed = [
@@ -362,6 +363,14 @@ class LocalCluster:
             except BlockingIOError:
                 raise DeployError(f"another command is starting or stopping {self.directory}: wait for it") from None
             yield
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """What the log of a process that ended says of it: its last error, else its last line."""
+    told = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in told if " ERROR " in line or " CRITICAL " in line or line.lower().startswith("error")]
+    last = (errors or told or ["it wrote nothing"])[-1]
+    return last.rpartition(" error=")[2].removeprefix("error: ")
 
 
 def _require_free_ports(nodes: Sequence[Node]) -> None:

@@ -214,11 +214,6 @@ class RouteTable:
         """Whether the route of ``topic`` leads through ``broker_name``."""
         return broker_name in self._holders.get(topic, ())
 
-    def broker_of(self, session: int) -> str:
-        """``broker_name:broker_id`` that ``session`` speaks for, for messages; ``nobody`` when there is none."""
-        key = self._keys.get(session)
-        return "nobody" if key is None else f"{key.broker_name}:{key.broker_id}"
-
     def _check_place(self, session: int, key: _Key, shard: Shard, registration: BrokerReport.Registration) -> None:
         identity = registration.identity
         if self._keys.get(session, key) != key:

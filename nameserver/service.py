@@ -52,6 +52,7 @@ class _Session:
     """One broker's stream. ``wake`` is set when there is something to tell it: its shard, or its end."""
 
     number: int
+    broker: str = "nobody"
     broker_name: str = ""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     end: PenstockError | None = None
@@ -88,14 +89,13 @@ class NameserverService(NameserverServicer):
         self._sessions[session.number] = session
         try:
             self._on_report(session, first)
-            log.info("broker registered broker=%s peer=%s", self._table.broker_of(session.number), context.peer())
+            log.info("broker registered broker=%s peer=%s", session.broker, context.peer())
             await _while_reading(self._read_reports(session, reports), self._write_directives(session, context))
         finally:
             del self._sessions[session.number]
-            broker = self._table.broker_of(session.number)
             self._publish(self._table.unregister(session.number))
-            if session.broker_name and broker != "nobody":
-                log.info("broker left broker=%s peer=%s", broker, context.peer())
+            if session.broker_name:
+                log.info("broker session ended broker=%s peer=%s", session.broker, context.peer())
 
     @reporting
     async def WatchRoutes(self, requests: AsyncIterator[WatchRequest], context: Context) -> None:
@@ -158,7 +158,7 @@ class NameserverService(NameserverServicer):
         """Take out the brokers that are silent now."""
         change = self._table.expire(self._clock.monotonic_s())
         for number in change.ended:
-            log.warning("broker silent session=%d action=taken out of the routes", number)
+            log.warning("broker silent broker=%s action=taken out of the routes", self._sessions[number].broker)
         self._publish(change)
 
     def close(self) -> None:
@@ -174,7 +174,8 @@ class NameserverService(NameserverServicer):
         kind = report.WhichOneof("report")
         if kind == "registration":
             change = self._table.register(session.number, report.registration, now_s)
-            session.broker_name = report.registration.identity.broker_name
+            identity = report.registration.identity
+            session.broker_name, session.broker = identity.broker_name, f"{identity.broker_name}:{identity.broker_id}"
             session.wake.set()
         elif kind == "heartbeat":
             change = self._table.heartbeat(session.number, report.heartbeat, now_s)

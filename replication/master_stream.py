@@ -38,6 +38,7 @@ class MasterStream:
         self._commits_at = -1.0
         self._commits_sent: list[bytes] = []
         self._wake = asyncio.Event()
+        self._stopped = False
 
     def check(self, frame: frames.Frame) -> None:
         """Refuse a frame that does not continue the log.
@@ -66,9 +67,14 @@ class MasterStream:
         self._flushed = max(self._flushed, offset)
         self._wake.set()
 
+    def stop(self) -> None:
+        """Let :meth:`report` end after what it is writing."""
+        self._stopped = True
+        self._wake.set()
+
     async def report(self, call: MasterCall, pending_commits: Callable[[], list[frames.Commits]]) -> None:
         """Write acknowledgements and commits until the stream ends; acknowledgements that wait are merged."""
-        while True:
+        while not self._stopped:
             self._wake.clear()
             for message in self._commits_due(pending_commits):
                 await call.write(message)

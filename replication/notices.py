@@ -18,8 +18,8 @@ class Notices:
         self._interval_s = interval_s
         self._last: dict[str, tuple[str, float, int]] = {}  # key -> text, when it was logged, repeats since
 
-    def warn(self, key: str, text: str) -> None:
-        """Say ``text``, unless it was the last thing said about ``key`` and that is not long ago."""
+    def warn(self, key: str, text: str, **details: object) -> None:
+        """Say ``text`` and ``details``, unless ``text`` was the last thing said about ``key``, not long ago."""
         now = self._clock.monotonic_s()
         last_text, said_at, repeats = self._last.get(key, ("", 0.0, 0))
         if text == last_text and now - said_at < self._interval_s:
@@ -28,8 +28,6 @@ class Notices:
         if len(self._last) >= KEYS_MAX:  # strangers choose the keys: their number must be bounded
             self._last.clear()
         self._last[key] = (text, now, 0)
-        self._log.warning("%s repeats=%d", text, repeats if text == last_text else 0)
-
-    def forget(self, key: str) -> None:
-        """The state ended: its next occurrence is news again."""
-        self._last.pop(key, None)
+        if text == last_text and repeats:
+            details["repeats"] = repeats
+        self._log.warning("%s%s", text, "".join(f" {name}={value}" for name, value in details.items()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Any
@@ -49,7 +48,10 @@ class Primary:
         epochs: EpochHistory | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``epochs`` is the log's history, ending with ``epoch``; by default this epoch began the log."""
+        """Calls ``on_confirm`` at once when something is confirmed already.
+
+        ``epochs`` is the log's history, ending with ``epoch``; by default this epoch began the log.
+        """
         self._identity = identity
         self._log = log
         self._config = config
@@ -143,8 +145,7 @@ class Primary:
         finally:
             self._end(stream, "connection lost", None)
             reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reader
+            await asyncio.gather(reader, return_exceptions=True)
 
     async def _hello(self, reports: AsyncIterator[bytes]) -> frames.Hello:
         timeout_s = self._config.hello_timeout_ms / 1000
@@ -251,7 +252,8 @@ class Primary:
         except PenstockError as error:  # the slave offers them again; replication must not stop for them
             self._notices.warn(
                 f"commits {stream.replica.broker_id}",
-                f"commits not taken over group={report.group!r} error={type(error).__name__}: {error}",
+                f"commits not taken over error={type(error).__name__}: {error}",
+                group=report.group,
             )
 
     def _on_advanced(self) -> None:
@@ -288,6 +290,6 @@ class Primary:
         enough = self._config.replicas_needed == 0 or self._table.has_enough()
         self._notices.warn(
             f"left {replica.broker_id}",
-            f"slave left id={replica.broker_id} address={replica.address} written={replica.written} "
-            f"reason={because} can_acknowledge={enough}",
+            f"slave left id={replica.broker_id} address={replica.address} can_acknowledge={enough} reason={because}",
+            written=replica.written,
         )

@@ -25,6 +25,7 @@ class ReplicaProgress:
     broker_id: int
     address: str
     connected: bool = True
+    has_acked: bool = False  # on this stream; until then its positions are only what its hello claimed
     in_sync: bool = False
     sent: int = 0  # end of what was put on the stream
     written: int = 0
@@ -83,7 +84,7 @@ class Progress:
         return self._raise_confirm()
 
     def connect(self, broker_id: int, address: str, start: int, now: float) -> ReplicaProgress:
-        """A slave's stream begins at ``start``: it has that much written, and nothing known to be synced."""
+        """A slave's stream begins at ``start``. It counts from its first acknowledgement on."""
         replica = ReplicaProgress(
             broker_id, address, sent=start, written=start, lag_bytes=self._end - start, acked_at=now, moved_at=now
         )
@@ -118,7 +119,7 @@ class Progress:
                 f"to written {written} synced {flushed}"
             )
         before = self._position(replica)
-        replica.written, replica.flushed = written, flushed
+        replica.written, replica.flushed, replica.has_acked = written, flushed, True
         replica.lag_bytes = self._end - written
         replica.acked_at = now
         if self._position(replica) > before or self._position(replica) >= self._end:
@@ -147,12 +148,15 @@ class Progress:
         timeout_s = self._config.replica_timeout_ms / 1000
         return (
             replica.connected
+            and replica.has_acked
             and now - replica.acked_at <= timeout_s
             and replica.lag_bytes <= self._config.gap_bytes_max
             and (self._position(replica) >= self._end or now - replica.moved_at <= timeout_s)
         )
 
     def _position(self, replica: ReplicaProgress) -> int:
+        if not replica.has_acked:
+            return 0
         return replica.flushed if self._config.flush_acknowledged else replica.written
 
     def _raise_confirm(self) -> bool:

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -110,6 +111,7 @@ class Replica:
         attempt = 0
         while True:
             self._moved = False
+            started = self._clock.monotonic_s()
             try:
                 await self._follow_once(address)
             except PenstockError as error:
@@ -117,13 +119,15 @@ class Replica:
                 self._notices.warn(
                     "stream", f"replication interrupted master={address} error={type(error).__name__}: {error}"
                 )
-            attempt = 0 if self._moved else attempt + 1
+            lived_s = self._clock.monotonic_s() - started
+            attempt = 0 if self._moved or lived_s * 1000 > self._config.reconnect_max_ms else attempt + 1
             await asyncio.sleep(backoff_s(attempt, self._config, random.random()))  # noqa: S311  jitter
 
     async def _follow_once(self, address: str) -> None:
         """One stream, to its end; always raises."""
         async with open_async_channel(address) as channel:
-            call: MasterCall = channel.stream_stream(frames.METHOD)()
+            open_stream: Any = channel.stream_stream  # without serializers: bytes, which its stubs do not know
+            call: MasterCall = open_stream(frames.METHOD)()
             try:
                 await self._converse(call, address)
             except grpc.aio.AioRpcError as error:
@@ -138,7 +142,6 @@ class Replica:
         reports = asyncio.create_task(stream.report(call, self._pending_commits), name=f"reports to {address}")
         self._stream = stream
         self.last_error = None
-        self._notices.forget("stream")
         log.info(
             "master found address=%s epoch=%d start=%d behind_bytes=%d",
             address,
@@ -146,20 +149,17 @@ class Replica:
             self._log.end_offset,
             self.lag_bytes,
         )
-        failure: StorageError | None = None
         try:
-            while True:
+            while not reports.done():
                 self._take(await self._frame(call, address), stream)
+            await reports  # raises: it ends by itself only when the stream broke
         except StorageError as error:
-            failure = error
+            await self._bid_farewell(call, stream, reports, error)
             raise
         finally:
             self._stream = None
             reports.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await reports
-            if failure is not None:
-                await self._bid_farewell(call, failure)
+            await asyncio.gather(reports, return_exceptions=True)
 
     async def _introduce(self, call: MasterCall, address: str) -> MasterStream:
         """Say hello, and check and obey the welcome."""
@@ -200,7 +200,7 @@ class Replica:
         return frames.decode_frame(message)
 
     @contextlib.asynccontextmanager
-    async def _patience(self, address: str):  # type: ignore[no-untyped-def]
+    async def _patience(self, address: str) -> AsyncIterator[None]:
         timeout_s = self._config.master_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
@@ -228,11 +228,16 @@ class Replica:
             self._on_confirm(confirm)
         stream.on_frame()
 
-    async def _bid_farewell(self, call: MasterCall, failure: StorageError) -> None:
+    async def _bid_farewell(
+        self, call: MasterCall, stream: MasterStream, reports: asyncio.Task[None], failure: StorageError
+    ) -> None:
         """Tell the master why this slave leaves, so that it says so and not only that a connection broke."""
+        self._stream = None
         log.error("slave cannot append slave=%s error=%s: %s", name_of(self._identity), type(failure).__name__, failure)
         with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async with asyncio.timeout(FAREWELL_S):
+                stream.stop()
+                await asyncio.wait({reports})  # a stream takes one writer at a time, and cancelling one breaks it
                 await call.write(frames.leaving(failure))
                 await call.done_writing()
                 while isinstance(await call.read(), bytes):  # the master ends the stream when it has read it

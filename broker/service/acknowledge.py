@@ -55,6 +55,11 @@ class Acknowledgements:
         """Whether appended already means acknowledged: ASYNC_FLUSH without synchronous replicas."""
         return not self._sync_flush and not self._role.waits_for_replicas and self._failure is None
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a flush."""
+        return len(self._waiting)
+
     def start(self, end: int) -> None:
         """Let the flush of everything below ``end`` begin, where the mode asks for one."""
         if self._sync_flush:

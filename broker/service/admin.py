@@ -1,4 +1,4 @@
-"""The ``Broker`` service of the wire: administration, offsets, queries. Each method is an edge, the rules are elsewhere."""
+"""The ``Broker`` service of the wire: administration, offsets, queries. Its methods are edges: rules are elsewhere."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ class Admin:
         """
         name = request.config.topic
         existing = self._state.topic(name)
-        wanted = topic_to_create(
-            request, existing, auto_create=self._auto_create, default_queues=self._default_queues
-        )
+        wanted = topic_to_create(request, existing, auto_create=self._auto_create, default_queues=self._default_queues)
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
             return existing
@@ -195,7 +193,7 @@ class Admin:
             low, high = self._store.queue_range(topic.name, queue_id)
             behind = [
                 group
-                for group, name in table.keys()
+                for group, name in table.pairs()
                 if name == topic.name and low <= table.get(group, name, queue_id) < high
             ]
             if behind:
@@ -282,9 +280,7 @@ class BrokerService(BrokerServicer):
         return self._status()
 
     @reporting
-    async def QueryMessages(
-        self, request: broker_pb2.QueryMessagesRequest, context: Any
-    ) -> broker_pb2.MessageRecords:
+    async def QueryMessages(self, request: broker_pb2.QueryMessagesRequest, context: Any) -> broker_pb2.MessageRecords:
         return self._admin.query_messages(request)
 
     @reporting

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..store import DispatchResult
+from penstock.proto.record.layout import FIXED_BYTES
+
 from .producers import ProducerTable
 from .state import State
+
+if TYPE_CHECKING:
+    from ..store import DispatchResult
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +68,12 @@ class Dispatcher:
         while True:
             await self._progress.wait()
             self._progress.clear()
-            while self.dispatch_slice():
-                await asyncio.sleep(0)
+            await self.drain()
+
+    async def drain(self) -> None:
+        """Dispatch everything that is confirmed now, slice by slice."""
+        while self.dispatch_slice():  # noqa: ASYNC110  gives way, waits for nothing
+            await asyncio.sleep(0)
 
     def dispatch_slice(self) -> bool:
         """Dispatch one slice; whether there was one."""
@@ -83,6 +91,24 @@ class Dispatcher:
                     future.set_result(None)
             self._waiting = [(end, future) for end, future in self._waiting if not future.done()]
         return result.end > before
+
+
+class LogEnds(Protocol):
+    """Where a log ends, and how much of it can be read by queue."""
+
+    @property
+    def dispatched_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+def hidden_records_max(log: LogEnds) -> int:
+    """At most so many messages are in the log and not readable yet.
+
+    A consumer may know them all the same, from before a restart: an offset that far above the end of its
+    queue is not a wrong one.
+    """
+    return (log.end_offset - log.dispatched_offset) // FIXED_BYTES
 
 
 def apply(result: DispatchResult, state: State, producers: ProducerTable) -> None:

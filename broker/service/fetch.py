@@ -11,7 +11,7 @@ import asyncio
 import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc.aio
 
@@ -20,10 +20,12 @@ from penstock.proto.frames import allocate, unpack
 from penstock.proto.record.hashing import string_hash
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
-from ..store import ReadResult, ReadStatus
-from .dispatch import Arrivals
+from .dispatch import Arrivals, hidden_records_max
 from .metrics import Counters
 from .state import State
+
+if TYPE_CHECKING:
+    from ..store import ReadResult
 
 REPLY_BYTES_MAX = 16 * 1024 * 1024
 REPLY_BYTES_DEFAULT = 1024 * 1024
@@ -32,7 +34,8 @@ QUEUES_MAX = 100_000
 SCANS_MAX = 16  # reads without a match before a filtered queue reports how far it got
 EXPRESSION_LENGTH_MAX = 8192
 
-_FOUND, _NO_NEW, _NO_MATCH = ReadStatus.FOUND, ReadStatus.NO_NEW_MESSAGE, ReadStatus.NO_MATCHED_MESSAGE
+# The store's ReadStatus has the wire's numbers.
+_FOUND, _NO_NEW, _NO_MATCH = FetchReply.FOUND, FetchReply.NO_NEW_MESSAGE, FetchReply.NO_MATCHED_MESSAGE
 
 
 class ReadStore(Protocol):
@@ -210,7 +213,9 @@ class _Reading:
         self._service = service
         self._store = service._store
         self._budget = min(header.max_bytes if header.max_bytes > 0 else REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX)
-        self._per_queue = min(header.max_bytes_per_queue, self._budget) if header.max_bytes_per_queue > 0 else self._budget
+        self._per_queue = (
+            min(header.max_bytes_per_queue, self._budget) if header.max_bytes_per_queue > 0 else self._budget
+        )
         self._wanted = wanted
         self._found: list[tuple[_Wanted, ReadResult]] = []
         self._told: list[FetchReply.Result] = []
@@ -268,17 +273,17 @@ class _Reading:
             return True
         if each.offset < low:
             self._tell(each, FetchReply.OFFSET_TOO_SMALL, low, low, high)
-        elif each.offset > high and self._sees_all():
+        elif each.offset > high and self._is_beyond(each.offset, high):
             self._tell(each, FetchReply.OFFSET_OVERFLOW, high, low, high)
         return False
 
-    def _sees_all(self) -> bool:
-        """Whether every message of the log can be read: only then is an offset above the end a wrong one.
+    def _is_beyond(self, offset: int, high: int) -> bool:
+        """Whether no message of the log can have that offset.
 
         A broker that has just started, or a slave, may see less than the consumer has read already; sending
         the consumer back would repeat messages.
         """
-        return self._service._role.is_master and self._store.dispatched_offset >= self._store.end_offset
+        return self._service._role.is_master and offset > high + hidden_records_max(self._store)
 
     def _read(self, each: _Wanted, share: int) -> None:
         for _ in range(SCANS_MAX):

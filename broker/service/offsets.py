@@ -18,6 +18,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
 
+from .dispatch import hidden_records_max
 from .state import Offsets, State
 from .state_log import StateLog
 
@@ -208,9 +209,7 @@ class OffsetService:
         """The offset at a store time."""
         if not 0 <= request.queue_id < self._read_queues(request.topic):
             raise InvalidArgument(f"topic {request.topic} has no queue {request.queue_id}")
-        offset = self._store.search_offset(
-            request.topic, request.queue_id, request.timestamp_ms, upper=request.upper
-        )
+        offset = self._store.search_offset(request.topic, request.queue_id, request.timestamp_ms, upper=request.upper)
         return broker_pb2.QueueOffset(offset=offset)
 
     def lower_to_log(self) -> None:
@@ -220,14 +219,16 @@ class OffsetService:
         """
         if self._store.dispatched_offset < self._store.end_offset:
             return
-        for group, topic in self._state.offsets.keys():
+        for group, topic in self._state.offsets.pairs():
             lowered = {}
             for queue_id, offset in self._state.offsets.row(group, topic).items():
                 high = self._store.queue_range(topic, queue_id)[1]
                 if offset > high:
                     lowered[queue_id] = high
             if lowered and self._state_log is not None:
-                log.warning("committed offsets lowered to the log's end group=%s topic=%s queues=%s", group, topic, lowered)
+                log.warning(
+                    "committed offsets lowered to the log's end group=%s topic=%s queues=%s", group, topic, lowered
+                )
                 self._state_log.commit(group, {topic: lowered})
 
     def _read_queues(self, name: str) -> int:
@@ -241,8 +242,8 @@ class OffsetService:
         if known is None or queue_id >= known.read_queues:
             return TopicNotFound(f"topic {topic} has no queue {queue_id} at this broker", topic=topic)
         low, high = self._store.queue_range(topic, queue_id)
-        # While the log is not wholly readable (just started, or a slave), the consumer may know more than we do.
-        if offset > high and self._store.dispatched_offset >= self._store.end_offset and self._state_log is not None:
+        # A slave may be behind what the consumer has read at the master.
+        if offset > high + hidden_records_max(self._store) and self._state_log is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
         return None
 

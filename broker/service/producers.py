@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
-from penstock.proto.record.batch import ProducerMark, parse_producer_mark
 from penstock.proto.record.layout import MAGIC_V1, MAGIC_V2
+from penstock.proto.record.producer_mark import MARK_PREFIX, ProducerMark, parse_producer_mark
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +173,6 @@ class ProducerTable:
                     self.remember(int(producer_id, 16), int(epoch), str(topic), int(lane), receipt)
 
 
-_PREFIX = names.PRODUCER_PROPERTY.encode() + b"\x01"
 _MAGIC = struct.Struct(">i")
 _SYS_FLAG_AT, _MAGIC_AT = 36, 4
 
@@ -203,15 +201,14 @@ def mark_of(records: memoryview) -> ProducerMark | None:
         else:
             raise CorruptBatch(f"record 0: magic {magic & 0xFFFFFFFF:08X} is not a record's", index=0)
         end = at + 2 + (records[at] << 8 | records[at + 1])
+        if end > len(records):
+            raise IndexError(end)
     except (struct.error, IndexError) as error:
         raise CorruptBatch(f"record 0: the batch of {len(records)} bytes ends inside it", index=0) from error
     properties = bytes(records[at + 2 : min(end, at + 2 + 256)])  # a mark is short and stands first
-    if not properties.startswith(_PREFIX):
+    if not properties.startswith(MARK_PREFIX):
         return None
-    value, separator, _ = properties[len(_PREFIX) :].partition(b"\x02")
     try:
-        if not separator:
-            raise ValueError("no end")
-        return parse_producer_mark(value)
-    except ValueError as error:
-        raise CorruptBatch(f"record 0: its producer mark {value[:64]!r} is not one", index=0) from error
+        return parse_producer_mark(properties[len(MARK_PREFIX) :].partition(b"\x02")[0])
+    except InvalidArgument as error:
+        raise CorruptBatch(f"record 0: {error.message}", index=0) from error

@@ -167,8 +167,14 @@ class _Session:
                 error: PenstockError = NameserverUnavailable(f"{self._address}: the session has ended")
             except PenstockError as caught:
                 error = caught
+            except asyncio.CancelledError:
+                error = NameserverUnavailable(f"{self._address}: the call was cancelled")
             finally:
                 self._on_view(self._address, None)
+            # gRPC raises CancelledError for its own reasons too, and an error of the ending stream can hide a real
+            # cancellation: only the task itself knows.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError
             self._report(error)
             self._failures += 1
             delay_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 10))
@@ -227,7 +233,7 @@ class _Session:
         try:
             async with asyncio.TaskGroup() as tasks:
                 reporting = tasks.create_task(self._report_forever(call))
-                async for directive in call:
+                while isinstance(directive := await call.read(), BrokerDirective):  # else the end of the stream
                     self._on_directive(directive)
                 reporting.cancel()
         except BaseExceptionGroup as group:

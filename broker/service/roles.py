@@ -17,8 +17,11 @@ import psutil
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
-from penstock.replication import Primary, Replica, ReplicationConfig
+from penstock.replication.config import ReplicationConfig
+from penstock.replication.epochs import EpochHistory
 from penstock.replication.interfaces import ReplicaLog
+from penstock.replication.primary import Primary
+from penstock.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +41,27 @@ class MasterRole:
         log_: ReplicaLog,
         config: ReplicationConfig,
         *,
-        epoch: int,
+        epochs: EpochHistory,
+        confirm: int,
         slave_read: bool,
         on_confirm: Callable[[int], None],
         on_commits: Callable[[Commits], None],
     ) -> None:
-        self.epoch = epoch
+        """``confirm``: the confirm offset known from before the start."""
+        self.epoch = epochs.latest
         self.waits_for_replicas = config.sync and config.in_sync_replicas > 1
         self._slave_read = slave_read
         self._behind_bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE_MAX)
-        self._primary = Primary(identity, log_, config, epoch=epoch, on_confirm=on_confirm, on_commits=on_commits)
+        self._primary = Primary(
+            identity,
+            log_,
+            config,
+            epoch=self.epoch,
+            on_confirm=on_confirm,
+            on_commits=on_commits,
+            initial_confirm=confirm,
+            epochs=epochs,
+        )
 
     def check_master(self) -> None:
         """Writes are welcome."""
@@ -98,6 +112,10 @@ class MasterRole:
         """A master is behind nobody."""
         return 0
 
+    def close(self) -> None:
+        """End every stream and let every waiting append go unconfirmed."""
+        self._primary.close()
+
     async def run(self) -> None:
         """Nothing to do by itself: the slaves come here."""
         await asyncio.Event().wait()
@@ -117,15 +135,18 @@ class SlaveRole:
         self,
         identity: common_pb2.BrokerIdentity,
         log_: ReplicaLog,
+        config: ReplicationConfig,
         *,
-        epoch: int,
+        epochs: EpochHistory,
+        confirm: int,
+        instance: str,
         master_address: str,
         on_appended: Callable[[], None],
         on_confirm: Callable[[int], None],
         pending_commits: Callable[[], list[Commits]],
     ) -> None:
         """``master_address``: a fixed one; empty: the nameserver names it."""
-        self.epoch = epoch
+        self.epoch = epochs.latest
         self.broker_name = identity.broker_name
         self._broker_id = identity.broker_id
         self.master_address = master_address or None
@@ -133,7 +154,15 @@ class SlaveRole:
         self._changed = asyncio.Event()
         self._behind_bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE_MAX)
         self._replica = Replica(
-            identity, log_, on_appended=on_appended, on_confirm=on_confirm, pending_commits=pending_commits
+            identity,
+            log_,
+            on_appended=on_appended,
+            on_confirm=on_confirm,
+            pending_commits=pending_commits,
+            config=config,
+            epochs=epochs,
+            initial_confirm=confirm,
+            store_instance=instance,
         )
 
     def check_master(self) -> None:
@@ -182,6 +211,9 @@ class SlaveRole:
     def lag_bytes(self) -> int:
         """How far behind the master, as last heard."""
         return self._replica.lag_bytes
+
+    def close(self) -> None:
+        """Nothing to end: ``run`` is cancelled."""
 
     async def run(self) -> None:
         """Follow the master, wherever it is, until cancelled."""

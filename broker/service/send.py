@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc.aio
 import numpy as np
@@ -27,11 +27,13 @@ from penstock.proto.frames import pack, unpack
 from penstock.proto.record.kernels import count_records
 from penstock.proto.wire import broker_pb2
 
-from ..store import AppendResult
 from .acknowledge import SEND_OK, Acknowledgements
 from .metrics import Counters
 from .producers import ProducerTable, Receipt, mark_of
 from .state import State, Topic
+
+if TYPE_CHECKING:
+    from ..store import AppendResult
 
 RECORD_OVERHEAD_MAX = 64 * 1024  # what a record may hold besides its body: header, topic, properties
 COUNT_MAX = 1 << 17

@@ -4,7 +4,7 @@
 |---|---|---|
 | ``topics.json`` | topics | RocketMQ's |
 | ``subscriptionGroup.json`` | consumer groups | RocketMQ's |
-| ``consumerOffset.json`` | committed offsets | RocketMQ's, but with quoted queue ids: valid JSON, which fastjson reads as well |
+| ``consumerOffset.json`` | committed offsets | RocketMQ's, queue ids quoted: valid JSON, and fastjson reads it too |
 | ``producerSequence.json`` | the duplicate table | own |
 
 Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical
@@ -249,12 +249,12 @@ class Snapshots:
     def _offsets(self) -> Iterator[str]:
         table = self._state.offsets
         groups: dict[str, list[str]] = {}
-        for group, topic in table.keys():
+        for group, topic in table.pairs():
             groups.setdefault(group, []).append(topic)
         yield '\t"groupTopicMap":{'
         yield from _entries(iter(groups.items()))
         yield '},\n\t"offsetTable":{'
-        yield from _entries((f"{topic}@{group}", table.row(group, topic)) for group, topic in table.keys())
+        yield from _entries((f"{topic}@{group}", table.row(group, topic)) for group, topic in table.pairs())
         yield "}"
 
     def _sequences(self) -> Iterator[str]:

@@ -77,7 +77,7 @@ class Topic:
 
     def to_json(self) -> dict[str, Any]:
         """An entry of ``topics.json``, field names sorted as RocketMQ writes them."""
-        document = {"order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, **self.extra}
+        document = {**_TOPIC_DEFAULTS, **self.extra}
         document |= {"topicName": self.name, "readQueueNums": self.read_queues, "writeQueueNums": self.write_queues}
         document |= {"perm": self.perm, "attributes": dict(self.attributes)}
         return dict(sorted(document.items()))
@@ -85,14 +85,13 @@ class Topic:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Topic:
         """The topic of a ``topics.json`` entry. Raises KeyError, TypeError or ValueError when it is none."""
-        known = {"topicName", "readQueueNums", "writeQueueNums", "perm", "attributes"}
         return cls(
             name=str(document["topicName"]),
             read_queues=int(document["readQueueNums"]),
             write_queues=int(document["writeQueueNums"]),
             perm=int(document.get("perm", names.PERM_READ_WRITE)),
             attributes={str(key): str(value) for key, value in (document.get("attributes") or {}).items()},
-            extra={key: value for key, value in document.items() if key not in known},
+            extra=_extra(document, _TOPIC_KEYS, _TOPIC_DEFAULTS),
         )
 
 
@@ -125,16 +124,18 @@ class Group:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Group:
         """The group of a ``subscriptionGroup.json`` entry. Raises KeyError, TypeError or ValueError when none."""
-        known = {"groupName", "consumeEnable", "retryMaxTimes", "attributes"}
         return cls(
             name=str(document["groupName"]),
             consume_enable=bool(document.get("consumeEnable", True)),
             retry_max_times=int(document.get("retryMaxTimes", RETRY_MAX_TIMES_DEFAULT)),
             attributes={str(key): str(value) for key, value in (document.get("attributes") or {}).items()},
-            extra={key: value for key, value in document.items() if key not in known},
+            extra=_extra(document, _GROUP_KEYS, _GROUP_DEFAULTS),
         )
 
 
+_TOPIC_KEYS: Final = frozenset({"topicName", "readQueueNums", "writeQueueNums", "perm", "attributes"})
+_GROUP_KEYS: Final = frozenset({"groupName", "consumeEnable", "retryMaxTimes", "attributes"})
+_TOPIC_DEFAULTS: Final[Mapping[str, Any]] = {"order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 _GROUP_DEFAULTS: Final[Mapping[str, Any]] = {
     "brokerId": 0,
     "consumeBroadcastEnable": True,
@@ -241,6 +242,14 @@ class State:
             self.groups.delete(position, document["groupName"])
         else:
             log.warning("state record of an unknown kind left alone kind=%s position=%d", kind, position)
+
+
+def _extra(document: Mapping[str, Any], keys: frozenset[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in document.items()
+        if name not in keys and (name not in defaults or value != defaults[name])
+    }
 
 
 def encode_topic(topic: Topic) -> bytes:

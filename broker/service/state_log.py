@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.proto import names
 from penstock.proto.record.batch import BatchEncoder
 from penstock.proto.record.layout import Host
 from penstock.proto.record.properties import TAGS, encode_properties
 
-from ..store import AppendResult
 from . import state as kinds
 from .state import Group, Offsets, State, Topic
+
+if TYPE_CHECKING:
+    from ..store import AppendResult
 
 
 class AppendLog(Protocol):
@@ -32,7 +34,7 @@ class StateLog:
     def __init__(self, state: State, store: AppendLog, born_host: Host, on_appended: Callable[[int], None]) -> None:
         self.state = state
         self._store = store
-        self._encoder = BatchEncoder(names.STATE_TOPIC, born_host)
+        self._encoder = BatchEncoder(names.STATE_TOPIC, born_host, store_v6=born_host.is_ipv6)
         self._properties = {
             kind: encode_properties({TAGS: kind})
             for kind in (kinds.TOPIC, kinds.TOPIC_DELETED, kinds.GROUP, kinds.GROUP_DELETED, kinds.OFFSETS)
@@ -69,13 +71,17 @@ class StateLog:
             for topic, queues in offsets.items()
             if (kept := {q: o for q, o in queues.items() if self.state.committed(group, topic, q) != o})
         }
+        return self.record(group, changed)
+
+    def record(self, group: str, offsets: Offsets) -> int | None:
+        """Put offsets into the log whether or not the tables hold them already."""
         end = None
-        for body in kinds.split_offsets(group, changed):
+        for body in kinds.split_offsets(group, offsets):
             end = self._append(kinds.OFFSETS, body)
         return end
 
     def _append(self, kind: str, body: bytes) -> int:
-        records = self._encoder.encode([body], [self._properties[kind]], 0, None)
+        records = self._encoder.encode([body], [self._properties[kind]])
         result = self._store.append(names.STATE_TOPIC, records, queues=1)
         self.state.apply_own(result.start, kind, body)
         self._on_appended(result.end)

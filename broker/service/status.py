@@ -193,7 +193,7 @@ class Status:
 
     def _lags(self) -> Iterable[tuple[tuple[str, ...], float]]:
         offsets = self._state.offsets
-        for group, topic in offsets.keys():
+        for group, topic in offsets.pairs():
             lag = 0
             for queue_id, offset in offsets.row(group, topic).items():
                 lag += max(0, self._store.queue_range(topic, queue_id)[1] - offset)

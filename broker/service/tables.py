@@ -93,7 +93,7 @@ class OffsetTable:
         """All committed offsets of ``group`` in ``topic``."""
         return {queue_id: offset for queue_id, (offset, _) in self._rows.get((group, topic), {}).items()}
 
-    def keys(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[tuple[str, str]]:
         """The (group, topic) pairs that have offsets."""
         return list(self._rows)
 

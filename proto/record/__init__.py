@@ -1,1 +1,6 @@
-"""."""
+"""CommitLog records: their bytes (:mod:`.layout`), the kernels over them (:mod:`.kernels`), batches (:mod:`.batch`).
+
+Nothing is imported here: ``layout`` and its neighbours cost next to nothing, ``kernels`` loads Numba.
+"""
+
+__all__: list[str] = []

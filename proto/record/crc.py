@@ -16,9 +16,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic
 
-from .memory import address_of, load_u8, load_u64_native, pointer_into
+from .memory import address_of, intrinsic, load_u8, load_u64_native, pointer_into
 
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 """Signature of an input buffer; writable arrays are accepted as well."""

@@ -153,8 +153,8 @@ class Record:
     properties: bytes = b""
     queue_id: int = 0
     flag: int = 0
-    queue_offset: QueueOffset = QueueOffset(0)  # noqa: RUF009  a NewType is its argument
-    physical_offset: PhysicalOffset = PhysicalOffset(0)  # noqa: RUF009
+    queue_offset: QueueOffset = QueueOffset(0)
+    physical_offset: PhysicalOffset = PhysicalOffset(0)
     sys_flag: int = 0
     born_timestamp_ms: int = 0
     born_host: Host = NO_HOST

@@ -10,10 +10,18 @@ whereas these become one instruction, or one call of ``memcpy``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from .freshness import drop_stale_kernels
+
+drop_stale_kernels(__file__)
+
+intrinsic: Any = extending.intrinsic
+"""Numba types it by the generating function, whose first argument callers never pass."""
 
 _I8 = ir.IntType(8)
 LANES = 16

@@ -37,7 +37,7 @@ _WRITABLE_INTS = types.Array(types.int32, 1, "C")
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def _is_topic(records, position, topic, topic_size):
     """Whether the bytes at ``position`` are those of ``topic``; all addresses."""
-    for i in range(topic_size):
+    for i in range(topic_size):  # noqa: SIM110  kernels know no generators
         if load_u8(records, position + i) != load_u8(topic, i):
             return False
     return True
@@ -54,9 +54,7 @@ def _is_topic(records, position, topic, topic_size):
 )
 def _check(records, start, records_end, topic, expected_topic_size, queues, store_v6, body_bytes_max):
     """(PlaceStatus, end, position of the store time) of the record at ``start``."""
-    kind, end, store, body, body_size, topic_position, topic_size, properties, properties_size = measure_at(
-        records, start, records_end
-    )
+    kind, end, store, body, body_size, topic_position, topic_size, _, _ = measure_at(records, start, records_end)
     if kind != RECORD:
         if kind == NEGATIVE_PROPERTIES:
             return _PROPERTIES_TOO_LARGE, start, start

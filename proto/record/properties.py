@@ -1,10 +1,9 @@
 """The property string of a record: ``name 0x01 value 0x02`` repeated, UTF-8.
 
-| Rule | |
-|---|---|
-| writing | every pair ends with 0x02, the last one too; separators may not occur in names or values |
-| reading | a missing final 0x02 is tolerated; the first 0x01 of a pair separates; pairs without a name or without a value are dropped; of a repeated name the last value counts |
-| size | at most 32767 bytes: the record holds the length as a signed i16 |
+* Written: every pair ends with 0x02, the last one too; separators may not occur in names or values.
+* Read: a missing final 0x02 is tolerated; the first 0x01 of a pair separates; pairs without a name or without a
+  value are dropped; of a repeated name the last value counts.
+* Size: at most 32767 bytes, since the record holds it as a signed i16.
 
 Source: RocketMQ ``MessageDecoder#messageProperties2String``, ``#string2messageProperties``.
 """

@@ -36,10 +36,11 @@ _NOTHING = (0, 0, 0, 0, 0, 0, 0, 0)
 def measure_at(address, start, end):
     """Whether a record begins at ``start`` behind ``address``, and where its parts are; it reads only ``[start, end)``.
 
-    ``0 <= start <= end``, and that these bytes are memory, is the caller's promise. Answers (kind, record end, position of the store
-    time, body, body size, topic, topic size, properties, properties size); kind is RECORD, NEGATIVE_PROPERTIES or
-    a ScanStatus; the record end counts for RECORD and BLANK, all else for RECORD alone. Every length that the bytes
-    claim is compared with what is left before it is used; all sums are of 64 bits and cannot overflow.
+    ``0 <= start <= end``, and that these bytes are memory, is the caller's promise. Answers (kind, record end,
+    position of the store time, body, body size, topic, topic size, properties, properties size). Kind is RECORD,
+    NEGATIVE_PROPERTIES or a ScanStatus; the record end counts for RECORD and BLANK, all else for RECORD alone.
+    Every length that the bytes claim is compared with what is left before it is used; all sums are of 64 bits and
+    cannot overflow.
     """
     if end - start < 4:
         return (_END if start == end else _INCOMPLETE, *_NOTHING)

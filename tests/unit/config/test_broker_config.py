@@ -64,7 +64,6 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         namesrvAddr = ns-1:9876;10.0.0.2:9876;[::1]:9876
         brokerRole = SLAVE
         inSyncReplicas = 3
-        minInSyncReplicas = 2
         slaveTimeout = 1000
         haMaxGapNotInSync = 1048576
         haMasterAddress = master:10911
@@ -172,7 +171,6 @@ def test_the_port_chosen_by_the_system_can_be_filled_in(tmp_path: Path) -> None:
             "FILE:1: namesrvAddr must be host:port with a port of 1..65535, not 'a:99999'",
         ),
         ("inSyncReplicas = 0", "FILE:1: inSyncReplicas must be 1..16, not '0'"),
-        ("minInSyncReplicas = 2", "FILE:1: minInSyncReplicas must be 1..1 (inSyncReplicas), not '2'"),
         (
             "mappedFileSizeCommitLog = 1048576",
             "FILE:1: mappedFileSizeCommitLog must be at least maxMessageSize + 65536: one record never "

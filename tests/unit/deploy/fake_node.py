@@ -1,4 +1,4 @@
-"""Stands in for a nameserver or broker process: listens on listenPort until SIGTERM; some settings make it misbehave."""
+"""Stands in for a nameserver or broker process: listens on listenPort until SIGTERM; settings make it misbehave."""
 
 from __future__ import annotations
 

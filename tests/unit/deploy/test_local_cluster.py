@@ -161,7 +161,7 @@ def test_another_shape_on_the_same_directory_is_refused(cluster: LocalCluster) -
 def test_a_damaged_plan_is_reported(cluster: LocalCluster) -> None:
     cluster.directory.mkdir()
     (cluster.directory / "cluster.json").write_text('{"version": 1, "nodes": [')
-    with pytest.raises(DeployUsage, match="cluster.json cannot be read"):
+    with pytest.raises(DeployUsage, match=r"cluster\.json cannot be read"):
         cluster.up()
     (cluster.directory / "cluster.json").unlink()
 

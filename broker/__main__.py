@@ -1,0 +1,19 @@
+"""``python -m penstock.broker -c FILE``: a broker in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .server import run
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the command line and run; the exit code."""
+    parser = argparse.ArgumentParser(prog="penstock broker", description="Serve one broker in the foreground.")
+    parser.add_argument("-c", "--config", metavar="FILE", help="broker.conf; without it everything has its default")
+    return run(parser.parse_args(argv).config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""The parts of one broker and how they know each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+
+import grpc
+import grpc.aio
+
+from penstock.proto.channel import reporting, reporting_stream
+from penstock.proto.clock import SystemClock
+from penstock.proto.errors import PenstockError, StorageError
+from penstock.proto.record.layout import Host
+from penstock.proto.wire import common_pb2
+from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
+from penstock.replication.config import ReplicationConfig
+
+from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
+from .service.acknowledge import Acknowledgements
+from .service.admin import Admin, BrokerService
+from .service.consumer_sessions import ConsumerSessions
+from .service.dispatch import Arrivals, Dispatcher
+from .service.fetch import Fetch
+from .service.metrics import Counters, MetricsServer
+from .service.offsets import OffsetService, PendingCommits
+from .service.registration import Registration
+from .service.roles import MasterRole, Role, SlaveRole
+from .service.send import Send
+from .service.snapshots import Snapshots
+from .service.state import State, Topic
+from .service.state_log import StateLog
+from .service.status import Status
+from .startup import Opened
+from .store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Parts:
+    """Everything one broker consists of; made by :meth:`assemble`."""
+
+    config: BrokerConfig
+    server: grpc.aio.Server
+    store: Store
+    state: State
+    snapshots: Snapshots
+    dispatcher: Dispatcher
+    role: Role
+    state_log: StateLog | None
+    acknowledgements: Acknowledgements
+    sessions: ConsumerSessions
+    offsets: OffsetService
+    send: Send
+    fetch: Fetch
+    status: Status
+    counters: Counters
+    registration: Registration
+    metrics: MetricsServer | None
+    imported: bool
+    on_refused: Callable[[PenstockError], None]
+    """A nameserver refuses this broker; the owner of the parts sets what follows."""
+
+    @classmethod
+    def assemble(cls, config: BrokerConfig, opened: Opened, server: grpc.aio.Server, instance: str) -> Parts:
+        """Make all parts for the running event loop; nothing serves or runs yet."""
+        return _Assembly(config, opened, server, instance).parts()
+
+    def listen_to_store(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[StorageError], None]) -> None:
+        """Have the flusher's thread report to the event loop."""
+
+        def tell(callback: Callable[..., None], value: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(callback, value)
+
+        self.store.on_flushed = lambda offset: tell(self.on_flushed, offset)
+        self.store.on_fatal = lambda error: tell(on_fatal, error)
+
+    def on_flushed(self, offset: int) -> None:
+        """The log is synced up to ``offset``."""
+        self.acknowledgements.on_flushed(offset)
+        self.role.on_flushed(offset)
+
+    async def start(self) -> None:
+        """Bring tables and queues up to the log, then serve.
+
+        Raises:
+            ConfigError: the metrics port is in use.
+        """
+        self.on_flushed(self.store.flushed_offset)  # what was synced before anybody listened
+        if self.role.is_master:
+            self.role.on_appended()  # with ASYNC_MASTER everything in the log is confirmed from the start
+            self._record_import()
+        await self.dispatcher.drain()
+        self.state.on_topics_changed = self._on_topics_changed
+        self.state.on_topic_dropped = self.store.drop_topic
+        self.offsets.lower_to_log()
+        if self.metrics is not None:
+            self.metrics.start(self.config.metrics.host, self.config.metrics.port)
+        await self.server.start()
+
+    def _record_import(self) -> None:
+        """Put what RocketMQ's files said into the log, so that replicas and later starts find it there."""
+        if not self.imported or self.state_log is None:
+            return
+        for topic in self.state.topics.values():
+            self.state_log.put_topic(topic)
+        for group in self.state.groups.values():
+            self.state_log.put_group(group)
+        for group_name, topic_name in self.state.offsets.pairs():
+            self.state_log.record(group_name, {topic_name: self.state.offsets.row(group_name, topic_name)})
+        log.info("tables imported topics=%d groups=%d", len(self.state.topics), len(self.state.groups))
+
+    def _on_topics_changed(self, updated: list[Topic], removed: list[str]) -> None:
+        self.registration.topics_changed([topic.to_wire() for topic in updated], removed)
+        self.counters.forget(removed)
+        for topic in [each.name for each in updated] + removed:
+            self.fetch.waiters.wake_topic(topic)
+
+
+class _Assembly:
+    """Makes the parts in the order in which they need each other."""
+
+    def __init__(self, config: BrokerConfig, opened: Opened, server: grpc.aio.Server, instance: str) -> None:
+        self._config = config
+        self._opened = opened
+        self._server = server
+        self._instance = instance
+        self._store, self._state = opened.store, opened.state
+        self._is_master = config.replication.role is not BrokerRole.SLAVE
+        self._sync_flush = config.flush.mode is FlushDiskType.SYNC_FLUSH
+        identity = config.identity
+        self._identity = common_pb2.BrokerIdentity(
+            cluster=identity.cluster,
+            broker_name=identity.broker_name,
+            broker_id=identity.broker_id,
+            address=config.advertised_address,
+        )
+        self._counters = Counters()
+        self._pending = PendingCommits(self._state)
+        self._state.on_offsets_applied = self._pending.on_applied
+
+    def parts(self) -> Parts:
+        config, opened, store, state = self._config, self._opened, self._store, self._state
+        self._dispatcher = Dispatcher(store, state, opened.producers, self._on_arrived)
+        self._role = self._make_role()
+        born_host = Host.parse(config.advertised_address)
+        state_log = StateLog(state, store, born_host, self._on_appended) if self._is_master else None
+        self._acknowledgements = Acknowledgements(
+            store,
+            self._role,
+            sync_flush=self._sync_flush,
+            flush_timeout_s=config.flush.sync_timeout_ms / 1000,
+            replica_timeout_s=config.replication.slave_timeout_ms / 1000,
+        )
+        sessions = ConsumerSessions(
+            committed=self._pending.committed,
+            queue_range=store.queue_range,
+            join_group=lambda group: self._offsets.join_group(group),
+            clock=SystemClock(),
+        )
+        self._offsets = OffsetService(
+            store,
+            state,
+            sessions,
+            self._pending,
+            state_log=state_log,
+            auto_create_groups=config.topics.auto_create_groups,
+            check_master=self._role.check_master,
+        )
+        send = Send(
+            store,
+            state,
+            opened.producers,
+            self._role,
+            self._acknowledgements,
+            self._counters,
+            body_bytes_max=config.store.body_bytes_max,
+            on_appended=self._on_appended,
+        )
+        self._fetch = Fetch(store, state, self._role, self._counters)
+        status = self._make_status()
+        admin = Admin(
+            store,
+            state,
+            state_log,
+            self._role,
+            sessions,
+            self._acknowledgements,
+            auto_create=config.topics.auto_create,
+            default_queues=config.topics.default_queues,
+            wait_dispatched=self._dispatcher.wait_dispatched,
+        )
+        self._register(BrokerService(admin, self._offsets, sessions, state, status.status), send)
+        registration = Registration(
+            config.nameservers.addresses,
+            status.registration,
+            status.heartbeat,
+            self._role.on_shard,
+            lambda error: parts.on_refused(error),
+        )
+        parts = Parts(
+            config=config,
+            server=self._server,
+            store=store,
+            state=state,
+            snapshots=opened.snapshots,
+            dispatcher=self._dispatcher,
+            role=self._role,
+            state_log=state_log,
+            acknowledgements=self._acknowledgements,
+            sessions=sessions,
+            offsets=self._offsets,
+            send=send,
+            fetch=self._fetch,
+            status=status,
+            counters=self._counters,
+            registration=registration,
+            metrics=self._make_metrics(status),
+            imported=opened.imported,
+            on_refused=lambda error: None,
+        )
+        return parts
+
+    def _make_role(self) -> Role:
+        settings = self._config.replication
+        config = ReplicationConfig(
+            sync=settings.is_sync,
+            in_sync_replicas=settings.in_sync_replicas,
+            flush_acknowledged=self._sync_flush,
+            gap_bytes_max=settings.in_sync_gap_bytes,
+        )
+        if self._is_master:
+            return MasterRole(
+                self._identity,
+                self._store,
+                config,
+                epochs=self._opened.epochs,
+                confirm=self._store.confirm_offset,
+                slave_read=settings.slave_read,
+                on_confirm=self._on_confirm,
+                on_commits=lambda commits: self._offsets.take_from_slave(commits),
+            )
+        return SlaveRole(
+            self._identity,
+            self._store,
+            config,
+            epochs=self._opened.epochs,
+            confirm=self._store.confirm_offset,
+            instance=self._instance,
+            master_address=settings.master_address,
+            on_appended=self._dispatcher.poke,
+            on_confirm=self._on_confirm,
+            pending_commits=self._pending.take,
+        )
+
+    def _make_status(self) -> Status:
+        return Status(
+            self._config,
+            self._identity,
+            self._instance,
+            self._store,
+            self._role,
+            self._state,
+            self._opened.producers,
+            self._counters,
+            waiting_fetches=lambda: len(self._fetch.waiters),
+            version=metadata.version("penstock"),
+        )
+
+    def _make_metrics(self, status: Status) -> MetricsServer | None:
+        if self._config.metrics.exporter is not MetricsExporterType.PROM:
+            return None
+        return MetricsServer(status.metrics, asyncio.get_running_loop())
+
+    def _register(self, service: BrokerService, send: Send) -> None:
+        add_BrokerServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]  # generated code
+        # No (de)serializers: requests and answers are bytes, framed by the services themselves.
+        data = {
+            "Append": grpc.unary_unary_rpc_method_handler(reporting(send.append)),
+            "Fetch": grpc.unary_unary_rpc_method_handler(reporting(self._fetch.fetch)),
+        }
+        replication = {"Replicate": grpc.stream_stream_rpc_method_handler(reporting_stream(self._role.serve))}
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler("penstock.v1.BrokerData", data),
+                grpc.method_handlers_generic_handler("penstock.v1.Replication", replication),
+            )
+        )
+
+    def _on_appended(self, end: int) -> None:
+        self._acknowledgements.start(end)
+        self._role.on_appended()
+        self._dispatcher.poke()
+
+    def _on_confirm(self, offset: int) -> None:
+        self._store.set_confirm(offset)
+        self._dispatcher.poke()
+
+    def _on_arrived(self, arrivals: Arrivals) -> None:
+        self._fetch.waiters.on_arrived(arrivals)

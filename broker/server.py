@@ -1,0 +1,86 @@
+"""The broker's process: configuration, kernels, then everything else until a signal.
+
+Importing this module is cheap. What needs kernels is imported after they were compiled, with somebody told how
+far that is: the first start on a machine takes seconds for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+from penstock.proto.channel import keep_large_buffers
+from penstock.proto.conf import log_effective
+from penstock.proto.errors import ConfigError, PenstockError, StoreLocked, WrongCluster, WrongStore
+from penstock.proto.record.warmup import compile_kernels
+
+from .config import BrokerConfig, load_broker_config
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.5
+"""Loading cached kernels takes less; whoever waits longer is told why."""
+
+
+def run(config_path: str | Path | None) -> int:
+    """Run a broker in the foreground; the exit code.
+
+    0: stopped by a signal; 1: failed, e.g. a failed sync; 2: not started because of the configuration, the
+    port, a store that is locked or another's, or a name that another broker has.
+    """
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )  # without effect when the caller has set up logging
+    started = time.monotonic()
+    keep_large_buffers()
+    try:
+        config = BrokerConfig() if config_path is None else load_broker_config(config_path)
+        log_effective(config, config_path or "defaults")
+        load_kernels()
+        asyncio.run(serve_until_signalled(config, started))
+    except (ConfigError, StoreLocked, WrongCluster, WrongStore) as error:
+        log.error("broker not started error=%s: %s", type(error).__name__, error)
+        return 2
+    except PenstockError as error:
+        log.error("broker failed error=%s: %s", type(error).__name__, error)
+        return 1
+    return 0
+
+
+def load_kernels() -> None:
+    """Have all kernels ready: from the cache, or compiled."""
+    started = time.monotonic()
+
+    def tell(step: str, done: int, steps: int) -> None:
+        elapsed_s = time.monotonic() - started
+        if step and elapsed_s > PATIENCE_S:
+            log.info("compiling kernels, once per machine: step %d of %d (%s)", done + 1, steps, step)
+        elif not step:
+            log.info("kernels ready seconds=%.2f", elapsed_s)
+
+    compile_kernels(tell, [("store", lambda: import_module(".store", __package__))])
+
+
+async def serve_until_signalled(config: BrokerConfig, started: float | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; ``started``: monotonic time from which the ready line counts.
+
+    A signal before the broker is ready ends the process at once: the store is made for that.
+    """
+    from .serving import serving
+
+    async with serving(config, started) as broker:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await stop.wait()
+        log.info("broker stopping address=%s", broker.address)
+        stopping = time.monotonic()
+    log.info("broker stopped address=%s seconds=%.2f", broker.address, time.monotonic() - stopping)

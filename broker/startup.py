@@ -1,0 +1,116 @@
+"""The steps of a broker's start before anything is served: port, store, tables."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import grpc.aio
+
+from penstock.proto.channel import new_server
+from penstock.proto.errors import ConfigError
+from penstock.proto.listening import listen
+from penstock.proto.record.layout import Host
+from penstock.replication.epochs import EpochHistory
+
+from .config import BrokerConfig
+from .service.dispatch import apply
+from .service.epoch_file import load_epochs, save_epochs
+from .service.identity import check_identity, write_identity
+from .service.producers import ProducerTable
+from .service.snapshots import Snapshots
+from .service.state import State
+from .store import FlushMode, Store, StoreConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The store and the tables derived from its log, up to date with what was dispatched."""
+
+    store: Store
+    state: State
+    producers: ProducerTable
+    snapshots: Snapshots
+    epochs: EpochHistory
+    imported: bool  # RocketMQ wrote the tables' files: the log does not have their content yet
+
+
+@contextlib.asynccontextmanager
+async def open_port(config: BrokerConfig) -> AsyncIterator[tuple[grpc.aio.Server, int]]:
+    """A server that listens already and serves nothing yet, so that a port in use ends the start early.
+
+    Raises:
+        ConfigError: the port cannot be opened.
+    """
+    server = new_server()
+    port = listen(server, config.identity.bind_address, config.identity.listen_port, "listenPort")
+    try:
+        yield server, port
+    finally:
+        await server.stop(None)
+
+
+@contextlib.contextmanager
+def open_store(config: BrokerConfig) -> Iterator[Opened]:
+    """The broker's store, recovered, and its tables. An error in the block leaves the store unclean but unlocked.
+
+    Raises:
+        ConfigError: the directory cannot be made or used.
+        StoreLocked, WrongStore, Corrupt, DiskFull: as they say.
+    """
+    root, identity = config.store.root, config.identity
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        known = check_identity(root, identity.cluster, identity.broker_name)
+        store = Store.open(store_config(config))
+    except OSError as error:
+        raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
+    try:
+        opened = _load(config, store, known)
+        if not known:
+            write_identity(root, identity.cluster, identity.broker_name)
+            save_epochs(root, opened.epochs)
+        yield opened
+    except BaseException:
+        store.close()
+        raise
+
+
+def store_config(config: BrokerConfig) -> StoreConfig:
+    """The store's part of the broker's configuration."""
+    settings, flush = config.store, config.flush
+    return StoreConfig(
+        root=settings.root,
+        commit_log_path=settings.commit_log_path,
+        segment_bytes=settings.segment_bytes,
+        consume_queue_bytes=settings.consume_queue_bytes,
+        flush_mode=FlushMode[flush.mode.name],
+        flush_interval_ms=flush.interval_ms,
+        flush_thorough_interval_ms=flush.thorough_interval_ms,
+        body_bytes_max=settings.body_bytes_max,
+        store_host=Host.parse(config.advertised_address),
+    )
+
+
+def _load(config: BrokerConfig, store: Store, known: bool) -> Opened:
+    started = time.monotonic()
+    state, producers = State(), ProducerTable()
+    snapshots = Snapshots(config.store.root / "config", state, producers)
+    loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=known)
+    for result in store.replay(loaded.replay_from):
+        apply(result, state, producers)
+    log.info(
+        "tables loaded topics=%d groups=%d lanes=%d replay_from=%d log_end=%d seconds=%.2f",
+        len(state.topics),
+        len(state.groups),
+        len(producers),
+        loaded.replay_from,
+        store.end_offset,
+        time.monotonic() - started,
+    )
+    return Opened(store, state, producers, snapshots, load_epochs(config.store.root), loaded.imported)

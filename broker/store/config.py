@@ -1,0 +1,79 @@
+"""How a store is opened."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.proto.conf import require
+from penstock.proto.record.layout import BLANK_BYTES, FIXED_BYTES, NO_HOST, Host
+
+ENTRY_BYTES = 20
+"""A consume queue entry."""
+MIB = 1 << 20
+
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+class FlushMode(enum.Enum):
+    """Who waits for the disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"  # nobody: synced in the background
+    SYNC_FLUSH = "SYNC_FLUSH"  # whoever asks with request_flush
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Where the store lies, the sizes of its files, and when it syncs. Sizes cannot be changed on existing data."""
+
+    root: Path
+    commit_log_path: str = ""  # empty: <root>/commitlog
+    segment_bytes: int = 1 << 30
+    consume_queue_bytes: int = 300_000 * ENTRY_BYTES
+    flush_mode: FlushMode = FlushMode.ASYNC_FLUSH
+    flush_interval_ms: int = 500  # ASYNC_FLUSH: from 4 pages on
+    flush_thorough_interval_ms: int = 10_000  # ASYNC_FLUSH: anything; queues and index in both modes
+    body_bytes_max: int = 4 * MIB
+    store_host: Host = NO_HOST
+    index_enable: bool = True
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    delay_levels: str = DELAY_LEVELS
+
+    def __post_init__(self) -> None:
+        smallest = FIXED_BYTES + BLANK_BYTES
+        require(self.segment_bytes > smallest, f"segment_bytes must be above {smallest}", self.segment_bytes)
+        whole = self.consume_queue_bytes > 0 and self.consume_queue_bytes % ENTRY_BYTES == 0
+        require(whole, f"consume_queue_bytes must be a multiple of {ENTRY_BYTES}", self.consume_queue_bytes)
+        require(self.index_slots >= 1, "index_slots must be at least 1", self.index_slots)
+        require(self.index_entries >= 2, "index_entries must be at least 2", self.index_entries)
+        for name in ("flush_interval_ms", "flush_thorough_interval_ms"):
+            require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
+        delay_levels_ms(self.delay_levels)
+
+    @property
+    def log_directory(self) -> str:
+        """Where the log's files are."""
+        return self.commit_log_path or str(self.root / "commitlog")
+
+    @property
+    def queue_directory(self) -> str:
+        """Where the consume queues are."""
+        return str(self.root / "consumequeue")
+
+    @property
+    def index_directory(self) -> str:
+        """Where the index files are."""
+        return str(self.root / "index")
+
+
+def delay_levels_ms(text: str) -> list[int]:
+    """Milliseconds of each delay level of ``1s 5s 1m 2h``; the first level is 1, at index 0."""
+    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    levels = []
+    for word in text.split():
+        good = word[:-1].isdecimal() and word[-1] in units
+        require(good, "messageDelayLevel must be numbers with the unit s, m, h or d", word)
+        levels.append(int(word[:-1]) * units[word[-1]])
+    return levels

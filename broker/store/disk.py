@@ -1,0 +1,214 @@
+"""The one seam between the store and the disk: every file effect goes through a :class:`Disk`.
+
+Tests put something else in its place: one that fails the n-th call, or forgets what was not synced.
+Files are named by text paths and used through descriptors, numbers that mean something only to the disk that
+gave them. Errors are plain ``OSError``; :func:`storage_error` gives them Penstock's names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+import threading
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.proto.errors import DiskFull, StorageError
+
+Bytes = npt.NDArray[np.uint8]
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
+_ZEROS = bytes(1 << 20)
+
+
+class Disk(Protocol):
+    """File effects. Used by several threads at once."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """A descriptor for reading and writing; ``create`` makes the file when it is missing."""
+        ...
+
+    def close(self, descriptor: int) -> None: ...
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Give the file ``size`` bytes that are on the disk, not holes: a write to them cannot fail for space."""
+        ...
+
+    def map(self, descriptor: int, size: int) -> Bytes:
+        """The file's first ``size`` bytes as memory; unmapped when the last view of it is gone."""
+        ...
+
+    def sync(self, descriptor: int) -> None:
+        """On return the file's bytes, mapped ones too, survive a power cut."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """On return names made and removed in the directory survive a power cut."""
+        ...
+
+    def sync_all(self, path: str) -> None:
+        """Everything of the file system that ``path`` lies on: cheaper than very many single syncs."""
+        ...
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview | Bytes, position: int) -> None:
+        """Write all of ``data``."""
+        ...
+
+    def pread(self, descriptor: int, size: int, position: int) -> bytes:
+        """``size`` bytes, fewer at the end of the file."""
+        ...
+
+    def truncate(self, descriptor: int, size: int) -> None: ...
+
+    def zero(self, descriptor: int, start: int, size: int) -> None:
+        """Overwrite the file from ``start`` on, below ``size``, with zeros."""
+        ...
+
+    def size(self, path: str) -> int: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in the directory, sorted; none when there is no such directory."""
+        ...
+
+    def make_directories(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def lock(self, descriptor: int) -> int | None:
+        """Lock the file's first byte against other processes: None, or the pid that holds it (0 if unknown)."""
+        ...
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        os.posix_fallocate(descriptor, 0, size)
+
+    def map(self, descriptor: int, size: int) -> Bytes:
+        return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+
+    def sync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_all(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if self._libc.syncfs(descriptor) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(descriptor)
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview | Bytes, position: int) -> None:
+        written = os.pwrite(descriptor, data, position)
+        size = len(data)
+        while written < size:  # a nearly full disk takes a part and fails at the next call
+            written += os.pwrite(descriptor, memoryview(data)[written:], position + written)
+
+    def pread(self, descriptor: int, size: int, position: int) -> bytes:
+        return os.pread(descriptor, size, position)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def zero(self, descriptor: int, start: int, size: int) -> None:
+        while start < size:
+            step = min(size - start, len(_ZEROS))
+            self.pwrite(descriptor, _ZEROS[:step], start)
+            start += step
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        if os.path.lexists(path):
+            shutil.rmtree(path)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def lock(self, descriptor: int) -> int | None:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except (BlockingIOError, PermissionError):
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            return int(_FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[4])
+        return None
+
+
+def storage_error(error: OSError, path: str, doing: str) -> StorageError:
+    """Penstock's error for ``error``, which ended ``doing`` something to ``path``."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{path}: {doing} failed, no space: free some, or add some", path=path)
+    return StorageError(f"{path}: {doing} failed: {reason}", path=path)
+
+
+def write_durably(disk: Disk, path: str, content: bytes) -> None:
+    """Replace the small file ``path``: after a crash it is the old one or the new one, whole."""
+    temporary = f"{path}.tmp-{os.getpid()}-{threading.get_ident()}"
+    descriptor = disk.open(temporary, create=True)
+    try:
+        disk.truncate(descriptor, 0)
+        disk.pwrite(descriptor, content, 0)
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+    disk.rename(temporary, path)
+    disk.sync_directory(os.path.dirname(path))

@@ -1,0 +1,95 @@
+"""What the store answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.proto.record.producer_mark import ProducerMark
+
+from .disk import Bytes
+from .kernels import Ints, Longs, gather
+
+
+class AppendResult(NamedTuple):
+    """Where a batch went: log bytes ``[start, end)``, and the first offset it got in each of its queues."""
+
+    start: int
+    end: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    store_timestamp_ms: int
+    queue_ids: list[int]
+    queue_offsets: list[int]
+
+
+class MarkedBatch(NamedTuple):
+    """A dispatched batch whose first record carries a producer mark."""
+
+    topic: str
+    mark: ProducerMark
+    start: int
+    end: int
+    store_timestamp_ms: int
+    queue_ids: list[int]
+    queue_offsets: list[int]
+
+
+class DispatchResult(NamedTuple):
+    """What a slice of the log held, up to ``end``.
+
+    ``arrived``: topic, queue id and new maximum of every queue that grew. ``state_records``: physical offset and
+    bytes of every record of the state topic.
+    """
+
+    end: int
+    arrived: list[tuple[str, int, int]]
+    state_records: list[tuple[int, bytes]]
+    marks: list[MarkedBatch]
+
+
+class ReadStatus(IntEnum):
+    """As ``FetchReply.Status``."""
+
+    FOUND = 0
+    NO_NEW_MESSAGE = 1
+    OFFSET_TOO_SMALL = 2
+    OFFSET_OVERFLOW = 3
+    NO_MATCHED_MESSAGE = 4
+    QUEUE_NOT_FOUND = 5
+
+
+@dataclass(slots=True)
+class ReadResult:
+    """Records found by a read; their bytes stay in the log until :meth:`copy_to`, which may run in any thread."""
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    count: int = 0
+    bytes: int = 0
+    parts: list[tuple[Bytes, Longs, Ints]] = field(default_factory=list)  # log file, positions, sizes
+
+    def copy_to(self, address: int) -> None:
+        """Lay the records end to end at ``address``: ``bytes`` of memory that the caller owns."""
+        for source, positions, sizes in self.parts:
+            copied = gather(source, positions, sizes, address)
+            assert copied >= 0, "read checks every entry against its file"
+            address += copied
+        self.parts = []
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening found and did."""
+
+    clean: bool  # the last exit was clean: nothing was scanned
+    end: int
+    truncated_from: int | None = None
+    truncated_bytes: int = 0
+    reason: str = ""
+    scanned_bytes: int = 0
+    replayed_from: int = 0
+    queues_rebuilt: bool = False
+    seconds: float = 0.0

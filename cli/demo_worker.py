@@ -1,0 +1,148 @@
+"""``python -m penstock.cli.demo_worker``: the demo's producer, or one of its consumers; led as the load workers are."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from penstock.bench.worker import Orders, follow, progress, say
+from penstock.proto.errors import PenstockError
+
+from .flights import NO_DELAY, PROCESSED, read_flights
+
+BIN_S = 0.1
+"""Acknowledgements are counted per tenth of a second and broker."""
+DELIVERY_TIMEOUT_S = 30.0
+"""Longer than a broker is away: what was under way to it is neither given up nor sent elsewhere."""
+SLICE = 100
+
+
+def main() -> int:
+    """Do the job that the first input line describes."""
+    return follow({"produce": produce, "consume": consume})
+
+
+class Acknowledged:
+    """Which flights are acknowledged, and when which broker did so. Written by the client's threads."""
+
+    def __init__(self, count: int) -> None:
+        self.flags = np.zeros(count, dtype=np.bool_)
+        self.count = 0
+        self.failed: dict[str, int] = {}
+        self.bins: dict[str, dict[int, int]] = {}  # broker name -> tenth of a second (monotonic) -> count
+        self._lock = threading.Lock()
+
+    def on_done(self, number: int, future: Future[Any]) -> None:
+        """The outcome of flight ``number``."""
+        error = future.exception()
+        if error is not None:
+            self.on_failed(error)
+            return
+        tick = int(time.monotonic() / BIN_S)
+        with self._lock:
+            self.flags[number] = True
+            self.count += 1
+            counts = self.bins.setdefault(future.result().broker_name, {})
+            counts[tick] = counts.get(tick, 0) + 1
+
+    def on_failed(self, error: BaseException) -> None:
+        """One flight was refused, or nobody knows."""
+        text = f"{type(error).__name__}: {error}"[:300]
+        with self._lock:
+            self.failed[text] = self.failed.get(text, 0) + 1
+
+
+def produce(job: dict[str, Any], orders: Orders) -> None:
+    """Send every flight at the job's pace; its key and its order are those of its aircraft."""
+    from penstock.client import Producer
+
+    flights = list(read_flights())
+    done = Acknowledged(len(flights))
+    with Producer(job["namesrv"], group="flights-producer", buffer_bytes=256 << 20) as producer:
+        producer.prepare(job["topic"])
+        say(ready=True)
+        orders.go.wait()
+        began = time.monotonic()
+        sent = 0
+        with progress(lambda: {"sent": sent, "acknowledged": done.count}):
+            for flight in flights:
+                if sent % SLICE == 0:
+                    if orders.stop.is_set():
+                        break
+                    time.sleep(max(began + sent / job["rate"] - time.monotonic(), 0.0))
+                sent += 1
+                try:
+                    future = producer.send_async(
+                        job["topic"],
+                        flight.body,
+                        tag=flight.carrier,
+                        keys=flight.tail_number,
+                        sharding_key=flight.tail_number,
+                        timeout_s=DELIVERY_TIMEOUT_S,
+                    )
+                except PenstockError as error:
+                    done.on_failed(error)
+                else:
+                    future.add_done_callback(partial(done.on_done, flight.number))
+            deadline = time.monotonic() + DELIVERY_TIMEOUT_S + 2
+            while producer.pending and time.monotonic() < deadline:
+                time.sleep(0.02)
+    np.save(job["acknowledged_path"], done.flags)
+    bins = {name: sorted(counts.items()) for name, counts in done.bins.items()}
+    document = {"sent": sent, "acknowledged": done.count, "failed": done.failed, "bins": bins}
+    say(result={**document, "began": began, "ended": time.monotonic()})
+
+
+def consume(job: dict[str, Any], orders: Orders) -> None:
+    """Keep what each flight adds to the result, in a file that is always ahead of the committed offsets.
+
+    A poll commits what the poll before it returned, and by then that is in the file. So a consumer that dies leaves
+    every flight in its file that the group will not deliver again, and perhaps some that it will: duplicates.
+    """
+    from penstock.client import PullConsumer
+
+    processed = 0
+    last_from: dict[str, float] = {}
+    kept = os.open(job["processed_path"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with PullConsumer(job["namesrv"], group=job["group"], consume_from="first") as consumer:
+        consumer.subscribe(job["topic"])
+        say(ready=True)
+        owned = 0
+        with progress(
+            lambda: {"processed": processed, "queues": owned, **{f"at {k}": v for k, v in last_from.items()}}
+        ):
+            while not orders.stop.is_set():
+                messages = consumer.poll(timeout_s=0.2, max_messages=1000)
+                owned = len(consumer.assignment())
+                if not messages:
+                    continue
+                rows = np.array([_entry(message.body) for message in messages], dtype=PROCESSED)
+                _write(kept, rows.tobytes())
+                processed += len(messages)
+                now = time.monotonic()
+                last_from.update(dict.fromkeys({message.broker_name for message in messages}, now))
+    os.close(kept)
+    say(result={"processed": processed})
+
+
+def _entry(body: bytes) -> tuple[int, bytes, int]:
+    flight = json.loads(body)
+    delay = flight["arr_delay"]
+    return flight["n"], flight["carrier"].encode(), NO_DELAY if delay is None else delay
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""``penstock load``: the load generator of :mod:`penstock.bench` on the command line."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import ConsumeFrom, compose, json_option, namesrv_option
+from .output import ProgressLine, print_fields, print_json
+
+if TYPE_CHECKING:
+    from penstock.bench.report import LoadReport
+
+BAR_WIDTH = 40
+
+
+@click.group()
+def load() -> None:
+    """Load test: rate, bytes, latency, errors by outcome; --verify checks loss, duplicates and order."""
+
+
+_common = compose(
+    click.option("--topic", default="load-test", show_default=True, metavar="T"),
+    click.option("--count", type=int, metavar="N", help="Messages in all."),
+    click.option("--seconds", type=float, metavar="S", help="End after that time. [10 without --count]"),
+    click.option("--verify", is_flag=True, help="Number the messages; check loss, duplicates and order at the end."),
+    namesrv_option,
+    json_option,
+)
+_producing = compose(
+    click.option("--size", default=1024, show_default=True, metavar="B", help="Bytes of a body."),
+    click.option("--rate", type=float, metavar="R", help="Messages per second of all producers."),
+    click.option("--producers", default=1, show_default=True, metavar="P", help="Producer processes."),
+    click.option("--batch", type=int, metavar="N", help="Messages per call with --sync [1] or --columnar [10000]."),
+    click.option("--keys", default=0, metavar="K", help="So many different keys, which also choose the queue."),
+    click.option("--queues", default=8, show_default=True, help="Per shard, when the topic has to be made."),
+    click.option("--linger-ms", type=float, help="How long produce() waits for a fuller batch."),
+    click.option("--sync", "style", flag_value="sync", help="send() and wait, one after the other."),
+    click.option("--async", "style", flag_value="async", help="send_async()."),
+    click.option("--columnar", "style", flag_value="columnar", help="produce_many()."),
+)
+_consuming = compose(
+    click.option("--consumers", default=1, show_default=True, metavar="C", help="Consumer processes in one group."),
+    click.option("--group", default="", metavar="G", help="Consumer group. [a new one]"),
+    click.option("--arrays", is_flag=True, help="poll_batch() instead of message objects."),
+)
+
+
+@load.command()
+@_common
+@_producing
+def produce(as_json: bool, **options: Any) -> int:
+    """Send messages; the default is produce(), the buffered fast path."""
+    return _run("produce", as_json, options)
+
+
+@load.command()
+@_common
+@_consuming
+@click.option("--from", "consume_from", type=ConsumeFrom(), default="first", show_default=True)
+def consume(as_json: bool, **options: Any) -> int:
+    """Receive messages until count, time, or five seconds without any."""
+    return _run("consume", as_json, options)
+
+
+@load.command()
+@_common
+@_producing
+@_consuming
+def both(as_json: bool, **options: Any) -> int:
+    """Send and receive at the same time; ends when everything acknowledged was received."""
+    return _run("both", as_json, options)
+
+
+def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
+    from penstock.bench.load import ensure_topic, run_load
+    from penstock.bench.plan import LoadPlan
+
+    arrays = options.pop("arrays", False)
+    if options.get("style", "") is None:
+        options["style"] = "produce"
+    plan = LoadPlan(kind=kind, consume_style="arrays" if arrays else "messages", **options)
+    progress = ProgressLine(every_s=2.0)
+    try:
+        if kind != "consume":
+            ensure_topic(plan)
+        report = run_load(plan, progress.show)
+    finally:
+        progress.clear()
+    if as_json:
+        print_json(report.to_document())
+    else:
+        _show(report)
+    return 0 if report.is_clean else 1
+
+
+def _show(report: LoadReport) -> None:
+    done = "received" if report.kind == "consume" else "acknowledged"
+    fields: dict[str, Any] = {
+        "topic": f"{report.topic}, bodies of {report.size} bytes" if report.kind != "consume" else report.topic,
+        done: f"{report.count if report.kind == 'consume' else report.acknowledged:,} in {report.seconds:.2f} s",
+        "rate": f"{report.messages_per_s:,.0f} messages/s, {report.bytes_per_s / 1e6:,.1f} MB/s",
+    }
+    if report.kind != "consume":
+        fields["refused, unknown"] = f"{report.refused:,}, {report.unknown:,}"
+    if report.consumed is not None:
+        side = report.consumed
+        fields["received"] = f"{side.count:,} in {side.seconds:.2f} s, {side.messages_per_s:,.0f} messages/s"
+        fields["age when received"] = _latency(side.latency_ms)
+    if report.verified:
+        fields["lost, duplicates"] = f"{report.lost:,}, {report.duplicates:,} ({report.stored_twice:,} stored twice)"
+        fields["out of order"] = f"{report.out_of_order:,}"
+    if report.histogram_ms:
+        fields["latency"] = _latency(report.latency_ms)
+    print_fields(fields)
+    most = max((count for _, count in report.histogram_ms), default=0)
+    for limit, count in report.histogram_ms:
+        print(f"  <= {limit:>10,.3f} ms {count:>10,} {'#' * round(BAR_WIDTH * count / most)}")
+    for text, count in report.errors.items():
+        print(f"{count:,} × {text}", file=sys.stderr)
+
+
+def _latency(found: dict[str, float | None]) -> str:
+    names = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
+    return ", ".join(f"{names[name]} {value:.2f} ms" for name, value in found.items() if value is not None) or "-"

@@ -1,0 +1,323 @@
+"""Administration: topics, consumer groups and their offsets, the cluster's state, single messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from penstock.proto import names
+from penstock.proto.errors import GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
+from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicConfig
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
+
+from .admin_calls import AdminCalls
+from .admin_results import (
+    ClusterInfo,
+    GroupInfo,
+    GroupLag,
+    GroupMember,
+    QueuePosition,
+    TopicInfo,
+    TopicShard,
+    TopicStats,
+)
+from .cluster_view import cluster_info
+from .connections import Connections
+from .group_offsets import GroupOffsets
+from .message import MessageView
+from .message_lookup import MessageLookup
+from .topics import covers
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 5.0
+
+
+class Admin:
+    """Looks at a cluster and changes it. May be shared between threads; every method has ``timeout_s``.
+
+    Changes go to the masters; reading falls back to a slave where a master is gone.
+    """
+
+    def __init__(self, nameservers: str | Sequence[str]) -> None:
+        self._connections = Connections(nameservers)
+        self._calls = AdminCalls(self._connections)
+        self._offsets = GroupOffsets(self._calls)
+        self._lookup = MessageLookup(self._calls)
+
+    # Topics.
+
+    def create_topic(
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int = names.PERM_READ_WRITE,
+        attributes: Mapping[str, str] | None = None,
+        brokers: Sequence[str] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> TopicInfo:
+        """Create ``topic`` with ``queues`` queues at each broker group (or those of ``brokers``); routes show it.
+
+        Creating it again with the same shape changes nothing.
+
+        Raises:
+            TopicExists: with another shape; use :meth:`update_topic`. InvalidName, InvalidArgument.
+        """
+        names.check_topic(topic)
+        config = TopicConfig(
+            topic=topic,
+            read_queues=_queues(queues if read_queues is None else read_queues),
+            write_queues=_queues(queues if write_queues is None else write_queues),
+            perm=perm,
+            attributes=attributes or {},
+        )
+        return self._put_topic(CreateTopicRequest(config=config), brokers, timeout_s)
+
+    def update_topic(
+        self,
+        topic: str,
+        queues: int | None = None,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        attributes: Mapping[str, str] | None = None,
+        brokers: Sequence[str] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> TopicInfo:
+        """Change an existing topic; what is not given stays. Removing queues: write queues first, then read queues.
+
+        Raises:
+            TopicNotFound: no such topic. InvalidArgument: queues that still hold unread messages would vanish.
+        """
+        known = self.topic(topic, timeout_s=timeout_s)
+        config = TopicConfig(
+            topic=topic,
+            read_queues=_queues(read_queues if read_queues is not None else queues, 0),
+            write_queues=_queues(write_queues if write_queues is not None else queues, 0),
+            perm=perm or 0,
+            attributes=attributes or {},
+        )
+        holders = brokers if brokers is not None else [shard.broker_name for shard in known.shards]
+        return self._put_topic(CreateTopicRequest(config=config, update=True), holders, timeout_s)
+
+    def delete_topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Delete ``topic`` with its messages and committed offsets, at every broker group.
+
+        Raises:
+            TopicNotFound: no master has it.
+        """
+        names.check_topic(topic)
+        missing: list[PenstockError] = []
+        targets = self._calls.masters(timeout_s)
+        for name in targets:
+            try:
+                self._calls.at_master(name, "DeleteTopic", TopicName(topic=topic), timeout_s)
+            except TopicNotFound as error:
+                missing.append(error)
+        if len(missing) == len(targets):
+            raise missing[0] if missing else TopicNotFound(f"topic {topic!r} does not exist")
+        self._calls.wait_route(topic, lambda route: not route.exists, timeout_s)
+        log.info("topic deleted topic=%s", topic)
+
+    def list_topics(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
+        """The names of all topics with a living broker, without internal ones; sorted."""
+        found = self._connections.query_nameserver("ListTopics", Empty(), timeout_s)
+        return sorted(topic for topic in found.topics if not names.is_system_topic(topic))
+
+    def topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicInfo:
+        """Where ``topic`` lies. Raises TopicNotFound."""
+        return _topic_info(self._calls.route(names.check_topic(topic), timeout_s))
+
+    def topic_stats(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicStats:
+        """Offsets and message counts of every queue of ``topic``. Raises TopicNotFound."""
+        return self._offsets.topic_stats(names.check_topic(topic), timeout_s)
+
+    # Groups.
+
+    def create_group(
+        self,
+        group: str,
+        *,
+        consume_enable: bool = True,
+        retry_max_times: int = 16,
+        attributes: Mapping[str, str] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> GroupInfo:
+        """Create or change a consumer group at every broker group. Consumers also create theirs by joining."""
+        config = GroupConfig(
+            group=names.check_group(group),
+            consume_enable=consume_enable,
+            retry_max_times=retry_max_times,
+            attributes=attributes or {},
+        )
+        for name in self._calls.masters(timeout_s):
+            self._calls.at_master(name, "CreateGroup", config, timeout_s)
+        return GroupInfo(group, consume_enable, retry_max_times, dict(attributes or {}))
+
+    def delete_group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Delete a group without members, and its offsets. Raises GroupNotFound, InvalidArgument (members)."""
+        self._at_holders(names.check_group(group), "DeleteGroup", timeout_s)
+
+    def list_groups(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
+        """The names of all groups, sorted."""
+        answers, _ = self._calls.everywhere("ListGroups", Empty(), timeout_s)
+        return sorted({group.group for answer in answers.values() for group in answer.groups})
+
+    def group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupInfo:
+        """Settings and living members of a group. Raises GroupNotFound."""
+        answers, _ = self._calls.everywhere(
+            "DescribeGroup", GroupName(group=names.check_group(group)), timeout_s, skip=GroupNotFound
+        )
+        if not answers:
+            raise GroupNotFound(f"group {group!r} does not exist at any broker")
+        return _group_info(group, answers)
+
+    def group_lag(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupLag:
+        """How far ``group`` is behind, queue by queue. Raises GroupNotFound."""
+        return self._offsets.group_lag(names.check_group(group), timeout_s)
+
+    # Offsets.
+
+    def reset_offset(
+        self,
+        group: str,
+        topic: str,
+        to: Literal["first", "last"] | None = None,
+        *,
+        timestamp_ms: int | None = None,
+        offset: int | None = None,
+        queues: Sequence[tuple[str, int]] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> list[QueuePosition]:
+        """Move ``group`` in every queue of ``topic``, or in ``queues`` (broker name, queue id); members follow at once.
+
+        Exactly one of ``to``, ``timestamp_ms`` (the first message stored at or after it) and ``offset``.
+
+        Raises:
+            OffsetOutOfRange: ``offset`` lies outside a queue's range; nothing was changed. TopicNotFound.
+        """
+        names.check_group(group)
+        names.check_topic(topic)
+        if sum(choice is not None for choice in (to, timestamp_ms, offset)) != 1:
+            raise InvalidArgument("give exactly one of to, timestamp_ms and offset")
+        if to not in (None, "first", "last"):
+            raise InvalidArgument(f"to={to!r}: must be 'first' or 'last'")
+        return self._offsets.reset(group, topic, to, timestamp_ms, offset, queues, timeout_s)
+
+    def clone_offsets(
+        self, source: str, target: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> list[QueuePosition]:
+        """Give ``target`` the committed offsets of ``source`` (of one topic, or all). Raises GroupNotFound."""
+        return self._offsets.clone(names.check_group(source), names.check_group(target), topic, timeout_s)
+
+    # The cluster and single messages.
+
+    def cluster(self, *, timeout_s: float = CALL_TIMEOUT_S) -> ClusterInfo:
+        """Every nameserver and every registered broker, with what each says of itself."""
+        return cluster_info(self._connections, timeout_s)
+
+    def message_by_id(
+        self, message_id: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> MessageView:
+        """The message with that offset message id, or, given its topic, that UNIQ_KEY. Raises MessageNotFound."""
+        return self._lookup.by_id(message_id, topic, timeout_s)
+
+    def message_at(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        broker_name: str | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> MessageView:
+        """The message at a queue's offset; without ``broker_name`` the topic must lie on one broker group.
+
+        Raises:
+            MessageNotFound: nothing (any more, or yet) at that offset. TopicNotFound, InvalidArgument.
+        """
+        return self._lookup.at(names.check_topic(topic), queue_id, offset, broker_name, timeout_s)
+
+    def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = 0,
+        max_count: int = 32,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> list[MessageView]:
+        """Messages with ``key`` stored between two times (0: open), oldest first, at most ``max_count``."""
+        return self._lookup.by_key(names.check_topic(topic), key, begin_ms, end_ms, max_count, timeout_s)
+
+    def close(self) -> None:
+        """Close all connections. May be called again."""
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _put_topic(self, request: CreateTopicRequest, brokers: Sequence[str] | None, timeout_s: float) -> TopicInfo:
+        targets = self._calls.masters(timeout_s) if brokers is None else list(brokers)
+        for name in targets:
+            self._calls.at_master(name, "CreateTopic", request, timeout_s)
+        wanted = request.config
+
+        def shows_it(route: TopicRoute) -> bool:
+            counts = {queues.broker_name: queues.read_queues for queues in route.queues}
+            return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
+
+        return _topic_info(self._calls.wait_route(wanted.topic, shows_it, timeout_s))
+
+    def _at_holders(self, group: str, method: str, timeout_s: float) -> None:
+        missing = 0
+        targets = self._calls.masters(timeout_s)
+        for name in targets:
+            try:
+                self._calls.at_master(name, method, GroupName(group=group), timeout_s)
+            except GroupNotFound:
+                missing += 1
+        if missing == len(targets):
+            raise GroupNotFound(f"group {group!r} does not exist at any broker")
+
+
+def _queues(count: int | None, lowest: int = 1) -> int:
+    if count is None:
+        return 0
+    if not isinstance(count, int) or not max(lowest, 1) <= count <= 65_536:
+        raise InvalidArgument(f"queues {count!r}: must be 1..65536")
+    return count
+
+
+def _topic_info(route: TopicRoute) -> TopicInfo:
+    shards = [
+        TopicShard(queues.broker_name, queues.read_queues, queues.write_queues, queues.perm) for queues in route.queues
+    ]
+    return TopicInfo(route.topic, shards, dict(route.attributes))
+
+
+def _group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo:
+    subscriptions: dict[str, dict[str, str]] = {}
+    claimed: dict[str, list[tuple[str, str, int]]] = {}
+    for broker_name, answer in answers.items():
+        for member in answer.members:
+            subscriptions.setdefault(member.client_id, {}).update(member.subscriptions)
+            mine = claimed.setdefault(member.client_id, [])
+            for queues in member.claimed:
+                mine += [(queues.topic, broker_name, queue_id) for queue_id in queues.queue_ids]
+    config = next(iter(answers.values())).config
+    members = [GroupMember(name, subscriptions[name], sorted(claimed[name])) for name in sorted(subscriptions)]
+    return GroupInfo(group, config.consume_enable, config.retry_max_times, dict(config.attributes), members)

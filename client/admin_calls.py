@@ -1,0 +1,126 @@
+"""Calls of an administrator: at the master of a broker group, or at whoever of each group answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import tenacity
+
+from penstock.proto.errors import BrokerUnavailable, PenstockError, Retryable, RouteNotFound, TopicNotFound
+from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.nameserver_pb2 import ClusterView, RouteQuery, ShardView, TopicRoute
+
+from .connections import Connections, rpc_error
+from .routes import master_of
+
+log = logging.getLogger(__name__)
+
+TRY_TIMEOUT_S_MIN = 0.2
+ROUTE_POLL_S = 0.02
+
+
+class AdminCalls:
+    """Finds brokers and retries what was not done. Thread-safe."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+
+    def shards(self, timeout_s: float) -> dict[str, ShardView]:
+        """Every registered broker group by name."""
+        view: ClusterView = self.connections.query_nameserver("QueryCluster", Empty(), timeout_s)
+        return {shard.broker_name: shard for shard in view.shards}
+
+    def masters(self, timeout_s: float) -> list[str]:
+        """The names of broker groups with a living master.
+
+        Raises:
+            RouteNotFound: there is none.
+        """
+        found = sorted(name for name, shard in self.shards(timeout_s).items() if master_of(shard))
+        if not found:
+            raise RouteNotFound("the nameservers know no living master: is a broker running?")
+        return found
+
+    def at_master(self, broker_name: str, method: str, request: Any, timeout_s: float) -> Any:
+        """The master's answer; refusals for the moment, and a master that is gone, are retried until ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+
+        def call() -> Any:
+            left_s = max(deadline - time.monotonic(), TRY_TIMEOUT_S_MIN)
+            shard = self.shards(left_s).get(broker_name)
+            member = master_of(shard) if shard else None
+            if member is None:
+                raise BrokerUnavailable(f"broker group {broker_name} has no living master")
+            return self.connections.call(member.address, method, request, left_s)
+
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(timeout_s),
+            wait=tenacity.wait_exponential_jitter(initial=0.05, max=0.5, jitter=0.05),
+            retry=tenacity.retry_if_exception_type(Retryable),
+            reraise=True,
+        )
+        return retrying(call)
+
+    def everywhere(
+        self, method: str, request: Any, timeout_s: float, *, skip: type[PenstockError] | None = None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """One answer per broker group (its master's, else a slave's), and the groups that did not answer.
+
+        Groups that answer with the error ``skip`` are left out of both.
+        """
+        return self.at_each(self.shards(timeout_s), lambda _: (method, request), timeout_s, skip=skip)
+
+    def at_each(
+        self,
+        shards: dict[str, ShardView],
+        request_for: Callable[[str], tuple[str, Any]],
+        timeout_s: float,
+        *,
+        skip: type[PenstockError] | None = None,
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The same for given groups, asked at the same time, each its own ``(method, request)``."""
+        calls = {}
+        for name, shard in shards.items():
+            method, request = request_for(name)
+            member = master_of(shard) or next(iter(shard.members), None)
+            if member is not None:
+                stub = self.connections.broker(member.address)
+                calls[name] = (member.address, getattr(stub, method).future(request, timeout=timeout_s))
+        answers, silent = {}, [name for name in shards if name not in calls]
+        for name, (address, call) in calls.items():
+            try:
+                answers[name] = call.result()
+            except grpc.RpcError as broken:
+                error = rpc_error(broken, address)
+                if skip is not None and isinstance(error, skip):
+                    continue
+                if not error.retryable:
+                    raise error from broken
+                log.info("broker did not answer broker=%s error=%s", name, error.message)
+                silent.append(name)
+        return answers, sorted(silent)
+
+    def route(self, topic: str, timeout_s: float) -> TopicRoute:
+        """The route of an existing topic. Raises TopicNotFound."""
+        route = self._query_route(topic, timeout_s)
+        if not route.exists:
+            raise TopicNotFound(f"topic {topic!r} does not exist at any living broker")
+        return route
+
+    def wait_route(self, topic: str, condition: Callable[[TopicRoute], bool], timeout_s: float) -> TopicRoute:
+        """The route once ``condition`` holds for it, or as it is after ``timeout_s``: routes follow brokers shortly."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            route = self._query_route(topic, timeout_s)
+            if condition(route) or time.monotonic() >= deadline:
+                return route
+            time.sleep(ROUTE_POLL_S)
+
+    def _query_route(self, topic: str, timeout_s: float) -> TopicRoute:
+        update = self.connections.query_nameserver("QueryRoute", RouteQuery(topics=[topic]), timeout_s)
+        route: TopicRoute = update.routes[0]
+        return route

@@ -1,0 +1,160 @@
+"""What :class:`~penstock.client.Admin` answers with. Field names are those of the command line's JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShard:
+    """A topic's queues at one broker group."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """Where a topic lies."""
+
+    topic: str
+    shards: list[TopicShard]
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def queues(self) -> int:
+        """Readable queues over all broker groups."""
+        return sum(shard.read_queues for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One queue's range of readable offsets."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    messages: int
+    last_store_timestamp_ms: int  # 0: empty
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """What a topic holds. ``unreachable`` names broker groups that did not answer; their queues are missing."""
+
+    topic: str
+    messages: int
+    queues: list[QueueStats]
+    unreachable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A living member of a consumer group."""
+
+    client_id: str
+    subscriptions: dict[str, str]
+    queues: list[tuple[str, str, int]]  # topic, broker name, queue id: what it has claimed
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group's settings and members."""
+
+    group: str
+    consume_enable: bool
+    retry_max_times: int
+    attributes: dict[str, str] = field(default_factory=dict)
+    members: list[GroupMember] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is in one queue. ``committed_offset`` -1: nothing was committed yet."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    committed_offset: int
+    min_offset: int
+    max_offset: int
+    lag: int
+    client_id: str | None = None  # who has claimed it
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind: messages stored and not yet committed."""
+
+    group: str
+    lag: int
+    queues: list[QueueLag]
+    unreachable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """A queue and an offset in it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class NameserverInfo:
+    """A nameserver of the list."""
+
+    address: str
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """A slave as its master sees it."""
+
+    broker_id: int
+    written_offset: int
+    flushed_offset: int
+    lag_bytes: int
+    in_sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A broker that is registered at a nameserver. ``alive``: it answered; else only what is registered is known."""
+
+    name: str  # broker name and id: broker-a-0
+    cluster: str
+    broker_name: str
+    broker_id: int
+    role: str  # MASTER | SLAVE
+    epoch: int
+    address: str
+    alive: bool
+    pid: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    flushed_offset: int = 0
+    confirm_offset: int = 0
+    dispatched_offset: int = 0
+    lag_bytes: int = 0
+    store_path: str = ""
+    flush_mode: str = ""
+    broker_role: str = ""
+    started_timestamp_ms: int = 0
+    version: str = ""
+    replicas: list[ReplicaInfo] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """Everything that is registered."""
+
+    nameservers: list[NameserverInfo]
+    brokers: list[BrokerInfo]

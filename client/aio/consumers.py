@@ -1,0 +1,305 @@
+"""Consumers for asyncio: the same consumers, seen from an event loop.
+
+Fetching, membership and commits run in the threads of :mod:`penstock.client`; the loop only waits for them. What may
+ask a broker is a coroutine, what only changes a number is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from ..consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
+from ..dispatcher import Listener
+from ..message import MessageQueue, MessageView
+from ..message_batch import MessageBatch
+from ..pull_consumer import CALL_TIMEOUT_S, POLL_TIMEOUT_S, PullConsumer
+from ..push_consumer import PushConsumer
+from ..rebalance import Strategy
+from ..subscription import ALL, Expression
+
+T = TypeVar("T")
+
+WAIT_STEP_S = 0.5
+
+
+class AsyncPullConsumer:
+    """:class:`~penstock.client.PullConsumer` for one event loop.
+
+    A cancelled poll has returned nothing: its messages come with the next one.
+    """
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        group: str,
+        client_id: str | None = None,
+        consume_from: str | int = CONSUME_FROM_LAST,
+        strategy: str | Strategy = "AVG",
+        auto_commit: bool = True,
+        config: ConsumerConfig | None = None,
+    ) -> None:
+        """Arguments and errors as of :class:`~penstock.client.PullConsumer`."""
+        self._sync = PullConsumer(
+            nameservers,
+            group=group,
+            client_id=client_id,
+            consume_from=consume_from,
+            strategy=strategy,
+            auto_commit=auto_commit,
+            config=config,
+        )
+        self._ready = asyncio.Event()
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._sync.group
+
+    @property
+    def client_id(self) -> str:
+        """The name under which this consumer is a member."""
+        return self._sync.client_id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._sync.__exit__, kind, error, trace)
+
+    async def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """Share the queues of ``topic`` with the group's other members; also while consuming."""
+        self._listen()
+        await asyncio.to_thread(self._sync.subscribe, topic, expression)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``."""
+        await asyncio.to_thread(self._sync.unsubscribe, topic)
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: Expression = ALL) -> None:
+        """Consume exactly these queues, whoever else does."""
+        self._listen()
+        await asyncio.to_thread(self._sync.assign, list(queues), expression)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Every queue of ``topic``."""
+        return await asyncio.to_thread(self._sync.queues, topic)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this consumer's now, sorted."""
+        return self._sync.assignment()
+
+    async def poll(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int = 500) -> list[MessageView]:
+        """The next messages, at most so many, as soon as there is one; none when ``timeout_s`` runs out or on close."""
+        found = await self._when_ready(lambda: self._sync.poll(0, max_messages), timeout_s)
+        return found if found is not None else []
+
+    async def poll_batch(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int | None = None) -> MessageBatch:
+        """The next messages of one queue as columns; an empty batch when ``timeout_s`` runs out or on close."""
+        found = await self._when_ready(lambda: self._sync.poll_batch(0, max_messages), timeout_s)
+        return found if found is not None else MessageBatch.empty()
+
+    async def __aiter__(self) -> AsyncIterator[MessageView]:
+        """Every message until the consumer is closed. Those of one poll count as processed when the next one begins."""
+        while not self._sync.is_closed:
+            for message in await self.poll():
+                yield message
+
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int] | None = None, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
+        """Commit everything that polls have returned, or these offsets, and wait for it."""
+        await asyncio.to_thread(self._sync.commit, offsets, timeout_s)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset, asked of the broker; ``None`` if there is none."""
+        return await asyncio.to_thread(self._sync.committed, queue)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset that the next poll goes on from; ``None`` until the queue has begun."""
+        return self._sync.position(queue)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on from ``offset``; outside of the queue means its nearer end."""
+        self._sync.seek(queue, offset)
+
+    async def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on from the first message of these queues, or of all."""
+        await asyncio.to_thread(self._sync.seek_to_begin, queues)
+
+    async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Skip everything that is in these queues now, or in all."""
+        await asyncio.to_thread(self._sync.seek_to_end, queues)
+
+    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset whose message was stored at that time or later; the queue's end when there is none."""
+        return await asyncio.to_thread(self._sync.offset_for_time, queue, timestamp_ms)
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Return no messages of these queues, or of any, until :meth:`resume`."""
+        self._sync.pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Return messages of these queues again, or of all."""
+        self._sync.resume(queues)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Commit what was returned (with ``auto_commit``), release the queues, disconnect."""
+        await asyncio.to_thread(self._sync.close, timeout_s)
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def on_ready() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed before the consumer was
+                loop.call_soon_threadsafe(self._ready.set)
+
+        self._sync.on_ready(on_ready)
+
+    async def _when_ready(self, poll: Callable[[], T], timeout_s: float) -> T | None:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self._ready.clear()
+            found = poll()
+            left_s = deadline_s - time.monotonic()
+            if found or left_s <= 0:
+                return found
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), left_s)
+            if self._sync.is_closed:
+                return None
+
+
+class AsyncPushConsumer:
+    """:class:`~penstock.client.PushConsumer` for one event loop.
+
+    The listener may be a coroutine function; then it runs in the loop, ``consume_threads`` of them at a time. A plain
+    function is called in the consumer's own threads.
+    """
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        group: str,
+        listener: Listener,
+        consume_threads: int = 16,
+        consume_batch_max: int = 1,
+        orderly: bool = False,
+        model: Literal["clustering", "broadcasting"] = "clustering",
+        client_id: str | None = None,
+        consume_from: str | int = CONSUME_FROM_LAST,
+        strategy: str | Strategy = "AVG",
+        config: ConsumerConfig | None = None,
+    ) -> None:
+        """Arguments and errors as of :class:`~penstock.client.PushConsumer`."""
+        require(callable(listener), "listener must be callable", listener)
+        self._listener = listener
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sync = PushConsumer(
+            nameservers,
+            group=group,
+            listener=self._call if inspect.iscoroutinefunction(listener) else listener,
+            consume_threads=consume_threads,
+            consume_batch_max=consume_batch_max,
+            orderly=orderly,
+            model=model,
+            client_id=client_id,
+            consume_from=consume_from,
+            strategy=strategy,
+            config=config,
+        )
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._sync.group
+
+    @property
+    def client_id(self) -> str:
+        """The name under which this consumer is a member."""
+        return self._sync.client_id
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """Consume ``topic``; before the start. Afterwards use :meth:`subscribe_more`, which may wait for a route."""
+        self._sync.subscribe(topic, expression)
+
+    async def subscribe_more(self, topic: str, expression: Expression = ALL) -> None:
+        """Consume another topic while running."""
+        await asyncio.to_thread(self._sync.subscribe, topic, expression)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``; running listeners finish."""
+        await asyncio.to_thread(self._sync.unsubscribe, topic)
+
+    async def start(self) -> None:
+        """Join the group and begin. Called by ``async with``."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._sync.start)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this consumer has now, sorted."""
+        return self._sync.assignment()
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Until SIGINT, SIGTERM or :meth:`close`; false when ``timeout_s`` ran out before.
+
+        Raises:
+            Refused: a broker refused the group or a filter, by its own error: nothing more will arrive.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        ended = asyncio.Event()
+        with _ending_signals(ended.set):
+            while not ended.is_set():
+                # In slices, so that a failure and a close by somebody else are noticed.
+                left_s = WAIT_STEP_S if deadline_s is None else min(WAIT_STEP_S, deadline_s - time.monotonic())
+                if self._sync.has_ended():
+                    return True
+                if left_s <= 0:
+                    return False
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), left_s)
+        return True
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Let running listeners finish, commit, release the queues, disconnect."""
+        await asyncio.to_thread(self._sync.close, timeout_s)
+
+    def _call(self, item: Any) -> Any:
+        assert self._loop is not None, "workers begin after start"
+        return asyncio.run_coroutine_threadsafe(self._listener(item), self._loop).result()
+
+
+@contextlib.contextmanager
+def _ending_signals(end: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call ``end`` inside, where the loop may handle signals (the main thread's)."""
+    loop = asyncio.get_running_loop()
+    added = []
+    for each in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(RuntimeError, ValueError):
+            loop.add_signal_handler(each, functools.partial(end))
+            added.append(each)
+    try:
+        yield
+    finally:
+        for each in added:
+            loop.remove_signal_handler(each)

@@ -1,0 +1,356 @@
+"""The order of one topic's messages on their way: who goes next, with whom, and what an answer means for them.
+
+A *lane* is one ordered stream of batches of this producer to one topic at one broker group. It has one batch under
+way, and a queue always belongs to the same lane (queue id modulo :data:`LANES`). So the order within a queue holds
+through every retry, and the broker knows a repeated batch by its lane and sequence number.
+
+Messages without a sharding key are sticky: a whole batch goes to one queue, the next one to the next queue. Messages
+with one are spread over the lanes of their queues, where neighbours are joined to batches again.
+
+What happens to a batch that brought no receipt:
+
+* Not stored (refused for now, or it never reached the broker): its messages are free. They go to another broker group
+  at once, or to the same one after a pause.
+* Unknown (the call broke, or nothing came in time): the same bytes again, to whoever is master of the *same* group,
+  until its word or the deadline. So it is stored once.
+* Refused: not tried again; where one message of several may be the reason, fewer are tried together.
+
+Decisions only: no threads, no network, time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CorruptBatch,
+    FlushTimeout,
+    MessageTooLarge,
+    OutcomeUnknown,
+    PenstockError,
+    ReplicaTimeout,
+)
+
+from .config import ProducerConfig
+from .parts import Batch, Kind, Lane, Part
+from .retry import Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
+from .selection import BrokerHealth, WriteQueues
+
+LANES = 8
+MASTER_GONE_S = 1.0
+RECHECK_S = 0.25
+NEVER = float("inf")
+
+
+class Failure(NamedTuple):
+    """Messages that are given up, and why."""
+
+    parts: list[Part]
+    error: PenstockError
+
+
+class Lanes:
+    """The queue of waiting parts and the lanes of one topic. Not thread-safe: its owner holds a lock."""
+
+    def __init__(
+        self, topic: str, config: ProducerConfig, health: BrokerHealth, queues: WriteQueues, turn: int = 0
+    ) -> None:
+        self.topic = topic
+        self.queues = queues
+        self.waiting: deque[Part] = deque()  # no queue chosen yet
+        self.lanes: dict[tuple[str, int], Lane] = {}
+        self._config = config
+        self._health = health
+        self._turn = turn
+        self._in_flight: dict[str, int] = {}
+        self._gone_since: dict[str, float] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits or is under way."""
+        return not self.waiting and all(lane.is_free for lane in self.lanes.values())
+
+    def join(self, part: Part) -> Part | None:
+        """Add one waiting message; the part that it joined, or ``None`` if it became the newest one itself."""
+        last = self.waiting[-1] if self.waiting else None
+        if last is None or not last.may_take(part, self._config.batch_bytes_max, self._config.batch_count_max):
+            self.waiting.append(part)
+            return None
+        last.absorb(part)
+        return last
+
+    def adopt(self, queues: WriteQueues, now: float) -> None:
+        """The route changed: what waited for it goes on, and what was meant for a lost group finds another."""
+        self.queues = queues
+        for name, _ in queues.shards:
+            self._gone_since.pop(name, None)
+        for lane in self.lanes.values():
+            lane.retry_at = 0.0
+            if lane.batch is not None and lane.batch.retry_at is not None:
+                lane.batch.retry_at = now
+            if lane.broker_name not in queues:
+                self._gone_since.setdefault(lane.broker_name, now)
+                self._requeue(lane.pending, now)
+                lane.pending.clear()
+        for part in self.waiting:
+            part.not_before = 0.0
+
+    def expire(self, now: float) -> list[Failure]:
+        """Give up what was not sent before its deadline, and unknown batches past theirs."""
+        failures = []
+        for line in (self.waiting, *(lane.pending for lane in self.lanes.values())):
+            late = [part for part in line if part.deadline <= now]
+            if late:
+                kept = [part for part in line if part.deadline > now]
+                line.clear()
+                line.extend(kept)
+                failures += [Failure([part], self._unsent(part)) for part in late]
+        for lane in self.lanes.values():
+            batch = lane.batch
+            if batch is not None and batch.retry_at is not None and batch.deadline <= now:
+                failures.append(self._give_up(batch))
+        return failures
+
+    def start(self, now: float, per_broker: int, has_master: Callable[[str], bool]) -> list[Batch]:
+        """Every batch that may be sent now, retries first."""
+        batches: list[Batch] = []
+        for lane in self.lanes.values():
+            batch = lane.batch
+            if batch is not None and batch.retry_at is not None and batch.retry_at <= now:
+                if has_master(lane.broker_name):
+                    batch.retry_at = None
+                    batches.append(batch)
+                elif self._may_leave(lane, now):
+                    self._leave(batch)
+                    self._requeue(batch.parts, 0.0)
+                else:
+                    batch.retry_at = now + RECHECK_S
+            if lane.batch is None and lane.pending and lane.retry_at <= now:
+                batches.append(self._keyed_batch(lane))
+        return batches + self.start_waiting(now, per_broker)
+
+    def start_waiting(self, now: float, per_broker: int) -> list[Batch]:
+        """Batches of waiting parts, on lanes that are free; at most ``per_broker`` under way at each group."""
+        batches: list[Batch] = []
+        while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
+            if self.waiting[0].hashes is not None:
+                batches += self._spread(self.waiting.popleft(), now)
+                continue
+            chosen = self._next_queue(now, per_broker)
+            if chosen is None:
+                break
+            parts = self._joined(self.waiting)
+            queue_ids = np.full(sum(part.count for part in parts), chosen[1], dtype=np.int32)
+            batches.append(self._new_batch(self._lane(*chosen), parts, queue_ids))
+        return batches
+
+    def next_due(self, now: float) -> float:
+        """When to call :meth:`start` or :meth:`expire` again, if nothing else happens before."""
+        due = [part.deadline for part in self.waiting]
+        if self.waiting and self.waiting[0].not_before > now:
+            due.append(self.waiting[0].not_before)
+        for lane in self.lanes.values():
+            if lane.batch is not None and lane.batch.retry_at is not None:
+                due.append(min(lane.batch.retry_at, lane.batch.deadline))
+            if lane.pending:
+                due += [part.deadline for part in lane.pending]
+                if lane.batch is None:
+                    due.append(lane.retry_at)
+        return min(due, default=NEVER)
+
+    def acknowledged(self, batch: Batch) -> None:
+        """``batch`` has its receipt: its lane is free for the next one."""
+        self._leave(batch)
+
+    def failed(self, batch: Batch, error: PenstockError) -> Failure:
+        """``batch`` cannot be sent at all."""
+        self._leave(batch)
+        return Failure(batch.parts, error)
+
+    def on_error(self, batch: Batch, error: PenstockError, now: float) -> list[Failure]:
+        """A try of ``batch`` ended with ``error``; what is given up because of it."""
+        outcome = outcome_of(error)
+        batch.attempts += 1
+        if outcome is not Outcome.REFUSED and not isinstance(error, (FlushTimeout, ReplicaTimeout)):
+            self._health.on_failure(batch.lane.broker_name, now * 1000)
+        if outcome is Outcome.REFUSED:
+            return self._on_refused(batch, error)
+        if outcome is Outcome.NOT_STORED and batch.unknown is None:
+            return self._on_not_stored(batch, error, now)
+        # Not stored *this* time says nothing about an earlier try: it stays unknown.
+        if outcome is Outcome.UNKNOWN:
+            batch.unknown = error
+        if batch.deadline <= now or batch.parts[0].kind is Kind.ONEWAY:
+            return [self._give_up(batch)]
+        batch.retry_at = now + back_off_s(batch.attempts)
+        return []
+
+    def clear(self, error: PenstockError) -> list[Failure]:
+        """Give up everything; a batch that was sent counts as unknown."""
+        failures = [Failure(list(self.waiting), error)]
+        self.waiting.clear()
+        for lane in self.lanes.values():
+            failures.append(Failure(list(lane.pending), error))
+            lane.pending.clear()
+            batch = lane.batch
+            if batch is not None:
+                self._leave(batch)
+                unknown = OutcomeUnknown(f"topic {self.topic}: no answer yet: {error.message}")
+                failures.append(Failure(batch.parts, unknown if batch.message else error))
+        return [failure for failure in failures if failure.parts]
+
+    # Choosing.
+
+    def _next_queue(self, now: float, per_broker: int) -> tuple[str, int] | None:
+        avoided = {name for name, _ in self.queues.shards if self._health.is_avoided(name, now * 1000)}
+        if len(avoided) == len(self.queues.shards):
+            avoided = set()
+
+        def is_free(name: str, queue_id: int) -> bool:
+            if name in avoided or self._in_flight.get(name, 0) >= per_broker:
+                return False
+            lane = self.lanes.get((name, queue_id % LANES))
+            return lane is None or lane.is_free
+
+        found = self.queues.next_queue(self._turn, is_free)
+        if found is None:
+            return None
+        self._turn, name, queue_id = found
+        return name, queue_id
+
+    def _lane(self, broker_name: str, queue_id: int) -> Lane:
+        key = (broker_name, queue_id % LANES)
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(*key)
+        return lane
+
+    def _joined(self, parts: deque[Part]) -> list[Part]:
+        """Take the first part, and as many like it behind it as one batch may hold."""
+        first = parts.popleft()
+        taken, cost, count = [first], first.cost, first.count
+        while parts and first.is_like(parts[0]):
+            cost, count = cost + parts[0].cost, count + parts[0].count
+            if cost > self._config.batch_bytes_max or count > self._config.batch_count_max:
+                break
+            taken.append(parts.popleft())
+        return taken
+
+    def _keyed_batch(self, lane: Lane) -> Batch:
+        parts = self._joined(lane.pending)
+        return self._new_batch(lane, parts, np.concatenate([part.queue_ids for part in parts]))
+
+    def _new_batch(self, lane: Lane, parts: list[Part], queue_ids: npt.NDArray[np.int32]) -> Batch:
+        assert lane.batch is None
+        lane.sequence += 1
+        batch = lane.batch = Batch(lane, parts, lane.sequence, queue_ids)
+        self._in_flight[lane.broker_name] = self._in_flight.get(lane.broker_name, 0) + 1
+        return batch
+
+    def _spread(self, part: Part, now: float) -> list[Batch]:
+        """Give each message its queue by hash and each lane its messages; batches of the lanes that were free."""
+        assert part.hashes is not None
+        if part.count == 1:
+            name, queue_id = self.queues.queue(self.queues.index_of_hash(int(part.hashes[0])))
+            part.queue_ids = np.array([queue_id], dtype=np.int32)
+            return self._line_up(part, self._lane(name, queue_id), now)
+        shards, queue_ids = self.queues.split_by_hash(part.hashes)
+        if part.keyed is not None:  # those without a key share one queue, as a batch of such would
+            name, queue_id = self._next_queue(now, LANES) or self.queues.queue(self._turn % self.queues.total)
+            shard = [known for known, _ in self.queues.shards].index(name)
+            shards = np.where(part.keyed, shards, shard)
+            queue_ids = np.where(part.keyed, queue_ids, queue_id).astype(np.int32)
+        part.queue_ids = queue_ids
+        groups = shards * LANES + queue_ids % LANES
+        order = np.argsort(groups, kind="stable")
+        runs = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+        pieces = [part] if len(runs) == 1 else part.split(runs)
+        batches = []
+        for piece, run in zip(pieces, runs, strict=True):
+            name = self.queues.shards[int(shards[run[0]])][0]
+            batches += self._line_up(piece, self._lane(name, int(queue_ids[run[0]])), now)
+        return batches
+
+    def _line_up(self, part: Part, lane: Lane, now: float) -> list[Batch]:
+        lane.pending.append(part)
+        return [self._keyed_batch(lane)] if lane.batch is None and lane.retry_at <= now else []
+
+    # After a try.
+
+    def _leave(self, batch: Batch) -> None:
+        assert batch.lane.batch is batch
+        batch.lane.batch = None
+        self._in_flight[batch.lane.broker_name] -= 1
+
+    def _may_leave(self, lane: Lane, now: float) -> bool:
+        since = self._gone_since.setdefault(lane.broker_name, now)
+        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0
+        return may and now - since >= MASTER_GONE_S
+
+    def _on_refused(self, batch: Batch, error: PenstockError) -> list[Failure]:
+        self._leave(batch)
+        if batch.unknown is not None:
+            return [Failure(batch.parts, reworded(batch.unknown, f"a later try was refused: {error.message}"))]
+        if batch.count == 1 or not isinstance(error, (MessageTooLarge, CorruptBatch)):
+            return [Failure(batch.parts, error)]
+        parts = batch.parts if len(batch.parts) > 1 else batch.parts[0].halves()
+        for part in parts:
+            part.is_alone = True
+        self._again(batch.lane, parts, 0.0)
+        return []
+
+    def _on_not_stored(self, batch: Batch, error: PenstockError, now: float) -> list[Failure]:
+        self._leave(batch)
+        failures, again = [], []
+        for part in batch.parts:
+            part.attempts += 1
+            part.refusals += counts_as_refusal(error)
+            part.error = error
+            is_enough = part.kind is Kind.SEND and part.refusals > self._config.send_retries
+            if is_enough or part.deadline <= now or part.kind is Kind.ONEWAY:
+                failures.append(Failure([part], error))
+            else:
+                again.append(part)
+        is_keyed = batch.parts[0].hashes is not None
+        has_other = any(
+            name != batch.lane.broker_name and not self._health.is_avoided(name, now * 1000)
+            for name, _ in self.queues.shards
+        )
+        pause = back_off_s(max((part.attempts for part in again), default=1))
+        self._again(batch.lane, again, 0.0 if has_other and not is_keyed else now + pause)
+        return failures
+
+    def _again(self, lane: Lane, parts: list[Part], not_before: float) -> None:
+        """Queue parts that are known not to be stored, before everything that came after them."""
+        if not parts:
+            return
+        if parts[0].hashes is not None and lane.broker_name in self.queues:
+            lane.pending.extendleft(reversed(parts))
+            lane.retry_at = not_before
+        else:
+            self._requeue([*parts, *lane.pending], not_before)
+            lane.pending.clear()
+
+    def _requeue(self, parts: Iterable[Part], not_before: float) -> None:
+        """Put parts whose queue may be chosen again before everything that waits."""
+        for part in reversed(list(parts)):
+            part.queue_ids = None
+            part.not_before = not_before
+            self.waiting.appendleft(part)
+
+    def _give_up(self, batch: Batch) -> Failure:
+        self._leave(batch)
+        error = batch.unknown or OutcomeUnknown(f"topic {self.topic}: no answer")
+        return Failure(batch.parts, reworded(error, "not known to be stored when the time was up"))
+
+    def _unsent(self, part: Part) -> PenstockError:
+        if part.error is not None:
+            return reworded(part.error, "not stored when the time was up")
+        state = "no living master" if not self.queues.total else "every lane is busy"
+        return BrokerUnavailable(f"topic {self.topic}: not sent before the time was up: {state}")

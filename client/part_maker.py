@@ -1,0 +1,126 @@
+"""From what users hand in to parts: checked, compressed where configured, within the limits of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from penstock.proto.errors import InvalidArgument, MessageTooLarge
+from penstock.proto.record.hashing import string_hash
+from penstock.proto.record.unique_key import new_unique_key
+
+from .accumulator import limited, new_part
+from .columns import Column, column_of
+from .compression import compress
+from .config import ProducerConfig
+from .keys import checked_body, checked_sharding_key, hashes_of, key_column, property_bytes, property_column, set_hashes
+from .message import Message
+from .parts import Kind, Part
+
+
+class PartMaker:
+    """Makes parts as one producer's configuration wants them. Holds no state."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        compress_from = config.compress_bytes_min if config.compression else config.body_bytes_max + 1
+        self.plain_below = min(compress_from, config.body_bytes_max + 1)
+        """Bodies of fewer bytes need neither compression nor refusal."""
+
+    def single(
+        self, kind: Kind, body: object, encoded: bytes | None, sharding_key: str | None, deadline: float
+    ) -> Part:
+        """One message that nobody waits for."""
+        flag, taken = self._compressed(checked_body(body, self._config.body_bytes_max))
+        part = new_part(kind, [taken], [encoded], deadline)
+        part.sys_flag = flag
+        part.hashes = _hash_of_one(sharding_key)
+        return part
+
+    def waiting(self, messages: Sequence[Message], deadline: float) -> Part:
+        """Messages with a future and a UNIQ_KEY each. One alone is compressed; several are not, as in RocketMQ."""
+        bodies: list[bytes] = []
+        encoded: list[bytes | None] = []
+        ids: list[str] = []
+        for message in messages:
+            unique_key = new_unique_key()
+            bodies.append(checked_body(message.body, self._config.body_bytes_max))
+            encoded.append(
+                property_bytes(message.tag, message.keys, message.properties, message.sharding_key, unique_key)
+            )
+            ids.append(unique_key)
+        flag = 0
+        if len(messages) == 1:
+            flag, bodies[0] = self._compressed(bodies[0])
+        part = new_part(Kind.SEND, bodies, encoded, deadline)
+        part.sys_flag = flag
+        part.futures = [Future() for _ in messages]
+        part.message_ids = ids
+        sharding_keys = [message.sharding_key for message in messages]
+        if len(messages) == 1:
+            part.hashes = _hash_of_one(sharding_keys[0])
+        elif any(key is not None for key in sharding_keys):
+            set_hashes(part, sharding_keys)
+        return part
+
+    def columnar(self, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
+        """Parts of many messages, each within the limits of a batch; checks everything before the first one."""
+        column = column_of(bodies)
+        if not len(column):
+            return iter(())
+        self._check_lengths(column)
+        properties, hashes, keyed = None, None, None
+        sharding = None
+        if sharding_keys is not None:
+            sharding = key_column("sharding key", sharding_keys)
+            if len(sharding) != len(column):
+                raise InvalidArgument(f"{len(sharding)} sharding keys for {len(column)} messages: give one for each")
+            hashes = hashes_of(sharding)
+            has_key = sharding.lengths > 0
+            keyed = None if has_key.all() else has_key
+        properties = property_column(len(column), tags, keys, sharding)
+        whole = Part(
+            Kind.PRODUCE, column, properties, cost=1 << 62, deadline=0.0, hashes=hashes, keyed=keyed
+        )  # the cost of the pieces is counted when they are cut
+        if self._config.compression and int(column.lengths.max()) >= self._config.compress_bytes_min:
+            return self._compressed_pieces(whole)
+        return iter(limited(whole, self._config.batch_bytes_max, self._config.batch_count_max))
+
+    def _check_lengths(self, column: Column) -> None:
+        lengths = column.lengths
+        if int(lengths.min()) == 0:
+            raise InvalidArgument(f"body {int(np.argmin(lengths))} is empty: a message needs at least one byte")
+        if int(lengths.max()) > self._config.body_bytes_max:
+            index = int(np.argmax(lengths))
+            raise MessageTooLarge(
+                f"body {index} of {int(lengths[index])} bytes: at most {self._config.body_bytes_max} are allowed"
+            )
+
+    def _compressed(self, body: bytes) -> tuple[int, bytes]:
+        if self._config.compression is None or len(body) < self._config.compress_bytes_min:
+            return 0, body
+        return compress(body, self._config.compression)
+
+    def _compressed_pieces(self, whole: Part) -> Iterator[Part]:
+        """Neighbours with the same flag together: one batch has one flag, and order must hold."""
+        flags: list[int] = []
+        bodies: list[bytes] = []
+        for body in whole.bodies:
+            flag, taken = self._compressed(body)
+            flags.append(flag)
+            bodies.append(taken)
+        whole.bodies = Column.of(bodies)
+        for run in np.split(np.arange(len(flags)), np.flatnonzero(np.diff(flags)) + 1):
+            piece = whole.take(run)
+            piece.sys_flag = flags[int(run[0])]
+            piece.cost = 1 << 62
+            yield from limited(piece, self._config.batch_bytes_max, self._config.batch_count_max)
+
+
+def _hash_of_one(sharding_key: str | None) -> Any:
+    if sharding_key is None:
+        return None
+    return np.array([string_hash(checked_sharding_key(sharding_key))], dtype=np.int32)

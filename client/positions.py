@@ -1,0 +1,66 @@
+"""Where a consumer begins in a queue, and how its progress is collected."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from .consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST
+from .local_queue import Buffers, LocalQueue, Standing
+from .message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+def starting_offset(
+    queue: MessageQueue,
+    *,
+    committed: int,
+    min_offset: int,
+    max_offset: int,
+    consume_from: str | int,
+    search: Callable[[int], int],
+    is_authority: bool,
+) -> int:
+    """The committed offset, or what ``consume_from`` means for a queue that nobody of the group has consumed.
+
+    The result lies within the queue; a committed offset outside of it is moved to its nearer end, with a warning. A
+    broker that is no authority (a slave, which may be behind) does not move it down. ``search(timestamp_ms)`` asks the
+    broker where a time begins.
+    """
+    if committed >= 0:
+        wanted = committed
+    elif consume_from == CONSUME_FROM_FIRST:
+        wanted = min_offset
+    elif consume_from == CONSUME_FROM_LAST:
+        wanted = max_offset
+    else:
+        wanted = search(int(consume_from))
+    if wanted < min_offset:
+        log.warning(
+            "offset was below the queue's first message, some are gone queue=%s offset=%d first=%d",
+            queue,
+            wanted,
+            min_offset,
+        )
+        return min_offset
+    if wanted > max_offset and is_authority:
+        log.warning(
+            "offset was above the queue's end, moved back to it queue=%s offset=%d end=%d", queue, wanted, max_offset
+        )
+        return max_offset
+    return wanted
+
+
+def uncommitted(buffers: Buffers, broker_name: str | None = None) -> dict[LocalQueue, int]:
+    """Finished and not committed: queue and offset, of one broker group or of all. Takes the buffers' lock."""
+    with buffers.lock:
+        found = {}
+        for local in buffers.queues.values():
+            if broker_name is not None and local.queue.broker_name != broker_name:
+                continue
+            if local.standing in (Standing.OWNED, Standing.REVOKED):
+                offset = local.unfinished()
+                if offset >= 0 and offset != local.committed:
+                    found[local] = offset
+        return found

@@ -1,0 +1,391 @@
+"""Consuming at the caller's own pace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import repeat
+from types import TracebackType
+from typing import Self
+
+from penstock.proto.errors import InvalidArgument
+
+from .consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require
+from .consumer_core import ConsumerCore
+from .local_queue import Chunk, LocalQueue, Standing, Taken
+from .message import MessageQueue, MessageView
+from .message_batch import MessageBatch
+from .offsets import NEVER_COMMITTED, query_committed, query_range, search_offset
+from .rebalance import Strategy
+from .subscription import ALL, Expression, parse_subscription
+
+POLL_TIMEOUT_S = 1.0
+CALL_TIMEOUT_S = 3.0
+
+
+class PulledQueue(LocalQueue):
+    """A queue whose messages are handed to the caller of ``poll``."""
+
+    def __init__(self, queue: MessageQueue, auto_commit: bool) -> None:
+        super().__init__(queue)
+        self._auto_commit = auto_commit
+        self._processed = -1  # below it the caller is done
+        self.is_outstanding = False  # the caller has messages that the last poll returned
+
+    def start(self, offset: int) -> None:
+        super().start(offset)
+        self._processed = offset
+        self.is_outstanding = False
+
+    def take(self, max_messages: int) -> Taken:
+        """Hand out the next messages of the first chunk."""
+        chunk: Chunk = self.chunks[0]
+        if self._auto_commit and not self.is_outstanding:
+            self._processed = self.front()
+        self.is_outstanding = True
+        taken = chunk.take(max_messages)
+        if not len(chunk):
+            self.chunks.popleft()
+        return taken
+
+    def set_processed(self, offset: int) -> None:
+        """The caller has said how far it is."""
+        self._processed = offset
+
+    def settle(self, processed: bool) -> None:
+        """The caller has come back; with ``processed`` it is done with everything it got."""
+        if processed:
+            self._processed = self.front()
+        self.is_outstanding = False
+
+    def unfinished(self) -> int:
+        return self._processed if self.is_outstanding or not self._auto_commit else self.front()
+
+    def is_busy(self) -> bool:
+        return self.is_outstanding
+
+    def is_full(self, config: ConsumerConfig) -> bool:
+        # What was handed out is the caller's memory, and a caller that never commits may still read.
+        return self.held_bytes >= config.queue_bytes or self.held_messages >= config.queue_messages
+
+    def has_room_again(self, config: ConsumerConfig) -> bool:
+        return self.held_bytes <= config.queue_bytes // 2 and self.held_messages <= config.queue_messages // 2
+
+
+class PullConsumer:
+    """Messages when the caller asks for them, from a share of the queues (``subscribe``) or chosen ones (``assign``).
+
+    With ``auto_commit`` a poll commits what the poll before it returned (within ``commit_interval_ms``), and so does
+    :meth:`close`: what a crash interrupts is delivered again. Without it nothing is committed but by :meth:`commit`.
+
+    A queue that goes to another member is kept until the next poll, commit or close, so that what was returned is
+    counted as processed first; a caller that does not come back within ``revoke_timeout_ms`` loses it, and the other
+    member begins at the last commit.
+
+    Fetching runs in the background, bounded by the configuration. For one thread at a time.
+    """
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        group: str,
+        client_id: str | None = None,
+        consume_from: str | int = CONSUME_FROM_LAST,
+        strategy: str | Strategy = "AVG",
+        auto_commit: bool = True,
+        config: ConsumerConfig | None = None,
+    ) -> None:
+        """``consume_from`` (``"last"``, ``"first"``, or ms since 1970) holds for queues without a committed offset.
+
+        Raises:
+            ConfigError, InvalidName: an argument is wrong.
+        """
+        self._auto_commit = auto_commit
+        self._core = ConsumerCore(
+            nameservers,
+            group=group,
+            client_id=client_id or new_client_id(),
+            consume_from=consume_from,
+            strategy=strategy,
+            config=config or ConsumerConfig(),
+            new_queue=lambda queue: PulledQueue(queue, auto_commit),
+        )
+        self._lock = self._core.buffers.lock
+        self._returned: set[PulledQueue] = set()
+        self._is_manual: bool | None = None
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._core.group
+
+    @property
+    def client_id(self) -> str:
+        """The name under which this consumer is a member."""
+        return self._core.client_id
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._core.is_closed
+
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when a poll that found nothing should be tried again.
+
+        It is called under a lock, from other threads, often without need; it must not block.
+        """
+        self._core.buffers.on_ready = callback
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an error in the caller's code, what it was working on is not processed: it is delivered again.
+        self._close(self._core.config.close_timeout_ms / 1000, processed=kind is None)
+
+    # What to consume
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """Share the queues of ``topic`` with the group's other members; also while consuming.
+
+        A topic that does not exist is waited for.
+
+        Raises:
+            NameserverUnavailable: no nameserver answers.
+            InvalidName, InvalidArgument: the topic's name or the expression is wrong, or queues are assigned.
+        """
+        self._begin(is_manual=False)
+        subscription = parse_subscription(topic, expression)
+        self._core.subscriptions[topic] = subscription
+        if self._core.ownership is None:
+            self._core.join()
+        else:
+            self._core.ownership.subscribe(subscription)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``."""
+        self._core.subscriptions.pop(topic, None)
+        if self._core.ownership is not None:
+            self._core.ownership.unsubscribe(topic)
+
+    def assign(self, queues: Iterable[MessageQueue], expression: Expression = ALL) -> None:
+        """Consume exactly these queues, whoever else does; offsets are the group's. Replaces an earlier assignment.
+
+        Raises:
+            NameserverUnavailable: no nameserver answers.
+            InvalidArgument: topics are subscribed.
+        """
+        self._begin(is_manual=True)
+        chosen = frozenset(MessageQueue(*each) for each in queues)
+        for topic in {each.topic for each in chosen}:
+            self._core.subscriptions[topic] = parse_subscription(topic, expression)
+        self._core.assign(chosen)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Every queue of ``topic``, for :meth:`assign`."""
+        return self._core.queues_of(topic)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this consumer's now, sorted."""
+        with self._lock:
+            return sorted(each for each, local in self._core.buffers.queues.items() if local.is_held())
+
+    # Messages
+
+    def poll(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int = 500) -> list[MessageView]:
+        """The next messages, at most so many, as soon as there is one; none when ``timeout_s`` runs out or on close.
+
+        Raises:
+            Refused: a broker refused the group or the filter, by its own error.
+            BrokerUnavailable: the consumer is closed.
+        """
+        require(max_messages >= 1, "max_messages must be at least 1", max_messages)
+        taken = self._wait(lambda: self._take(max_messages), timeout_s)
+        return _views(taken)
+
+    def poll_batch(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int | None = None) -> MessageBatch:
+        """The next messages of one queue as columns; an empty batch when ``timeout_s`` runs out. Errors as ``poll``."""
+        limit = max_messages or self._core.config.queue_messages
+        taken = self._wait(lambda: self._take_one(limit), timeout_s)
+        if not taken:
+            return MessageBatch.empty()
+        queue, part = taken[0]
+        return MessageBatch(queue, part.batch, part.indexes)
+
+    # Positions
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Commit everything that polls have returned, or these offsets (the next ones to consume), and wait for it.
+
+        Raises:
+            CommitRefused: a queue belongs to another member now.
+            BrokerUnavailable, OutcomeUnknown: a broker did not answer; commit again.
+        """
+        self._core.require_open()
+        with self._lock:
+            locals_ = [local for local in self._core.buffers.queues.values() if local.standing is not Standing.WAITING]
+            if offsets is None:
+                for local in locals_:
+                    assert isinstance(local, PulledQueue)
+                    local.settle(processed=True)
+                self._returned.clear()
+                chosen = {local.queue: local.unfinished() for local in locals_ if local.unfinished() != local.committed}
+            else:
+                chosen = dict(offsets)
+                for each, offset in chosen.items():
+                    local = self._core.local(each)
+                    assert isinstance(local, PulledQueue)
+                    local.may_go_back = local.may_go_back or offset < local.committed
+                    local.set_processed(offset)
+        ownership = self._core.ownership
+        if ownership is None:
+            raise InvalidArgument("nothing is subscribed or assigned: there is nothing to commit")
+        if chosen:
+            ownership.commit(chosen, timeout_s)
+        ownership.poke()
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset, asked of the broker; ``None`` if there is none."""
+        found = query_committed(self._core.connections, self._core.address_of(queue), self._core.group, [queue])[queue]
+        return None if found == NEVER_COMMITTED else found
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset that the next poll goes on from; ``None`` until the queue has begun."""
+        with self._lock:
+            front = self._core.local(queue).front()
+        return None if front < 0 else front
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on from ``offset``; outside of the queue means its nearer end.
+
+        Raises:
+            InvalidArgument: a negative offset, or a queue that is not this consumer's.
+        """
+        if offset < 0:
+            raise InvalidArgument(f"seek of {queue} to {offset}: offsets begin at 0")
+        with self._lock:
+            local = self._core.local(queue)
+            self._core.buffers.start(local, offset)
+            local.may_go_back = True
+        self._core.fetcher.wake()
+
+    def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on from the first message of these queues, or of all."""
+        for each in self._chosen(queues):
+            self.seek(each, query_range(self._core.connections, self._core.address_of(each), each)[0])
+
+    def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Skip everything that is in these queues now, or in all."""
+        for each in self._chosen(queues):
+            self.seek(each, query_range(self._core.connections, self._core.address_of(each), each)[1])
+
+    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset whose message was stored at that time or later; the queue's end when there is none."""
+        return search_offset(self._core.connections, self._core.address_of(queue), queue, timestamp_ms)
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Return no messages of these queues, or of any, until :meth:`resume`; the queues stay this consumer's."""
+        chosen = self._chosen(queues)
+        with self._lock:
+            for each in chosen:
+                local = self._core.local(each)
+                if not local.is_paused:
+                    local.is_paused = True
+                    # What was fetched is dropped: it would hold memory that other queues could use.
+                    self._core.buffers.drop_buffered(local)
+                    local.epoch += 1
+                    local.is_fetching = False
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Return messages of these queues again, or of all."""
+        chosen = self._chosen(queues)
+        with self._lock:
+            for each in chosen:
+                self._core.local(each).is_paused = False
+        self._core.fetcher.wake()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Commit what was returned (with ``auto_commit``), release the queues, disconnect. May be called again."""
+        self._close(self._core.config.close_timeout_ms / 1000 if timeout_s is None else timeout_s, processed=True)
+
+    # Inside
+
+    def _begin(self, *, is_manual: bool) -> None:
+        self._core.require_open()
+        if self._is_manual not in (None, is_manual):
+            raise InvalidArgument("a consumer either subscribes topics or assigns queues, not both: make two")
+        self._is_manual = is_manual
+
+    def _close(self, timeout_s: float, *, processed: bool) -> None:
+        if not self._core.is_closed:
+            self._settle(processed and self._auto_commit, all_done=processed)
+        self._core.close(time.monotonic() + timeout_s)
+
+    def _settle(self, processed: bool, *, all_done: bool = True) -> None:
+        """The caller has come back: what it got last is processed, and revoked queues may go."""
+        with self._lock:
+            returned, self._returned = self._returned, set()
+            if all_done:
+                for local in returned:
+                    local.settle(processed)
+            is_revoked = any(local.standing is Standing.REVOKED for local in returned)
+        if is_revoked and self._core.ownership is not None:
+            self._core.ownership.poke()
+
+    def _wait(
+        self, take: Callable[[], list[tuple[MessageQueue, Taken]]], timeout_s: float
+    ) -> list[tuple[MessageQueue, Taken]]:
+        self._core.require_open()
+        self._settle(self._auto_commit)
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                if self._core.is_closed:
+                    return []
+                if self._core.failure is not None:
+                    raise self._core.failure
+                taken = take()
+                left_s = deadline_s - time.monotonic()
+                if taken or left_s <= 0:
+                    return taken
+                self._lock.wait(left_s)
+
+    def _take(self, max_messages: int) -> list[tuple[MessageQueue, Taken]]:
+        taken: list[tuple[MessageQueue, Taken]] = []
+        left = max_messages
+        for local in self._core.buffers.take_turns():
+            while left and local.chunks:
+                part = self._take_part(local, left)
+                left -= len(part.indexes)
+                taken.append((local.queue, part))
+            self._core.buffers.make_ready(local)
+            if not left:
+                break
+        return taken
+
+    def _take_one(self, max_messages: int) -> list[tuple[MessageQueue, Taken]]:
+        for local in self._core.buffers.take_turns():
+            part = self._take_part(local, max_messages)
+            self._core.buffers.make_ready(local)
+            return [(local.queue, part)]
+        return []
+
+    def _take_part(self, local: LocalQueue, max_messages: int) -> Taken:
+        assert isinstance(local, PulledQueue)
+        part = local.take(max_messages)
+        self._returned.add(local)
+        self._core.buffers.finish(local, part.record_bytes, len(part.indexes))
+        return part
+
+    def _chosen(self, queues: Iterable[MessageQueue] | None) -> Collection[MessageQueue]:
+        return self.assignment() if queues is None else [MessageQueue(*each) for each in queues]
+
+
+def _views(taken: list[tuple[MessageQueue, Taken]]) -> list[MessageView]:
+    views: list[MessageView] = []
+    for queue, part in taken:
+        views.extend(map(MessageView, repeat(part.batch), part.indexes, repeat(queue.broker_name)))
+    return views

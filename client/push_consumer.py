@@ -1,0 +1,219 @@
+"""Consuming by a listener."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Literal, Self
+
+from penstock.proto.errors import InvalidArgument
+
+from .consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
+from .consumer_core import ConsumerCore
+from .dispatcher import ConsumeResult, Dispatcher, Listener
+from .message import MessageQueue
+from .push_queue import PushedQueue
+from .rebalance import Strategy
+from .subscription import ALL, Expression, parse_subscription
+
+__all__ = ["ConsumeResult", "PushConsumer"]
+
+log = logging.getLogger(__name__)
+
+CLUSTERING, BROADCASTING = "clustering", "broadcasting"
+WAIT_STEP_S = 0.5
+COMMIT_SHARE_S = 1.0
+
+
+class PushConsumer:
+    """Calls a listener with every message of its share of the queues (``clustering``), or of all (``broadcasting``).
+
+    The listener gets one message, or with ``consume_batch_max > 1`` a list of messages of one queue. It succeeds when
+    it returns ``None`` or ``ConsumeResult.SUCCESS``. When it returns ``RETRY_LATER`` or raises, the message is
+    delivered to this consumer again after a while (1 s, 2 s, 5 s, 10 s, then every 30 s; see
+    ``ConsumerConfig.retry_delays_ms``). Until it succeeds, the committed offset of its queue stays below it, so after
+    a restart everything behind it in its queue is delivered again. There are no retry and dead-letter topics yet:
+    a message that can never succeed has to be counted as a success by the listener, or be skipped by an offset reset.
+
+    ``consume_threads`` listeners run at once, also for messages of one queue. With ``orderly`` at most one runs per
+    queue, in the queue's order, and a failed message is tried again before those behind it.
+    """
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        group: str,
+        listener: Listener,
+        consume_threads: int = 4,
+        consume_batch_max: int = 1,
+        orderly: bool = False,
+        model: Literal["clustering", "broadcasting"] = "clustering",
+        client_id: str | None = None,
+        consume_from: str | int = CONSUME_FROM_LAST,
+        strategy: str | Strategy = "AVG",
+        config: ConsumerConfig | None = None,
+    ) -> None:
+        """``consume_from`` (``"last"``, ``"first"``, or ms since 1970) holds for queues without a committed offset.
+
+        A broadcasting consumer keeps its offsets in ``~/.penstock/offsets`` under its ``client_id``; two on one host
+        need a client id each.
+
+        Raises:
+            ConfigError, InvalidName: an argument is wrong.
+        """
+        require(callable(listener), "listener must be callable", listener)
+        require(not inspect.iscoroutinefunction(listener), "an async listener needs AsyncPushConsumer", listener)
+        require(1 <= consume_threads <= 1024, "consume_threads must be 1..1024", consume_threads)
+        require(1 <= consume_batch_max <= 10_000, "consume_batch_max must be 1..10000", consume_batch_max)
+        require(model in (CLUSTERING, BROADCASTING), "model must be 'clustering' or 'broadcasting'", model)
+        self._model = model
+        self._core = ConsumerCore(
+            nameservers,
+            group=group,
+            client_id=client_id or (new_client_id() if model == CLUSTERING else stable_client_id()),
+            consume_from=consume_from,
+            strategy=strategy,
+            config=config or ConsumerConfig(),
+            new_queue=PushedQueue,
+        )
+        self._dispatcher = Dispatcher(
+            self._core.buffers,
+            self._core.config,
+            listener,
+            name=group,
+            threads=consume_threads,
+            batch_max=consume_batch_max,
+            is_orderly=orderly,
+            on_idle=self._on_idle,
+        )
+        self._is_started = False
+        self._ended = threading.Event()
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._core.group
+
+    @property
+    def client_id(self) -> str:
+        """The name under which this consumer is a member."""
+        return self._core.client_id
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """Consume ``topic``: everything, tags (``"a || b"``), or what an :class:`Sql` condition selects.
+
+        Before the start or after it. A topic that does not exist is waited for.
+
+        Raises:
+            InvalidName, InvalidArgument: the topic's name or the expression is wrong.
+        """
+        subscription = parse_subscription(topic, expression)
+        self._core.subscriptions[topic] = subscription
+        if self._core.ownership is not None:
+            self._core.ownership.subscribe(subscription)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``; running listeners finish."""
+        self._core.subscriptions.pop(topic, None)
+        if self._core.ownership is not None:
+            self._core.ownership.unsubscribe(topic)
+
+    def start(self) -> None:
+        """Join the group and begin. Called by ``with``; calling it again changes nothing.
+
+        Raises:
+            InvalidArgument: no topic is subscribed.
+            NameserverUnavailable: no nameserver answers.
+            ConfigError: the offsets of a broadcasting consumer are in use or damaged.
+        """
+        if self._is_started:
+            return
+        if not self._core.subscriptions:
+            raise InvalidArgument("no topic is subscribed: call subscribe before start")
+        if self._model == CLUSTERING:
+            self._core.join()
+        else:
+            self._core.broadcast()
+        self._is_started = True
+        self._dispatcher.start()
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this consumer has now, sorted."""
+        with self._core.buffers.lock:
+            return sorted(each for each, local in self._core.buffers.queues.items() if local.is_held())
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until SIGINT, SIGTERM or :meth:`close`; false when ``timeout_s`` ran out before.
+
+        The signals are caught only when called from the main thread, and only while waiting.
+
+        Raises:
+            Refused: a broker refused the group or a filter, by its own error: nothing more will arrive.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with _ending_signals(self._ended.set):
+            while not self.has_ended():
+                left_s = WAIT_STEP_S if deadline_s is None else min(deadline_s - time.monotonic(), WAIT_STEP_S)
+                if left_s <= 0:
+                    return False
+                self._ended.wait(left_s)
+        return True
+
+    def has_ended(self) -> bool:
+        """Whether the consumer was closed; raises what it failed with, as :meth:`wait`."""
+        if self._core.failure is not None and not self._ended.is_set():
+            raise self._core.failure
+        return self._ended.is_set()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Let running listeners finish, commit, release the queues, disconnect. May be called again.
+
+        Returns after ``timeout_s`` at the latest, 5 s by default; what a listener is still at then is not committed.
+        """
+        timeout_s = self._core.config.close_timeout_ms / 1000 if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + timeout_s
+        self._ended.set()
+        if self._is_started and not self._core.is_closed:
+            self._dispatcher.close(deadline_s - min(COMMIT_SHARE_S, timeout_s / 2))
+        self._core.close(deadline_s)
+
+    def _on_idle(self) -> None:
+        if self._core.ownership is not None:
+            self._core.ownership.poke()
+
+
+@contextmanager
+def _ending_signals(end: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call ``end`` inside; outside they do what they did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        log.info("signal ended the consumer signal=%s", signal.Signals(number).name)
+        end()
+
+    former: dict[signal.Signals, Any] = {}
+    for each in (signal.SIGINT, signal.SIGTERM):
+        former[each] = signal.signal(each, handle)
+    try:
+        yield
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)

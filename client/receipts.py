@@ -1,0 +1,39 @@
+"""From a broker's receipt for a batch to one receipt per message."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.proto.record.layout import Host, offset_message_id
+from penstock.proto.wire.broker_pb2 import AppendReceipt
+from penstock.proto.wire.broker_pb2 import SendStatus as WireStatus
+
+from .message import SendReceipt, SendStatus
+from .parts import Batch
+
+
+def receipts_of(topic: str, batch: Batch, receipt: AppendReceipt, store_host: Host) -> list[SendReceipt]:
+    """Where each message of ``batch`` lies: records follow each other, and each queue's offsets count up."""
+    assert batch.record_sizes is not None
+    next_offsets = dict(zip(receipt.queue_ids, receipt.queue_offsets, strict=True))
+    positions = receipt.physical_offset + np.cumsum(batch.record_sizes) - batch.record_sizes
+    status = SendStatus(WireStatus.Name(receipt.status))
+    message_ids = [message_id for part in batch.parts for message_id in part.message_ids]
+    receipts = []
+    for message_id, queue_id, position in zip(message_ids, batch.queue_ids.tolist(), positions.tolist(), strict=True):
+        queue_offset = next_offsets[queue_id]
+        next_offsets[queue_id] = queue_offset + 1
+        receipts.append(
+            SendReceipt(
+                message_id=message_id,
+                topic=topic,
+                broker_name=batch.lane.broker_name,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                offset_message_id=offset_message_id(store_host, position),
+                status=status,
+                store_timestamp_ms=receipt.store_timestamp_ms,
+                duplicate=receipt.duplicate,
+            )
+        )
+    return receipts

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.broker.service.fetch import SCANS_MAX
+from penstock.broker.service.state import Group
+from penstock.proto import names
+from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
+from penstock.proto.record.layout import decode_record
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
+from tests.support.broker_parts import Parts, in_loop, wanting
+from tests.support.fake_store import FakeStore
+from tests.support.waiting import eventually
+
+
+def bodies(data: bytes) -> list[bytes]:
+    found = []
+    position = 0
+    while position < len(data):
+        found.append(decode_record(data, position).body)
+        position += int.from_bytes(data[position : position + 4], "big")
+    return found
+
+
+def by_queue(reply: FetchReply) -> dict[int, FetchReply.Result]:
+    return {result.queue_id: result for result in reply.results}
+
+
+@in_loop
+async def test_a_fetch_returns_the_records_of_all_queues_end_to_end() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for queue_id in (0, 2):
+        await parts.append([b"%d-%d" % (queue_id, n) for n in range(3)], queue_id=queue_id)
+    parts.dispatch()
+    reply, data = await parts.fetched(wanting((0, 1), (1, 0), (2, 0)))
+    results = by_queue(reply)
+    assert set(results) == {0, 2}, "a queue without news is not in the reply"
+    assert (results[0].next_offset, results[0].count, results[0].max_offset) == (3, 2, 3)
+    assert sum(result.bytes for result in reply.results) == len(data)
+    position = 0
+    for result in reply.results:
+        expected = [b"%d-%d" % (result.queue_id, n) for n in range(3)][3 - result.count :]
+        assert bodies(data[position : position + result.bytes]) == expected
+        position += result.bytes
+
+
+@in_loop
+async def test_a_waiting_fetch_wakes_on_arrival_and_leaves_nothing_behind() -> None:
+    parts = Parts()
+    parts.add_topic()
+    waiting = asyncio.create_task(parts.fetched(wanting((0, 0), (3, 0), max_wait_ms=10_000)))
+    await eventually(lambda: len(parts.fetch.waiters))
+    await parts.append([b"elsewhere"], queue_id=1)
+    parts.dispatch()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await parts.append([b"here"], queue_id=3)
+    parts.dispatch()
+    reply, data = await waiting
+    assert (by_queue(reply)[3].next_offset, bodies(data)) == (1, [b"here"])
+    assert len(parts.fetch.waiters) == 0
+
+
+@in_loop
+async def test_what_arrives_between_the_first_look_and_the_registration_is_not_lost() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append([b"just now"])
+    add = parts.fetch.waiters.add
+
+    def dispatch_just_before(waiter: object) -> None:
+        parts.dispatch()
+        add(waiter)  # type: ignore[arg-type]
+
+    parts.fetch.waiters.add = dispatch_just_before  # type: ignore[method-assign]
+    _, data = await asyncio.wait_for(parts.fetched(wanting((0, 0), max_wait_ms=60_000)), 5)
+    assert bodies(data) == [b"just now"]
+
+
+@in_loop
+async def test_a_fetch_ends_empty_when_its_wait_is_over_and_at_once_without_one() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for wait_ms in (0, 20):
+        reply, data = await parts.fetched(wanting((0, 0), max_wait_ms=wait_ms))
+        assert (list(reply.results), data) == ([], b"")
+    assert len(parts.fetch.waiters) == 0
+
+
+@in_loop
+async def test_a_cancelled_fetch_forgets_its_queues() -> None:
+    parts = Parts()
+    parts.add_topic()
+    waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
+    await eventually(lambda: len(parts.fetch.waiters))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert len(parts.fetch.waiters) == 0
+
+
+@in_loop
+async def test_a_stopping_broker_lets_waiting_fetches_go_and_refuses_new_ones() -> None:
+    parts = Parts()
+    parts.add_topic()
+    waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
+    await eventually(lambda: len(parts.fetch.waiters))
+    parts.fetch.is_open = False
+    parts.fetch.waiters.wake_all()
+    assert list((await waiting)[0].results) == []
+    with pytest.raises(BrokerUnavailable):
+        await parts.fetched(wanting((0, 0)))
+
+
+@in_loop
+async def test_a_budget_too_small_for_all_queues_is_shared_and_every_queue_gets_its_turn() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for queue_id in range(4):
+        await parts.append([b"x" * 1000] * 20, queue_id=queue_id)
+    parts.dispatch()
+    reply, data = await parts.fetched(wanting(*((q, 0) for q in range(4)), max_bytes=8_800))
+    assert {result.count for result in reply.results} == {2}
+    assert len(reply.results) == 4
+    assert len(data) <= 8_800
+    seen = set()
+    for _ in range(4):
+        reply, _ = await parts.fetched(wanting(*((q, 0) for q in range(4)), max_bytes=1))
+        assert [result.count for result in reply.results] == [1], "at least one record, however small the budget"
+        seen.add(reply.results[0].queue_id)
+    assert seen == {0, 1, 2, 3}
+
+
+@in_loop
+async def test_offsets_outside_the_queue_are_named_at_once_with_where_to_go_on() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append([b"a"])
+    parts.dispatch()
+    reply, _ = await parts.fetched(wanting((0, 5), (9, 0), max_wait_ms=60_000))
+    results = by_queue(reply)
+    assert (results[0].status, results[0].next_offset) == (FetchReply.OFFSET_OVERFLOW, 1)
+    assert results[9].status == FetchReply.QUEUE_NOT_FOUND
+    reply, _ = await parts.fetched(wanting((0, 0), topic="missing", max_wait_ms=60_000))
+    assert reply.results[0].status == FetchReply.QUEUE_NOT_FOUND
+
+
+@in_loop
+async def test_an_offset_above_what_is_visible_waits_while_the_log_is_not_wholly_visible() -> None:
+    parts = Parts(store=FakeStore(confirms=False))
+    parts.add_topic()
+    parts.store.set_confirm(parts.store.end_offset)
+    parts.dispatch()
+    await parts.append([b"a", b"b"])
+    reply, _ = await parts.fetched(wanting((0, 2)))
+    assert list(reply.results) == [], "the messages are there, but not confirmed yet"
+    parts.store.set_confirm(parts.store.end_offset)
+    parts.dispatch()
+    parts.role.is_master = False
+    reply, _ = await parts.fetched(wanting((0, 9)))
+    assert list(reply.results) == [], "a slave may be behind what its master has shown"
+
+
+@in_loop
+async def test_tags_filter_and_how_far_a_fruitless_scan_got_is_told() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for tag in ("paid", "refunded", "open"):
+        await parts.append([tag.encode()], tag=tag)
+    parts.dispatch()
+    _, data = await parts.fetched(wanting((0, 0), expression="paid || open"))
+    assert bodies(data) == [b"paid", b"open"]
+    for everything in ("", "*", " * "):
+        _, data = await parts.fetched(wanting((0, 0), expression=everything, kind=Filter.TAG))
+        assert len(bodies(data)) == 3
+    reply, data = await parts.fetched(wanting((0, 0), expression="lost", max_wait_ms=20))
+    assert (data, reply.results[0].status, reply.results[0].next_offset) == (b"", FetchReply.NO_MATCHED_MESSAGE, 3)
+    assert SCANS_MAX > 1
+
+
+@pytest.mark.parametrize(
+    ("header", "error"),
+    [
+        (wanting((0, 0), kind=Filter.SQL92, expression="a > 1"), InvalidArgument),
+        (wanting((0, 0), expression="a || "), InvalidArgument),
+        (wanting((0, -1)), InvalidArgument),
+        (wanting((-1, 0)), InvalidArgument),
+        (FetchHeader(), InvalidArgument),
+        (FetchHeader(topics=[FetchHeader.Topic(topic="orders", queue_ids=[0, 1], offsets=[0])]), InvalidArgument),
+        (wanting((0, 0), topic="writeonly"), Forbidden),
+    ],
+)
+def test_a_fetch_that_makes_no_sense_is_refused_by_name(header: FetchHeader, error: type[PenstockError]) -> None:
+    @in_loop
+    async def check() -> None:
+        parts = Parts()
+        parts.add_topic()
+        parts.add_topic("writeonly", perm=names.PERM_WRITE)
+        with pytest.raises(error):
+            await parts.fetched(header)
+
+    check()
+
+
+@in_loop
+async def test_a_disabled_group_may_not_consume() -> None:
+    parts = Parts()
+    parts.add_topic()
+    parts.state_log.put_group(Group("billing", consume_enable=False))
+    with pytest.raises(Forbidden, match="consumeEnable"):
+        await parts.fetched(wanting((0, 0)))
+
+
+@in_loop
+async def test_deleting_a_topic_wakes_those_who_wait_in_it() -> None:
+    parts = Parts()
+    parts.add_topic()
+    parts.state.on_topics_changed = lambda updated, removed: (
+        [parts.fetch.waiters.wake_topic(t) for t in removed] and None
+    )
+    waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
+    await eventually(lambda: len(parts.fetch.waiters))
+    parts.state_log.delete_topic("orders")
+    assert (await waiting)[0].results[0].status == FetchReply.QUEUE_NOT_FOUND

@@ -1,0 +1,355 @@
+"""The ConsumerSession stream: what a member is sent, and when its session ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker.service import consumer_sessions
+from penstock.broker.service.consumer_sessions import ConsumerSessions
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    FlowControl,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidName,
+    PenstockError,
+)
+from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter
+from penstock.proto.wire.common_pb2 import Empty, TopicQueues
+from tests.support.clock import ManualClock
+from tests.support.waiting import eventually
+
+
+class Broker:
+    """The sessions of one broker, with settable offsets."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self.sessions = ConsumerSessions(
+            committed=lambda group, topic, queue_id: self.committed.get((group, topic, queue_id), -1),
+            queue_range=lambda topic, queue_id: (5, 50),
+            join_group=self.join_group,
+            clock=self.clock,
+        )
+        self.forbidden: set[str] = set()
+        self.members: list[Member] = []
+
+    def join_group(self, group: str) -> None:
+        if group in self.forbidden:
+            raise GroupNotFound(f"group {group!r} does not exist")
+
+    def connect(self) -> Member:
+        member = Member(self)
+        self.members.append(member)
+        return member
+
+    async def join(self, client_id: str, group: str = "g", **subscriptions: Filter) -> Member:
+        member = self.connect()
+        member.send_join(client_id, group, **subscriptions)
+        joined = (await member.next()).joined
+        member.session_id = joined.session_id
+        assert member.session_id
+        assert joined.heartbeat_interval_ms == 1000
+        return member
+
+
+class Member:
+    """A client's end of one stream."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.session_id = 0
+        self.error: PenstockError | None = None
+        self.requests: asyncio.Queue[ConsumerRequest | None] = asyncio.Queue()
+        self.events: asyncio.Queue[ConsumerEvent] = asyncio.Queue()
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.task = asyncio.create_task(self._serve(broker))
+
+    async def _serve(self, broker: Broker) -> None:
+        async def incoming() -> AsyncIterator[ConsumerRequest]:
+            while (request := await self.requests.get()) is not None:
+                yield request
+
+        try:
+            async for event in broker.sessions.serve(incoming(), None):
+                await self.reads.wait()
+                self.events.put_nowait(event)
+        except PenstockError as error:
+            self.error = error
+
+    def send_join(self, client_id: str, group: str = "g", **subscriptions: Filter) -> None:
+        join = ConsumerRequest.Join(group=group, client_id=client_id, subscriptions=subscriptions)
+        self.requests.put_nowait(ConsumerRequest(join=join))
+
+    def claim(self, *queue_ids: int) -> None:
+        self.requests.put_nowait(ConsumerRequest(claim=TopicQueues(topic="T", queue_ids=queue_ids)))
+
+    def release(self, *queue_ids: int) -> None:
+        self.requests.put_nowait(ConsumerRequest(release=TopicQueues(topic="T", queue_ids=queue_ids)))
+
+    def beat(self) -> None:
+        self.requests.put_nowait(ConsumerRequest(heartbeat=Empty()))
+
+    def leave(self) -> None:
+        self.requests.put_nowait(None)
+
+    async def next(self) -> ConsumerEvent:
+        return await asyncio.wait_for(self.events.get(), 5)
+
+    async def next_members(self) -> list[str]:
+        while True:
+            event = await self.next()
+            if event.HasField("members"):
+                return list(event.members.client_ids)
+
+    async def next_grants(self, count: int) -> list[int]:
+        granted: list[int] = []
+        while len(granted) < count:
+            event = await self.next()
+            if event.HasField("granted"):
+                granted.append(event.granted.queue_id)
+        return granted
+
+    async def ended(self) -> PenstockError | None:
+        await asyncio.wait_for(self.task, 5)
+        return self.error
+
+
+def with_broker(test: Callable[[Broker], Awaitable[None]]) -> Callable[[], None]:
+    """Run ``test`` in a loop and take every stream down afterwards."""
+
+    def run() -> None:
+        async def body() -> None:
+            broker = Broker()
+            try:
+                await test(broker)
+            finally:
+                broker.sessions.close()
+                for member in broker.members:
+                    member.reads.set()
+                    await asyncio.wait_for(member.task, 5)
+
+        asyncio.run(body())
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+@with_broker
+async def test_every_member_is_told_of_every_change_at_once(broker: Broker) -> None:
+    first = await broker.join("b")
+    assert await first.next_members() == ["b"]
+    second = await broker.join("a")
+    assert await first.next_members() == ["a", "b"]
+    assert await second.next_members() == ["a", "b"]
+    second.leave()
+    assert await first.next_members() == ["b"]
+    assert await second.ended() is None
+
+
+@with_broker
+async def test_a_grant_carries_committed_offset_and_range(broker: Broker) -> None:
+    broker.committed["g", "T", 3] = 17
+    member = await broker.join("a")
+    await member.next_members()
+    member.claim(3, 4)
+    granted = [(await member.next()).granted, (await member.next()).granted]
+    assert [(each.queue_id, each.committed_offset) for each in granted] == [(3, 17), (4, -1)]
+    assert (granted[0].topic, granted[0].min_offset, granted[0].max_offset) == ("T", 5, 50)
+
+
+@with_broker
+async def test_a_held_queue_is_granted_with_what_the_holder_committed_last(broker: Broker) -> None:
+    first, second = await broker.join("a"), await broker.join("b")
+    first.claim(0)
+    await first.next_grants(1)
+    second.claim(0)
+    second.beat()
+    await eventually(lambda: not second.requests.qsize())
+    assert broker.sessions.owns(first.session_id, "g", "T", 0)
+    assert not broker.sessions.owns(second.session_id, "g", "T", 0)
+    broker.committed["g", "T", 0] = 33
+    first.release(0)
+    while not (event := await second.next()).HasField("granted"):
+        pass
+    assert event.granted.committed_offset == 33
+    assert broker.sessions.owns(second.session_id, "g", "T", 0)
+    assert not broker.sessions.owns(0, "g", "T", 0)
+
+
+@with_broker
+async def test_a_heartbeat_is_answered_after_everything_before_it(broker: Broker) -> None:
+    member = await broker.join("a")
+    await member.next_members()
+    member.claim(0)
+    member.beat()
+    member.claim(1)
+    kinds = [(await member.next()).WhichOneof("event") for _ in range(3)]
+    assert kinds == ["granted", "heartbeat", "granted"]
+
+
+@with_broker
+async def test_a_silent_session_is_ended_and_its_queues_go_to_who_waits(broker: Broker) -> None:
+    silent, lively = await broker.join("a"), await broker.join("b")
+    silent.claim(0)
+    await silent.next_grants(1)
+    lively.claim(0)
+    for _ in range(3):
+        broker.clock.advance(1.1)
+        lively.beat()
+        await eventually(lambda: not lively.requests.qsize())
+    assert await lively.next_grants(1) == [0]
+    assert "no heartbeat" in str(await silent.ended())
+    assert [member.client_id for member in broker.sessions.describe("g")] == ["b"]
+
+
+@with_broker
+async def test_a_broken_stream_frees_its_queues_at_once(broker: Broker) -> None:
+    first, second = await broker.join("a"), await broker.join("b")
+    first.claim(0)
+    await first.next_grants(1)
+    second.claim(0)
+    second.beat()
+    await eventually(lambda: not second.requests.qsize())
+    first.task.cancel()
+    assert await second.next_grants(1) == [0]
+    with pytest.raises(asyncio.CancelledError):
+        await first.task
+    broker.members.remove(first)
+
+
+@with_broker
+async def test_the_same_client_in_a_new_session_replaces_the_old_one(broker: Broker) -> None:
+    old = await broker.join("a")
+    old.claim(0)
+    await old.next_grants(1)
+    new = await broker.join("a")
+    new.claim(0)
+    assert await new.next_grants(1) == [0]
+    assert isinstance(await old.ended(), BrokerUnavailable)
+    assert "joined again" in str(old.error)
+
+
+@with_broker
+async def test_the_holder_is_told_of_a_reset(broker: Broker) -> None:
+    member = await broker.join("a")
+    await member.next_members()
+    member.claim(2)
+    await member.next_grants(1)
+    broker.sessions.notify_reset("g", "T", 1, 5)
+    broker.sessions.notify_reset("g", "T", 2, 7)
+    reset = (await member.next()).reset
+    assert (reset.topic, reset.queue_id, reset.offset) == ("T", 2, 7)
+
+
+@with_broker
+async def test_describe_names_claims_and_subscriptions(broker: Broker) -> None:
+    member = await broker.join("a", T=Filter(kind=Filter.TAG, expression="x || y"), U=Filter(kind=Filter.ALL))
+    member.claim(1, 0)
+    await member.next_grants(2)
+    (described,) = broker.sessions.describe("g")
+    assert described.client_id == "a"
+    assert [(each.topic, list(each.queue_ids)) for each in described.claimed] == [("T", [0, 1])]
+    assert dict(described.subscriptions) == {"T": "x || y", "U": "*"}
+    assert broker.sessions.describe("nobody") == []
+
+
+@with_broker
+async def test_different_subscriptions_are_logged_by_name(broker: Broker) -> None:
+    records: list[str] = []
+    handler = consumer_sessions.logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    consumer_sessions.log.addHandler(handler)
+    try:
+        await broker.join("a", T=Filter(kind=Filter.ALL))
+        await broker.join("b", T=Filter(kind=Filter.TAG, expression="x"))
+    finally:
+        consumer_sessions.log.removeHandler(handler)
+    (line,) = [line for line in records if line.startswith("subscription mismatch")]
+    assert "topic=T client=b expression='x' other_client=a other_expression='*'" in line
+
+
+def join_request(**fields: Any) -> ConsumerRequest:
+    return ConsumerRequest(join=ConsumerRequest.Join(**fields))
+
+
+@pytest.mark.parametrize(
+    ("requests", "kind", "text"),
+    [
+        ([ConsumerRequest(heartbeat=Empty())], InvalidArgument, "must begin with join"),
+        ([ConsumerRequest()], InvalidArgument, "must begin with join"),
+        ([join_request(group="g g", client_id="a")], InvalidName, "group"),
+        ([join_request(group="g", client_id="")], InvalidArgument, "client id of 0"),
+        ([join_request(group="g", client_id="x" * 300)], InvalidArgument, "client id of 300"),
+        ([join_request(group="secret", client_id="a")], GroupNotFound, "secret"),
+        ([join_request(group="g", client_id="a"), ConsumerRequest()], InvalidArgument, "without content"),
+        (
+            [join_request(group="g", client_id="a"), join_request(group="h", client_id="a")],
+            InvalidArgument,
+            "not its group",
+        ),
+        (
+            [
+                join_request(group="g", client_id="a"),
+                ConsumerRequest(claim=TopicQueues(topic="T", queue_ids=[-1])),
+            ],
+            InvalidArgument,
+            "negative queue id",
+        ),
+        (
+            [
+                join_request(group="g", client_id="a"),
+                ConsumerRequest(claim=TopicQueues(topic="T", queue_ids=range(consumer_sessions.CLAIMS_MAX + 1))),
+            ],
+            FlowControl,
+            "claims more than",
+        ),
+    ],
+)
+def test_requests_that_make_no_sense_end_the_session_by_name(
+    requests: list[ConsumerRequest], kind: type[PenstockError], text: str
+) -> None:
+    @with_broker
+    async def body(broker: Broker) -> None:
+        broker.forbidden.add("secret")
+        member = broker.connect()
+        for request in requests:
+            member.requests.put_nowait(request)
+        error = await member.ended()
+        assert isinstance(error, kind)
+        assert text in str(error)
+        assert broker.sessions.describe("g") == []
+
+    body()
+
+
+def test_a_member_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_sessions, "OUTGOING_MAX", 20)
+
+    @with_broker
+    async def body(broker: Broker) -> None:
+        slow, other = await broker.join("a"), await broker.join("b")
+        slow.reads.clear()
+        for _ in range(60):
+            slow.beat()
+        await eventually(lambda: [m.client_id for m in broker.sessions.describe("g")] == ["b"])
+        slow.reads.set()
+        assert isinstance(await slow.ended(), FlowControl)
+        assert await other.next_members() is not None
+
+    body()
+
+
+@with_broker
+async def test_close_ends_sessions_and_refuses_new_ones(broker: Broker) -> None:
+    member = await broker.join("a")
+    broker.sessions.close()
+    assert isinstance(await member.ended(), BrokerUnavailable)
+    late = broker.connect()
+    assert isinstance(await late.ended(), BrokerUnavailable)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+
+import pytest
+
+from penstock.broker.config import BrokerConfig, IdentityConfig
+from penstock.broker.service.metrics import APPEND_BOUNDS_S, Histogram, MetricsServer
+from penstock.broker.service.status import Status
+from penstock.proto.errors import ConfigError
+from penstock.proto.wire import common_pb2
+from tests.support.broker_parts import Parts, in_loop, wanting
+
+
+def status_of(parts: Parts) -> Status:
+    identity = common_pb2.BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=0, address="127.0.0.1:1")
+    config = BrokerConfig(identity=IdentityConfig(advertised_ip="127.0.0.1"))
+    return Status(
+        config,
+        identity,
+        "instance",
+        parts.store,
+        parts.role,
+        parts.state,
+        parts.producers,
+        parts.counters,
+        lambda: len(parts.fetch.waiters),
+        "0",
+    )
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def value_of(text: str, name: str, *labels: str) -> float:
+    (line,) = [
+        line for line in text.splitlines() if line.split("{")[0] == name and all(label in line for label in labels)
+    ]
+    return float(line.rsplit(" ", 1)[1])
+
+
+@in_loop
+async def test_a_scrape_shows_traffic_storage_and_lag() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append([b"x"] * 10, producer=(1, 1, 0, 1))
+    await parts.append([b"x"] * 10, producer=(1, 1, 0, 1))
+    parts.dispatch()
+    await parts.fetched(wanting((0, 4)))
+    parts.state_log.commit("billing", {"orders": {0: 3}})
+    server = MetricsServer(status_of(parts).metrics, asyncio.get_running_loop())
+    port = server.start("127.0.0.1", 0)
+    try:
+        text = await asyncio.to_thread(scrape, port)
+    finally:
+        await asyncio.to_thread(server.stop)
+    assert value_of(text, "rocketmq_messages_in_total", 'topic="orders"', 'node_id="broker-a-0"') == 10
+    assert value_of(text, "rocketmq_messages_out_total") == 6
+    assert value_of(text, "rocketmq_consumer_lag_messages", 'consumer_group="billing"') == 7
+    assert value_of(text, "rocketmq_storage_size") == parts.store.end_offset
+    assert value_of(text, "penstock_append_duplicates_total") == 1
+    assert value_of(text, "penstock_append_seconds_count") == 2
+
+
+@in_loop
+async def test_a_metrics_port_in_use_is_a_configuration_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = MetricsServer(list, asyncio.get_running_loop())
+        with pytest.raises(ConfigError, match="metricsPromExporterPort"):
+            server.start("127.0.0.1", taken.getsockname()[1])
+        await asyncio.to_thread(server.stop)
+
+
+def test_a_histogram_counts_each_value_once() -> None:
+    histogram = Histogram(APPEND_BOUNDS_S)
+    for value in (0.0, 0.0001, 0.3, 99.0):
+        histogram.observe(value)
+    buckets = dict(histogram.buckets())
+    assert (buckets["0.0001"], buckets["0.5"], buckets["+Inf"]) == (2, 3, 4)

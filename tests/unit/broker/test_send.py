@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.broker.service.producers import ProducerTable
+from penstock.proto import names
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CorruptBatch,
+    Forbidden,
+    InvalidArgument,
+    InvalidName,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotMaster,
+    PenstockError,
+    StaleProducer,
+    SyncFailed,
+    TopicNotFound,
+)
+from penstock.proto.wire import broker_pb2
+from tests.support.broker_parts import Parts, batch, in_loop
+from tests.support.fake_store import FakeStore
+from tests.support.waiting import eventually
+
+PRODUCER = (0xAB, 1, 0, 1)
+
+
+@in_loop
+async def test_an_append_is_answered_with_where_its_records_are() -> None:
+    parts = Parts()
+    parts.add_topic()
+    start = parts.store.end_offset
+    first = await parts.append([b"a", b"b"], queue_id=2)
+    second = await parts.append([b"c"], queue_id=2)
+    assert (first.physical_offset, list(first.queue_ids), list(first.queue_offsets)) == (start, [2], [0])
+    assert (list(second.queue_offsets), second.status, second.epoch) == ([2], broker_pb2.SEND_OK, 1)
+    assert parts.counters.topic("orders").messages_in == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"topic": "missing"}, TopicNotFound),
+        ({"topic": "bad name"}, InvalidName),
+        ({"topic": ""}, InvalidName),
+        ({"topic": names.STATE_TOPIC}, Forbidden),
+        ({"topic": "TBW102"}, Forbidden),
+        ({"topic": "readonly"}, Forbidden),
+        ({"count": 0}, InvalidArgument),
+        ({"count": 2}, CorruptBatch),
+        ({"queue_id": 4}, CorruptBatch),
+        ({"bodies": [b"x" * 70_000, b"x" * 70_000]}, MessageTooLarge),
+        ({"producer": PRODUCER, "marked": False}, CorruptBatch),
+    ],
+)
+def test_what_may_not_be_stored_is_refused_by_name_and_nothing_is_written(
+    settings: dict[str, object], error: type[PenstockError]
+) -> None:
+    @in_loop
+    async def check() -> None:
+        parts = Parts()
+        parts.add_topic()
+        parts.add_topic("readonly", perm=names.PERM_READ)
+        end = parts.store.end_offset
+        with pytest.raises(error):
+            await parts.append(**settings)  # type: ignore[arg-type]
+        assert parts.store.end_offset == end
+
+    check()
+
+
+@in_loop
+async def test_a_mark_that_is_not_the_headers_is_refused() -> None:
+    parts = Parts()
+    parts.add_topic()
+    request = batch(producer=PRODUCER)
+    header = broker_pb2.AppendHeader(topic="orders", count=1)
+    from penstock.proto import frames
+
+    records = frames.unpack(request, broker_pb2.AppendHeader)[1]
+    with pytest.raises(CorruptBatch, match="mark"):
+        await parts.send.append(frames.pack(header, records), None)  # type: ignore[arg-type]
+
+
+@in_loop
+async def test_a_repeated_batch_is_stored_once_and_answered_with_the_first_receipt() -> None:
+    parts = Parts()
+    parts.add_topic()
+    first = await parts.append([b"a"], producer=PRODUCER)
+    end = parts.store.end_offset
+    again = await parts.append([b"a"], producer=PRODUCER)
+    assert again.duplicate
+    assert not first.duplicate
+    assert (again.physical_offset, list(again.queue_offsets)) == (first.physical_offset, list(first.queue_offsets))
+    assert parts.store.end_offset == end
+
+
+@in_loop
+async def test_the_duplicate_table_is_rebuilt_from_the_marks_in_the_log() -> None:
+    parts = Parts()
+    parts.add_topic()
+    first = await parts.append([b"a"], producer=(7, 2, 3, 40))
+    parts.dispatch()
+    rebuilt = ProducerTable()
+    for result in parts.store.replay(0):
+        for marked in result.marks:
+            rebuilt.restore(marked)
+    receipt = rebuilt.find_duplicate(7, 2, "orders", 3, 40)
+    assert receipt is not None
+    assert receipt.start == first.physical_offset
+    with pytest.raises(StaleProducer):
+        rebuilt.find_duplicate(7, 1, "orders", 3, 41)
+
+
+@in_loop
+async def test_a_slave_names_the_master_and_a_master_without_enough_replicas_writes_nothing() -> None:
+    parts = Parts()
+    parts.add_topic()
+    end = parts.store.end_offset
+    parts.role.enough = False
+    with pytest.raises(NotEnoughReplicas):
+        await parts.append()
+    parts.role.is_master = False
+    with pytest.raises(NotMaster, match=r"10\.0\.0\.1:10911"):
+        await parts.append()
+    parts.send.is_open = False
+    with pytest.raises(BrokerUnavailable):
+        await parts.append()
+    assert parts.store.end_offset == end
+
+
+@in_loop
+async def test_sync_flush_answers_when_the_disk_has_it_and_tells_a_time_out() -> None:
+    parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
+    parts.add_topic()
+    pending = asyncio.create_task(parts.append())
+    await eventually(lambda: parts.acknowledgements.waiting)
+    assert not pending.done()
+    parts.store.flush()
+    assert (await pending).status == broker_pb2.SEND_OK
+    late = await parts.append(producer=PRODUCER)
+    assert late.status == broker_pb2.FLUSH_DISK_TIMEOUT
+    again = asyncio.create_task(parts.append(producer=PRODUCER))
+    await asyncio.sleep(0)
+    assert not again.done(), "a repetition waits until the first one is safe"
+    parts.store.flush()
+    assert ((await again).duplicate, (await again).status) == (True, broker_pb2.SEND_OK)
+
+
+@in_loop
+async def test_replica_time_out_wins_over_flush_time_out_and_no_wait_waits_for_neither() -> None:
+    parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
+    parts.add_topic()
+    parts.role.waits_for_replicas = True
+    parts.role.confirms = False
+    assert (await parts.append()).status == broker_pb2.FLUSH_SLAVE_TIMEOUT
+    assert (await parts.append(no_wait=True)).status == broker_pb2.SEND_OK
+
+
+@in_loop
+async def test_after_a_failed_sync_nothing_is_acknowledged_any_more() -> None:
+    parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
+    parts.add_topic()
+    pending = asyncio.create_task(parts.append())
+    await asyncio.sleep(0)
+    parts.acknowledgements.fail(SyncFailed("the disk failed"))
+    with pytest.raises(SyncFailed):
+        await pending
+    with pytest.raises(SyncFailed):
+        await parts.append()

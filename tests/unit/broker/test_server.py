@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.serving import serving
+from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongStore
+from penstock.proto.wire import broker_pb2, common_pb2
+from penstock.proto.wire.broker_pb2 import FetchReply
+from tests.support.running_broker import broker_process, calling, running, small_config, sync_status
+from tests.support.waiting import eventually
+
+PRODUCER = (0xFEED, 1, 0, 1)
+
+
+def test_messages_topics_offsets_and_duplicates_survive_a_restart(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as (_, caller):
+            await caller.create_topic()
+            first = await caller.append([b"a", b"b"], queue_id=1, producer=PRODUCER)
+            reply, data = await caller.fetch((1, 0), max_wait_ms=5000)
+            assert (reply.results[0].count, len(data) > 0) == (2, True)
+            offsets = [common_pb2.TopicOffsets(topic="orders", queue_ids=[1], offsets=[1])]
+            await caller.call("CommitOffsets", broker_pb2.CommitOffsetsRequest(group="billing", offsets=offsets))
+        async with running(tmp_path) as (_, caller):
+            again = await caller.append([b"a", b"b"], queue_id=1, producer=PRODUCER)
+            assert (again.duplicate, again.physical_offset) == (True, first.physical_offset)
+            committed = await caller.call("QueryOffsets", broker_pb2.QueryOffsetsRequest(group="billing"))
+            assert list(committed.offsets[0].offsets) == [1]
+            assert list((await caller.append([b"c"], queue_id=1)).queue_offsets) == [2]
+            reply, _ = await caller.fetch((1, 0), max_wait_ms=5000)
+            assert (await caller.fetch((1, 2), max_wait_ms=5000))[0].results[0].count == 1
+
+    asyncio.run(check())
+
+
+def test_tables_are_rebuilt_from_the_log_alone(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as (_, caller):
+            await caller.create_topic()
+            await caller.append(producer=PRODUCER)
+        for path in (tmp_path / "store" / "config").iterdir():
+            path.unlink()
+        async with running(tmp_path) as (_, caller):
+            assert (await caller.append(producer=PRODUCER)).duplicate
+
+    asyncio.run(check())
+
+
+def test_a_waiting_fetch_is_woken_by_an_append_within_milliseconds(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as (broker, caller):
+            await caller.create_topic()
+            waiting = asyncio.create_task(caller.fetch((0, 0), max_wait_ms=10_000))
+            await eventually(lambda: len(broker.parts.fetch.waiters))
+            started = time.monotonic()
+            await caller.append()
+            assert (await waiting)[0].results[0].count == 1
+            assert time.monotonic() - started < 1
+
+    asyncio.run(check())
+
+
+def test_a_consumer_that_disconnects_leaves_no_waiter(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as (broker, caller):
+            await caller.create_topic()
+            async with calling(broker.address) as other:
+                waiting = asyncio.create_task(other.fetch((0, 0), max_wait_ms=10_000))
+                await eventually(lambda: len(broker.parts.fetch.waiters))
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            await eventually(lambda: not len(broker.parts.fetch.waiters))
+
+    asyncio.run(check())
+
+
+def test_sync_flush_acknowledges_what_is_on_disk(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller):
+            await caller.create_topic()
+            receipt = await caller.append()
+            assert receipt.status == broker_pb2.SEND_OK
+            assert broker.parts.store.flushed_offset > receipt.physical_offset
+            assert (await caller.fetch((0, 0), max_wait_ms=5000))[0].results[0].count == 1
+
+    asyncio.run(check())
+
+
+def test_a_slave_has_what_its_master_acknowledged_serves_reads_and_keeps_commits(tmp_path: Path) -> None:
+    async def check() -> None:
+        master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
+        async with serving(small_config(master_dir, brokerRole="SYNC_MASTER")) as master:
+            port = master.config.identity.listen_port
+            slave_settings = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": master.address}
+            async with (
+                serving(small_config(slave_dir, **slave_settings)) as slave,
+                calling(master.address) as to_master,
+                calling(slave.address) as to_slave,
+            ):
+                await eventually(lambda: master.parts.role.can_acknowledge())
+                await to_master.create_topic()
+                receipt = await to_master.append([b"a", b"b"])
+                assert receipt.status == broker_pb2.SEND_OK
+                assert slave.parts.store.end_offset == master.parts.store.end_offset
+                await eventually(lambda: slave.parts.store.queue_range("orders", 0) == (0, 2))
+                reply, _ = await to_slave.fetch((0, 0), max_wait_ms=5000)
+                assert (reply.results[0].count, reply.suggested_broker_id) == (2, 0)
+                with pytest.raises(NotMaster, match=master.address):
+                    await to_slave.append()
+                with pytest.raises(NotMaster):
+                    await to_slave.create_topic("other")
+                (replica,) = (await to_master.status()).replicas
+                assert (replica.broker_id, replica.in_sync, replica.lag_bytes) == (1, True, 0)
+                assert (await to_slave.status()).role == common_pb2.SLAVE
+        offsets = [common_pb2.TopicOffsets(topic="orders", queue_ids=[0], offsets=[2])]
+        commit = broker_pb2.CommitOffsetsRequest(group="billing", offsets=offsets)
+        query = broker_pb2.QueryOffsetsRequest(
+            group="billing", queues=[common_pb2.TopicQueues(topic="orders", queue_ids=[0])]
+        )
+        async with running(slave_dir, **slave_settings) as (slave, to_slave):
+            reply, _ = await to_slave.fetch((0, 0), max_wait_ms=5000)
+            assert (reply.results[0].count, reply.suggested_broker_id) == (2, 1)
+            await to_slave.call("CommitOffsets", commit)
+            assert (await to_slave.call("QueryOffsets", query)).offsets[0].offsets[0] == 2
+            async with serving(small_config(master_dir, brokerRole="SYNC_MASTER", listenPort=port)) as master:
+                await eventually(lambda: master.parts.state.committed("billing", "orders", 0) == 2)
+                await eventually(lambda: slave.parts.state.committed("billing", "orders", 0) == 2)
+
+    asyncio.run(check())
+
+
+def test_rocketmqs_tables_are_taken_over_into_the_log(tmp_path: Path) -> None:
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    topic = {"topicName": "legacy", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6, "order": True}
+    (config / "topics.json").write_text(json.dumps({"dataVersion": {}, "topicConfigTable": {"legacy": topic}}))
+    (config / "consumerOffset.json").write_text('{"offsetTable":{"legacy@old":{0:0,1:0\n}}}')
+
+    async def check() -> None:
+        async with running(tmp_path) as (_, caller):
+            await caller.append(topic="legacy")
+        for path in config.iterdir():
+            path.unlink()
+        async with running(tmp_path) as (broker, caller):
+            taken = broker.parts.state.topic("legacy")
+            assert taken is not None
+            assert taken.extra == {"order": True}
+            assert broker.parts.state.offsets.row("old", "legacy") == {0: 0, 1: 0}
+            assert (await caller.fetch((0, 0), topic="legacy", max_wait_ms=5000))[0].results[
+                0
+            ].status == FetchReply.FOUND
+
+    asyncio.run(check())
+
+
+def test_a_store_is_opened_once_and_only_by_its_broker(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path):
+            with pytest.raises(StoreLocked):
+                async with serving(small_config(tmp_path)):
+                    pass
+        for setting in ({"brokerName": "broker-b"}, {"brokerClusterName": "other"}):
+            with pytest.raises(WrongStore, match="main/broker-a"):
+                async with serving(small_config(tmp_path, **setting)):
+                    pass
+
+    asyncio.run(check())
+
+
+def test_a_failing_disk_ends_the_broker_with_the_stores_error(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as (broker, caller):
+            await caller.create_topic()
+            assert broker.parts.store.on_fatal is not None
+            await asyncio.to_thread(broker.parts.store.on_fatal, SyncFailed("the disk syncs no more"))
+            await asyncio.sleep(30)
+
+    with pytest.raises(SyncFailed, match="no more"):
+        asyncio.run(check())
+
+
+def test_a_port_in_use_ends_the_start_before_the_store_is_touched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = small_config(tmp_path, listenPort=taken.getsockname()[1])
+
+        async def check() -> None:
+            with pytest.raises(ConfigError, match="listenPort"):
+                async with serving(config):
+                    pass
+
+        asyncio.run(check())
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"flushDiskTyp": "SYNC_FLUSH"}, "flushDiskType"),
+        ({"storePathRootDir": "/proc/nothing/here"}, "storePathRootDir"),
+        ({"brokerName": "no/slash"}, "brokerName"),
+    ],
+)
+def test_a_wrong_configuration_ends_the_process_with_code_2_and_one_clear_line(
+    tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    with broker_process(tmp_path, **settings) as broker:
+        assert broker.process.wait(60) == 2
+        assert "Traceback" not in broker.log()
+        (line,) = [line for line in broker.log().splitlines() if "broker not started" in line]
+        assert said in line
+
+
+def test_a_broker_process_stops_on_sigterm_with_code_0_and_is_ready_again_after_a_kill(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as broker:
+        address = broker.wait_ready()
+
+        async def use() -> int:
+            async with calling(address) as caller:
+                await caller.create_topic()
+                return (await caller.append([b"kept"] * 100)).physical_offset
+
+        asyncio.run(use())
+        broker.end(signal.SIGKILL)
+    with broker_process(tmp_path) as broker:
+        address = broker.wait_ready()
+
+        async def read() -> int:
+            async with calling(address) as caller:
+                return (await caller.fetch((0, 0), max_wait_ms=5000))[0].results[0].count
+
+        assert asyncio.run(read()) == 100
+        assert sync_status(address).role == common_pb2.MASTER
+        started = time.monotonic()
+        assert broker.end() == 0
+        assert time.monotonic() - started < 5
+        assert "Traceback" not in broker.log()
+        assert "broker stopped" in broker.log()

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.service.identity import check_identity, write_identity
+from penstock.broker.service.producers import ProducerTable, Receipt
+from penstock.broker.service.snapshots import LOG_POSITION, Loaded, Snapshots, parse_rocketmq_json
+from penstock.broker.service.state import Group, State, Topic
+from penstock.proto.errors import Corrupt, WrongStore
+
+FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "producerSequence.json")
+
+
+def filled() -> tuple[State, ProducerTable]:
+    state, producers = State(), ProducerTable()
+    state.topics.put(10, "orders", Topic("orders", 8, 4, 6, {"message.type": "FIFO"}, {"order": True}))
+    state.groups.put(20, "billing", Group("billing", False, 5))
+    state.offsets.put(30, "billing", "orders", {0: 17, 11: 4})
+    producers.remember(0xAB, 2, "orders", 3, Receipt(9, 100, 200, 1_700_000_000_000, [0, 5], [7, 8]))
+    return state, producers
+
+
+def written(directory: Path, position: int = 500) -> None:
+    Snapshots(directory, *filled()).write_all(position)
+
+
+def loaded(directory: Path, log_min: int = 0, log_end: int = 1000, **how: bool) -> tuple[State, ProducerTable, Loaded]:
+    state, producers = State(), ProducerTable()
+    how.setdefault("log_has_all", True)
+    return state, producers, Snapshots(directory, state, producers).load(log_min, log_end, **how)
+
+
+def test_tables_come_back_from_their_files_with_the_position_to_replay_from(tmp_path: Path) -> None:
+    written(tmp_path)
+    state, producers, found = loaded(tmp_path)
+    before, _ = filled()
+    assert found == Loaded(replay_from=500, imported=False)
+    assert state.topic("orders") == before.topic("orders")
+    assert state.group("billing") == before.group("billing")
+    assert state.offsets.row("billing", "orders") == {0: 17, 11: 4}
+    assert producers.find_duplicate(0xAB, 2, "orders", 3, 9) is not None
+    assert state.topics.base == state.offsets.base == 500
+
+
+def test_files_have_rocketmqs_shape_in_valid_json(tmp_path: Path) -> None:
+    written(tmp_path)
+    documents = {name: json.loads((tmp_path / name).read_text()) for name in FILES}
+    assert documents["topics.json"]["topicConfigTable"]["orders"]["readQueueNums"] == 8
+    assert documents["topics.json"]["topicConfigTable"]["orders"]["order"] is True
+    assert documents["subscriptionGroup.json"]["subscriptionGroupTable"]["billing"]["consumeTimeoutMinute"] == 15
+    assert documents["consumerOffset.json"]["offsetTable"] == {"orders@billing": {"0": 17, "11": 4}}
+    assert documents["consumerOffset.json"]["groupTopicMap"] == {"billing": ["orders"]}
+    for document in documents.values():
+        assert document[LOG_POSITION] == 500
+        assert set(document["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+
+
+def test_empty_tables_make_valid_json_too(tmp_path: Path) -> None:
+    Snapshots(tmp_path, State(), ProducerTable()).write_all(0)
+    assert loaded(tmp_path)[2] == Loaded(0, False)
+
+
+def test_an_older_file_stands_in_for_a_damaged_or_missing_one(tmp_path: Path) -> None:
+    state, producers = filled()
+    snapshots = Snapshots(tmp_path, state, producers)
+    snapshots.write_all(500)
+    state.offsets.put(600, "billing", "orders", {0: 99})
+    snapshots.write_all(700)
+    path = tmp_path / "consumerOffset.json"
+    for damage in ("{", None):
+        path.write_text(damage) if damage else path.unlink()
+        again, _, found = loaded(tmp_path)
+        assert again.committed("billing", "orders", 0) == 17
+        assert found.replay_from == 500
+
+
+def test_a_file_without_a_good_copy_is_rebuilt_from_a_whole_log_and_else_an_error_by_name(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "topics.json").write_text('{"topicConfigTable": [1]}')
+    state, _, found = loaded(tmp_path)
+    assert (len(state.topics), found.replay_from) == (0, 0)
+    with pytest.raises(Corrupt, match=r"topics\.json"):
+        loaded(tmp_path, log_min=100)
+    with pytest.raises(Corrupt, match=r"topics\.json"):
+        loaded(tmp_path, log_has_all=False)
+
+
+def test_a_snapshot_ahead_of_a_log_that_lost_its_end_does_not_hide_what_is_written_next(tmp_path: Path) -> None:
+    written(tmp_path, position=5000)
+    state, producers, found = loaded(tmp_path, log_end=150)
+    assert found.replay_from == 150
+    state.offsets.put(150, "billing", "orders", {0: 3})
+    assert state.committed("billing", "orders", 0) == 3
+    assert producers.find_duplicate(0xAB, 2, "orders", 3, 9) is None
+
+
+def test_rocketmqs_own_files_are_read_and_marked_for_import(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").write_text(
+        '{\n\t"dataVersion":{"counter":0},\n\t"offsetTable":{\n'
+        '\t\t"%RETRY%G@G":{0:5\n\t\t},\n\t\t"orders@billing":{0:16,1:24\n\t\t}\n\t}\n}'
+    )
+    state, _, found = loaded(tmp_path)
+    assert state.offsets.row("billing", "orders") == {0: 16, 1: 24}
+    assert state.committed("G", "%RETRY%G", 0) == 5
+    assert found == Loaded(replay_from=1000, imported=True)
+
+
+def test_bare_keys_are_quoted_outside_strings_only() -> None:
+    assert parse_rocketmq_json('{"a": {0:1, 2 : "3: x {4:5}"}}') == {"a": {"0": 1, "2": "3: x {4:5}"}}
+    for text in ("[]", "{", "3"):
+        with pytest.raises(ValueError):
+            parse_rocketmq_json(text)
+
+
+def test_a_store_of_another_broker_is_refused_and_ones_own_known(tmp_path: Path) -> None:
+    assert not check_identity(tmp_path, "main", "broker-a")
+    write_identity(tmp_path, "main", "broker-a")
+    assert check_identity(tmp_path, "main", "broker-a")
+    for cluster, name in (("main", "broker-b"), ("other", "broker-a")):
+        with pytest.raises(WrongStore, match="belongs to main/broker-a"):
+            check_identity(tmp_path, cluster, name)
+    (tmp_path / "penstockIdentity.json").write_text("{")
+    with pytest.raises(WrongStore, match="damaged"):
+        check_identity(tmp_path, "main", "broker-a")

@@ -1,0 +1,206 @@
+"""Columns, property strings and the accumulator: what messages are before they are records."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client.accumulator import Accumulator, Buffer, limited, new_part
+from penstock.client.columns import Column, column_of
+from penstock.client.keys import MARK_ROOM, PROPERTIES_ROOM, checked_body, hashes_of, property_bytes, property_column
+from penstock.client.parts import RECORD_COST, Kind
+from penstock.proto.errors import BufferFull, InvalidArgument, MessageTooLarge
+from penstock.proto.record.hashing import string_hash
+from penstock.proto.record.properties import decode_properties
+
+VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=30)
+
+
+@settings(max_examples=50)
+@given(VALUES, st.data())
+def test_a_column_holds_its_values_and_gives_parts_and_choices_of_them(values: list[bytes], data: st.DataObject) -> None:
+    column = Column.of(values)
+    assert list(column) == values
+    start = data.draw(st.integers(0, len(values) - 1))
+    stop = data.draw(st.integers(start + 1, len(values)))
+    assert list(column.part(start, stop)) == values[start:stop]
+    indexes = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=10))
+    assert list(column.take(np.array(indexes, dtype=np.int64))) == [values[index] for index in indexes]
+    assert list(Column.joined([column, column.part(start, stop)])) == values + values[start:stop]
+
+
+def test_bodies_may_be_lists_and_arrays() -> None:
+    assert list(column_of([b"a", bytearray(b"bc"), memoryview(b"d")])) == [b"a", b"bc", b"d"]
+    assert list(column_of(np.array([b"abc", b"d"]))) == [b"abc", b"d"]
+    assert list(column_of(np.array([b"ab", b"cd"]))) == [b"ab", b"cd"]
+    assert list(column_of(np.array([[1, 2], [3, 4]], dtype=np.uint8))) == [b"\1\2", b"\3\4"]
+    assert list(column_of(np.array([b"a", b"bcd"], dtype=object))) == [b"a", b"bcd"]
+
+
+class ArrowArray:
+    """The parts of an Arrow array that are looked at."""
+
+    def __init__(self, kind: str, buffers: list[bytes | None], length: int, offset: int = 0, nulls: int = 0) -> None:
+        self.type = kind
+        self.null_count = nulls
+        self.offset = offset
+        self._buffers, self._length = buffers, length
+
+    def buffers(self) -> list[bytes | None]:
+        return self._buffers
+
+    def __len__(self) -> int:
+        return self._length
+
+
+def test_arrow_buffers_are_read_in_place_with_their_offset() -> None:
+    ends = np.array([0, 1, 3, 6], dtype=np.int32).tobytes()
+    assert list(column_of(ArrowArray("binary", [None, ends, b"abbccc"], 3))) == [b"a", b"bb", b"ccc"]
+    assert list(column_of(ArrowArray("string", [None, ends, b"abbccc"], 2, offset=1))) == [b"bb", b"ccc"]
+    with pytest.raises(InvalidArgument, match="1 nulls"):
+        column_of(ArrowArray("binary", [None, ends, b"abbccc"], 3, nulls=1))
+    with pytest.raises(InvalidArgument, match="int64"):
+        column_of(ArrowArray("int64", [None, ends], 3))
+
+
+@pytest.mark.parametrize("wrong", ["text", b"bytes", 7, ["text"], np.zeros(3), None])
+def test_anything_else_is_no_column_of_bodies(wrong: object) -> None:
+    with pytest.raises(InvalidArgument, match="bodies must be"):
+        column_of(wrong)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=10), min_size=1, max_size=20))
+def test_hashes_of_keys_are_javas(keys: list[str]) -> None:
+    assert hashes_of(Column.of([key.encode() for key in keys])).tolist() == [string_hash(key) for key in keys]
+
+
+def test_properties_of_one_message() -> None:
+    encoded = property_bytes("paid", ["k1", "k2"], {"region": "eu"}, "customer-3", "ID")
+    assert encoded is not None
+    expected = {"TAGS": "paid", "KEYS": "k1 k2", "UNIQ_KEY": "ID", "__SHARDINGKEY": "customer-3", "region": "eu"}
+    assert decode_properties(encoded) == expected
+    assert property_bytes(None, None, None, None) is None
+
+
+def test_properties_of_many_messages_equal_those_of_one() -> None:
+    tags, keys, sharding = ["a", None, "c"], ["k", ["x", "y"], None], ["s1", "s2", "s3"]
+    column = property_column(3, tags, keys, Column.of([key.encode() for key in sharding]))
+    assert column is not None
+    for index, encoded in enumerate(column):
+        single = property_bytes(tags[index], keys[index], None, sharding[index])
+        assert single is not None
+        assert decode_properties(encoded) == decode_properties(single)
+    same = property_column(2, "t", "k", None)
+    assert same is not None
+    assert list(same) == [b"TAGS\x01t\x02KEYS\x01k\x02"] * 2
+    assert property_column(2, None, None, None) is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"tag": "a\x01"},
+        {"tag": ""},
+        {"tag": "a||b"},
+        {"tag": 7},
+        {"keys": ["a b"]},
+        {"keys": ["\x02"]},
+        {"properties": {"TAGS": "x"}},
+        {"properties": {"__PSEQ": "x"}},
+        {"properties": {"a\x02": "x"}},
+        {"properties": {"a": "\x01"}},
+        {"properties": {"a": 1}},
+        {"properties": {"": "x"}},
+        {"properties": {"a": "x" * PROPERTIES_ROOM}},
+        {"sharding_key": ""},
+    ],
+)
+def test_properties_that_would_break_the_record_are_refused(arguments: dict[str, object]) -> None:
+    given: dict[str, object] = {"tag": None, "keys": None, "properties": None, "sharding_key": None, **arguments}
+    with pytest.raises(InvalidArgument):
+        property_bytes(**given)  # type: ignore[arg-type]
+
+
+def test_a_property_string_leaves_room_for_the_mark() -> None:
+    value = "x" * (PROPERTIES_ROOM - 3)
+    assert len(property_bytes(None, None, {"a": value}, None) or b"") == PROPERTIES_ROOM
+    assert PROPERTIES_ROOM + MARK_ROOM == 32767
+
+
+def test_bodies_are_checked() -> None:
+    assert checked_body(bytearray(b"x"), 10) == b"x"
+    for wrong in ("text", None, b""):
+        with pytest.raises(InvalidArgument):
+            checked_body(wrong, 10)
+    with pytest.raises(MessageTooLarge):
+        checked_body(b"x" * 11, 10)
+
+
+def test_threads_that_append_while_another_drains_lose_and_double_nothing() -> None:
+    accumulator = Accumulator(1 << 20)
+    threads = [
+        threading.Thread(target=lambda n=n: [accumulator.extend((b"%d-%d" % (n, i), None, None)) for i in range(20_000)])
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    drained: list[bytes] = []
+    while any(thread.is_alive() for thread in threads):
+        drained += accumulator.drain()[0]
+    drained += accumulator.drain()[0]
+    for number in range(4):
+        mine = [body for body in drained if body.startswith(b"%d-" % number)]
+        assert mine == [b"%d-%d" % (number, i) for i in range(20_000)]
+
+
+def test_drained_columns_without_a_value_are_none() -> None:
+    accumulator = Accumulator(1 << 20)
+    accumulator.extend((b"a", None, None))
+    assert accumulator.drain() == ([b"a"], None, None)
+    accumulator.extend((b"a", b"p", None))
+    accumulator.extend((b"b", None, "k"))
+    assert accumulator.drain() == ([b"a", b"b"], [b"p", None], [None, "k"])
+
+
+def test_parts_are_cut_at_the_limits_and_their_costs_add_up() -> None:
+    part = new_part(Kind.PRODUCE, [b"x" * 100] * 10, [b"p" * 10] * 10, 0.0)
+    assert part.cost == 10 * (110 + RECORD_COST)
+    pieces = limited(part, 3 * (110 + RECORD_COST), 100)
+    assert [piece.count for piece in pieces] == [3, 3, 3, 1]
+    assert sum(piece.cost for piece in pieces) == part.cost
+    assert [piece.count for piece in limited(part, 1 << 20, 4)] == [4, 4, 2]
+    assert [piece.count for piece in limited(part, 10, 4)] == [1] * 10
+
+
+def test_a_full_buffer_refuses_and_names_its_size() -> None:
+    buffer = Buffer(1000)
+    woken = []
+    held = new_part(Kind.PRODUCE, [b"x" * 800], None, 0.0)
+    held.ticket = buffer.hold(held.cost, 1)
+    with pytest.raises(BufferFull, match="960 of 1000"):
+        buffer.wait_for_room(100, 0.01, lambda: woken.append(1))
+    assert woken == [1]
+    buffer.settle(held)
+    buffer.wait_for_room(5000, 0.0, lambda: None)  # more than the whole buffer fits an empty one
+
+
+def test_a_flush_waits_for_what_was_there_and_not_for_what_came_later() -> None:
+    buffer = Buffer(1 << 20)
+    first, second = (new_part(Kind.PRODUCE, [b"x"], None, 0.0) for _ in range(2))
+    first.ticket = buffer.hold(first.cost, 1)
+    assert not buffer.wait_settled(0.01)
+    waiter_is_done = threading.Event()
+    waiter = threading.Thread(target=lambda: buffer.wait_settled(10) and waiter_is_done.set())
+    waiter.start()
+    second.ticket = buffer.hold(second.cost, 1)
+    buffer.settle(first)
+    waiter.join(timeout=0.2)
+    buffer.settle(second)
+    waiter.join(timeout=5)
+    assert waiter_is_done.is_set()
+    assert buffer.used == 0

@@ -1,0 +1,228 @@
+"""Decisions of the producer: who is sent with whom, where, and again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.client.config import ProducerConfig
+from penstock.client.lanes import LANES, Lanes
+from penstock.client.parts import Batch, Kind, Part
+from penstock.client.selection import BrokerHealth, WriteQueues
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CorruptBatch,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    TopicNotFound,
+)
+
+NOW = 1000.0
+BROKEN = BrokerUnavailable("broker 1: unavailable: Socket closed", status="UNAVAILABLE")
+NEVER_CONNECTED = BrokerUnavailable("broker 1: failed to connect to all addresses", status="UNAVAILABLE")
+
+
+def lanes(*shards: tuple[str, int], **settings: object) -> Lanes:
+    return Lanes("orders", ProducerConfig(**settings), BrokerHealth(), WriteQueues(shards))  # type: ignore[arg-type]
+
+
+def part(*bodies: bytes, hashes: list[int] | None = None, kind: Kind = Kind.PRODUCE, deadline: float = NOW + 30) -> Part:
+    chosen = None if hashes is None else np.array(hashes, dtype=np.int32)
+    return Part(kind, list(bodies), None, cost=len(bodies) * 200, deadline=deadline, hashes=chosen)
+
+
+def bodies(batch: Batch) -> list[bytes]:
+    return [body for each in batch.parts for body in each.bodies]
+
+
+def start(lanes: Lanes, now: float = NOW) -> list[Batch]:
+    return lanes.start(now, LANES, lambda name: name in lanes.queues)
+
+
+def test_batches_without_keys_go_to_one_queue_after_the_other() -> None:
+    topic = lanes(("a", 2), ("b", 2), batch_count_max=1)
+    topic.waiting.extend(part(b"%d" % number) for number in range(4))
+    sent = [(batch.lane.broker_name, int(batch.queue_ids[0])) for batch in start(topic)]
+    assert sent == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+
+
+def test_what_waits_for_a_free_lane_is_joined_into_the_next_batch() -> None:
+    topic = lanes(("a", 1))
+    topic.waiting.append(part(b"first"))
+    (first,) = start(topic)
+    topic.waiting.extend([part(b"2"), part(b"3")])
+    assert start(topic) == []
+    topic.acknowledged(first)
+    (second,) = start(topic)
+    assert bodies(second) == [b"2", b"3"]
+    assert second.sequence > first.sequence
+
+
+def test_keyed_messages_go_to_the_queue_of_their_hash_in_order() -> None:
+    topic = lanes(("a", 16))
+    topic.waiting.append(part(b"0", b"8", b"1", b"0 again", hashes=[16, 8, 1, -16]))
+    by_lane = {batch.lane.number: batch for batch in start(topic)}
+    assert bodies(by_lane[0]) == [b"0", b"8", b"0 again"]  # queues 0 and 8 share lane 0
+    assert by_lane[0].queue_ids.tolist() == [0, 8, 0]
+    assert bodies(by_lane[1]) == [b"1"]
+
+
+def test_messages_behind_a_batch_under_way_wait_for_its_lane_and_keep_their_order() -> None:
+    topic = lanes(("a", 1))
+    topic.waiting.append(part(b"1", hashes=[0]))
+    (first,) = start(topic)
+    topic.waiting.extend([part(b"2", hashes=[0]), part(b"3", hashes=[0])])
+    assert start(topic) == []
+    topic.acknowledged(first)
+    (second,) = start(topic)
+    assert bodies(second) == [b"2", b"3"]
+
+
+def test_a_refused_batch_without_keys_goes_to_another_broker_group_at_once() -> None:
+    topic = lanes(("a", 4), ("b", 4))
+    topic.waiting.append(part(b"x"))
+    (batch,) = start(topic)
+    assert batch.lane.broker_name == "a"
+    assert topic.on_error(batch, NotEnoughReplicas("too few"), NOW) == []
+    (again,) = start(topic)
+    assert again.lane.broker_name == "b"
+
+
+def test_a_refused_keyed_batch_is_tried_again_before_what_came_after_it() -> None:
+    topic = lanes(("a", 1), ("b", 1))
+    topic.waiting.append(part(b"1", hashes=[0]))
+    (batch,) = start(topic)
+    topic.waiting.append(part(b"2", hashes=[0]))
+    start(topic)
+    topic.on_error(batch, NotEnoughReplicas("too few"), NOW)
+    assert start(topic) == []
+    (again,) = start(topic, NOW + 5)
+    assert bodies(again) == [b"1", b"2"]
+    assert again.lane is batch.lane
+
+
+def test_an_unknown_outcome_keeps_lane_sequence_and_broker_group() -> None:
+    topic = lanes(("a", 1), ("b", 1))
+    topic.waiting.append(part(b"x"))
+    (batch,) = start(topic)
+    topic.on_error(batch, BROKEN, NOW)
+    assert start(topic) == []
+    assert start(topic, NOW + 5) == [batch]
+
+
+def test_not_stored_after_unknown_is_still_unknown() -> None:
+    topic = lanes(("a", 1), ("b", 1))
+    topic.waiting.append(part(b"x"))
+    (batch,) = start(topic)
+    topic.on_error(batch, BROKEN, NOW)
+    (batch,) = start(topic, NOW + 5)
+    topic.on_error(batch, NEVER_CONNECTED, NOW + 5)
+    assert start(topic, NOW + 10) == [batch]
+    topic.on_error(batch, BROKEN, NOW + 29)
+    (failure,) = topic.expire(NOW + 31)
+    assert type(failure.error) is BrokerUnavailable or isinstance(failure.error, OutcomeUnknown)
+
+
+def test_an_unknown_batch_whose_group_died_waits_for_it_by_default() -> None:
+    topic = lanes(("a", 1), ("b", 1))
+    topic.waiting.append(part(b"x"))
+    (batch,) = start(topic)
+    topic.on_error(batch, BROKEN, NOW)
+    topic.adopt(WriteQueues([("b", 1)]), NOW)
+    assert start(topic, NOW + 5) == []
+    topic.adopt(WriteQueues([("a", 1), ("b", 1)]), NOW + 6)
+    assert start(topic, NOW + 6) == [batch]
+
+
+def test_an_unknown_batch_whose_group_died_moves_after_a_second_if_that_is_wanted() -> None:
+    topic = lanes(("a", 1), ("b", 1), retry_another_shard_on_unknown=True)
+    topic.waiting.append(part(b"x"))
+    (batch,) = start(topic)
+    topic.on_error(batch, BROKEN, NOW)
+    topic.adopt(WriteQueues([("b", 1)]), NOW)
+    assert start(topic, NOW + 0.5) == []
+    (moved,) = start(topic, NOW + 1.5)
+    assert moved.lane.broker_name == "b"
+
+
+def test_messages_waiting_behind_a_lost_group_find_another() -> None:
+    topic = lanes(("a", 1), ("b", 1))
+    topic.waiting.append(part(b"1", hashes=[0]))
+    (batch,) = start(topic)
+    topic.on_error(batch, BROKEN, NOW)
+    topic.waiting.append(part(b"2", hashes=[0]))
+    start(topic)
+    topic.adopt(WriteQueues([("b", 1)]), NOW)
+    (moved,) = start(topic)
+    assert bodies(moved) == [b"2"]
+    assert moved.lane.broker_name == "b"
+
+
+def test_only_the_corrupt_message_of_a_batch_is_refused() -> None:
+    topic = lanes(("a", 1))
+    topic.waiting.append(part(b"1", b"2", b"bad", b"4"))
+    stored, failed = [], []
+    for _ in range(20):
+        for batch in start(topic):
+            if b"bad" in bodies(batch):
+                failed += topic.on_error(batch, CorruptBatch("bad record"), NOW)
+            else:
+                stored += bodies(batch)
+                topic.acknowledged(batch)
+    assert stored == [b"1", b"2", b"4"]
+    assert [body for failure in failed for each in failure.parts for body in each.bodies] == [b"bad"]
+
+
+def test_a_refusal_that_concerns_all_messages_is_final() -> None:
+    topic = lanes(("a", 1))
+    topic.waiting.append(part(b"1", b"2"))
+    (batch,) = start(topic)
+    (failure,) = topic.on_error(batch, TopicNotFound("gone"), NOW)
+    assert isinstance(failure.error, TopicNotFound)
+    assert topic.is_empty
+
+
+def test_a_waiting_send_gives_up_after_its_retries_and_a_produced_message_does_not() -> None:
+    for kind, gives_up in ((Kind.SEND, True), (Kind.PRODUCE, False)):
+        topic = lanes(("a", 1), send_retries=2)
+        topic.waiting.append(part(b"x", kind=kind))
+        failures = []
+        for attempt in range(6):
+            for batch in start(topic, NOW + attempt * 2):
+                failures += topic.on_error(batch, NotEnoughReplicas("too few"), NOW + attempt * 2)
+        assert bool(failures) is gives_up
+
+
+def test_an_unreachable_broker_does_not_use_up_retries() -> None:
+    topic = lanes(("a", 1), send_retries=0)
+    topic.waiting.append(part(b"x", kind=Kind.SEND))
+    (batch,) = start(topic)
+    assert topic.on_error(batch, NEVER_CONNECTED, NOW) == []
+    assert len(start(topic, NOW + 2)) == 1
+
+
+def test_what_was_never_sent_is_not_stored_when_its_time_is_up() -> None:
+    topic = lanes()
+    topic.waiting.append(part(b"x", deadline=NOW + 1))
+    assert topic.expire(NOW) == []
+    (failure,) = topic.expire(NOW + 2)
+    assert not isinstance(failure.error, OutcomeUnknown)
+    assert failure.error.retryable
+
+
+def test_a_waiting_message_joins_the_newest_waiting_one_of_its_kind() -> None:
+    topic = lanes()
+    first, second = (
+        Part(Kind.SEND, [body], [b""], cost=200, deadline=NOW + wait, message_ids=[body.decode()])
+        for body, wait in ((b"1", 3), (b"2", 5))
+    )
+    assert topic.join(first) is None
+    assert topic.join(second) is first
+    assert (first.count, first.cost, first.deadline, first.message_ids) == (2, 400, NOW + 5, ["1", "2"])
+    assert topic.join(part(b"other kind")) is None
+
+
+def test_at_most_the_configured_batches_are_under_way_at_a_broker() -> None:
+    topic = lanes(("a", 16), batch_count_max=1)
+    topic.waiting.extend(part(b"%d" % number) for number in range(10))
+    assert len(topic.start_waiting(NOW, 3)) == 3
+    assert topic.start_waiting(NOW, 3) == []

@@ -1,0 +1,50 @@
+"""Message ids that clients give."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from penstock.proto.record import unique_key
+from penstock.proto.record.unique_key import new_unique_key
+
+
+def test_a_key_is_32_upper_case_digits_with_process_and_time_in_their_places() -> None:
+    key = new_unique_key()
+    assert len(key) == 32
+    assert key == bytes.fromhex(key).hex().upper()
+    assert int(key[8:12], 16) == os.getpid() & 0xFFFF
+    month_start = time.mktime((*time.localtime()[:2], 1, 0, 0, 0, 0, 0, -1))
+    assert abs(int(key[20:28], 16) / 1000 - (time.time() - month_start)) < 5
+
+
+def test_keys_of_many_threads_differ() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        keys = [key for part in pool.map(lambda _: [new_unique_key() for _ in range(5000)], range(4)) for key in part]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_new_month_starts_the_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_unique_key()
+    for month, day in ((1, 31), (2, 1), (2, 28), (3, 31), (4, 1), (12, 31)):
+        moment = time.mktime((2031, month, day, 12, 0, 0, 0, 0, -1))
+        monkeypatch.setattr(time, "time_ns", lambda moment=moment: int(moment) * 1_000_000_000)
+        elapsed_s = int(new_unique_key()[20:28], 16) / 1000
+        assert elapsed_s == moment - time.mktime((2031, month, 1, 0, 0, 0, 0, 0, -1))
+
+
+def test_processes_with_the_same_address_and_id_still_differ() -> None:
+    first, second = (unique_key._Source(b"\x0a\0\0\1") for _ in range(2))
+    assert first.prefix[:12] == second.prefix[:12]
+    assert first.prefix != second.prefix
+
+
+def test_a_forked_process_takes_a_new_prefix() -> None:
+    source = unique_key._Source(b"\x0a\0\0\1")
+    before = source.prefix
+    source.renew()
+    assert source.prefix[:8] == before[:8]
+    assert source.prefix != before

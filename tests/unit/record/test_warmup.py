@@ -1,0 +1,88 @@
+"""Kernels are compiled before they are needed, loaded quickly afterwards, and never from older sources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.proto.errors import ConfigError
+from penstock.proto.record import freshness, kernels
+from penstock.proto.record.warmup import compile_kernels
+
+
+def test_progress_counts_every_step_and_the_end() -> None:
+    heard: list[tuple[str, int, int]] = []
+    done: list[str] = []
+    compile_kernels(lambda *step: heard.append(step), [("store", lambda: done.append("store"))])
+    assert done == ["store"]
+    total = heard[0][2]
+    assert [step[1:] for step in heard] == [(number, total) for number in range(total + 1)]
+    assert [step[0] for step in heard][-2:] == ["store", ""]
+
+
+def test_every_kernel_has_exactly_its_declared_signature() -> None:
+    dispatchers = [getattr(kernels, name) for name in kernels.__all__ if hasattr(getattr(kernels, name), "signatures")]
+    assert len(dispatchers) >= 8
+    for dispatcher in dispatchers:
+        assert len(dispatcher.signatures) == 1
+        assert dispatcher._can_compile is False, f"{dispatcher} would compile inside a call"
+
+
+def test_importing_the_contract_of_records_does_not_load_numba() -> None:
+    modules = "layout, properties, hashing, unique_key, producer_mark, batch, reading, compression, rows"
+    code = f"import sys\nfrom penstock.proto.record import {modules}\nassert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package directory with a file of kernels, and a cache directory of its own for everything."""
+    from numba import config
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    source = tmp_path / "package" / "doubled.py"
+    source.parent.mkdir()
+    source.write_text("from numba import njit\n")
+    return source
+
+
+def test_cached_kernels_are_kept_while_no_source_changes_and_dropped_when_one_does(package: Path) -> None:
+    freshness.drop_stale_kernels(str(package))
+    cache = freshness._cache_directory(str(package))
+    assert cache is not None
+    index, data, other = cache / "doubled.nbi", cache / "doubled.1.nbc", cache / "other.txt"
+    for path in (index, data, other):
+        path.write_text("x")
+    freshness.drop_stale_kernels(str(package))
+    assert index.exists()
+    package.write_text("from numba import njit  # repaired\n")
+    freshness.drop_stale_kernels(str(package))
+    assert not index.exists()
+    assert not data.exists()
+    assert other.exists()
+
+
+def test_a_stamp_that_is_not_ours_counts_as_stale(package: Path) -> None:
+    freshness.drop_stale_kernels(str(package))
+    cache = freshness._cache_directory(str(package))
+    assert cache is not None
+    (cache / "penstock-kernels.stamp").write_bytes(b"\xff\xfe")
+    index = cache / "doubled.nbi"
+    index.write_text("x")
+    freshness.drop_stale_kernels(str(package))
+    assert not index.exists()
+    assert [path.name for path in cache.iterdir()] == ["penstock-kernels.stamp"]
+    assert os.access(cache / "penstock-kernels.stamp", os.R_OK)
+
+
+def test_a_machine_without_a_writable_cache_is_told_what_to_set(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**options: object) -> object:
+        raise RuntimeError("cannot cache function 'probe': no locator available")
+
+    monkeypatch.setattr(freshness, "njit", refuse)
+    with pytest.raises(ConfigError, match="NUMBA_CACHE_DIR"):
+        freshness.drop_stale_kernels(str(package))
