@@ -28,6 +28,7 @@ class LoadPlan:
     seconds: float | None = None
     rate: float | None = None  # messages per second of all producers together
     producers: int = 1
+    threads: int = 1  # of each producer, with style sync: senders that each wait
     consumers: int = 1
     batch: int | None = None  # messages per call; columnar: 10,000, otherwise 1
     keys: int = 0  # so many different keys, which also choose the queue; 0: none
@@ -54,6 +55,8 @@ class LoadPlan:
         _require(1 <= self.consumers <= 64, f"--consumers {self.consumers}: must be 1..64")
         _require(self.batch is None or 1 <= self.batch <= 1_000_000, f"--batch {self.batch}: must be 1..1000000")
         _require(0 <= self.keys <= 10_000_000, f"--keys {self.keys}: must be 0..10000000")
+        _require(1 <= self.threads <= 512, f"--threads {self.threads}: must be 1..512")
+        _require(self.threads == 1 or self.style == "sync", "--threads goes with --sync")
         batches = self.style in ("sync", "columnar")
         _require(
             self.batch in (None, 1) or batches, "--batch goes with --sync or --columnar: others batch by themselves"

@@ -29,6 +29,7 @@ class Intake:
         self.body_bytes = 0
         self.first_ns = 0  # monotonic
         self.last_ns = 0
+        self.cpu_s = 0.0  # from the first message to the last
         self.latency = Histogram()
         self._receiver = receiver
         self._stop = stop
@@ -41,13 +42,15 @@ class Intake:
     def run(self) -> None:
         """Poll until :attr:`stop` is set; then leave the numbers in their file."""
         poll = self._poll_arrays if self._arrays else self._poll_messages
+        cpu_at_first = 0.0
         while not self._stop.is_set():
             count, size = poll()
             if not count:
                 continue
-            now = time.monotonic_ns()
-            self.first_ns = self.first_ns or now
-            self.last_ns = now
+            self.last_ns = time.monotonic_ns()
+            if not self.first_ns:
+                self.first_ns, cpu_at_first = self.last_ns, time.process_time()
+            self.cpu_s = time.process_time() - cpu_at_first
             self.received += count
             self.body_bytes += size
         if self._seen is not None and self._path is not None:

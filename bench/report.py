@@ -49,6 +49,7 @@ class LoadReport:
     histogram_ms: list[tuple[float, int]] = field(default_factory=list)  # upper limit, count
     errors: dict[str, int] = field(default_factory=dict)
     consumed: Consumed | None = None
+    cpu_share: dict[str, float] = field(default_factory=dict)  # of one processor, by process
 
     def to_document(self) -> dict[str, Any]:
         """For JSON."""
@@ -97,11 +98,23 @@ def report_on(
         histogram_ms=latency.coarse(),
         errors=_errors(produced),
         consumed=intake if plan.kind == "both" else None,
+        cpu_share=_cpu_share(produced, consumed),
     )
 
 
 def _sum(results: Sequence[dict[str, Any]], name: str) -> int:
     return sum(int(result[name]) for result in results)
+
+
+def _cpu_share(produced: Sequence[dict[str, Any]], consumed: Sequence[dict[str, Any]]) -> dict[str, float]:
+    shares = {}
+    for number, result in enumerate(produced):
+        seconds = (result["ended_ns"] - result["began_ns"]) / 1e9
+        shares[f"producer-{number}"] = round(result["cpu_s"] / seconds, 2) if seconds > 0 else 0.0
+    for number, result in enumerate(consumed):
+        seconds = (result["last_ns"] - result["first_ns"]) / 1e9
+        shares[f"consumer-{number}"] = round(result["cpu_s"] / seconds, 2) if seconds > 0 else 0.0
+    return shares
 
 
 def _errors(produced: Sequence[dict[str, Any]]) -> dict[str, int]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 IN_FLIGHT_MAX = 20_000
 PROBE_PAUSE_S = 0.05
 FLUSH_TIMEOUT_S = 60.0
-STREAMS_PER_PRODUCER = 2
-"""Stream ``2n`` of producer n is its load; ``2n + 1`` are the probes that measure latency beside it."""
+STREAMS_PER_PRODUCER = 1024
+"""Producer n has the streams from ``1024 n`` on, one per thread; the last one is that of the latency probes."""
 SLICE = 256
 """Messages between two looks at clock and budget on the fast path."""
 
@@ -120,7 +120,8 @@ class Load:
         self._stop = stop
         self._run: int | None = job["run"] if job["verify"] else None
         self._stream: int = job["number"] * STREAMS_PER_PRODUCER
-        self._next = {self._stream: 0, self._stream + 1: 0}
+        self._probe_stream = self._stream + STREAMS_PER_PRODUCER - 1
+        self._next = dict.fromkeys([*range(self._stream, self._stream + job["threads"]), self._probe_stream], 0)
         self._keys = [f"key-{index}" for index in range(job["keys"])]
         self._accepted = 0  # by produce and produce_many, outcome still to come
         self._job = job
@@ -132,7 +133,7 @@ class Load:
         """Send everything and wait for its outcome."""
         budget = Budget(self._job["count"], self._job["seconds"], self._job["rate"], self._stop)
         styles: dict[str, Callable[[Budget], None]] = {
-            "sync": self._send_each,
+            "sync": self._send_in_threads,
             "async": self._send_async,
             "produce": self._produce,
             "columnar": self._produce_many,
@@ -166,15 +167,27 @@ class Load:
         key = self._keys[number % len(self._keys)]
         return {"keys": [key], "sharding_key": key}
 
-    def _send_each(self, budget: Budget) -> None:
+    def _send_in_threads(self, budget: Budget) -> None:
+        streams = range(self._stream, self._stream + self._job["threads"])
+        threads = [
+            threading.Thread(target=self._send_each, args=(budget, stream), name=f"sender-{stream}", daemon=True)
+            for stream in streams[1:]
+        ]
+        for thread in threads:
+            thread.start()
+        self._send_each(budget, self._stream)
+        for thread in threads:
+            thread.join()
+
+    def _send_each(self, budget: Budget, stream: int) -> None:
         from penstock.client import Message
 
         while not self._stop.is_set():
             granted, due = budget.take(self._batch)
             if not granted:
                 return
-            first = self._next[self._stream]
-            bodies = [self._body(self._stream) for _ in range(granted)]
+            first = self._next[stream]
+            bodies = [self._body(stream) for _ in range(granted)]
             self.outcomes.on_sent(granted)
             try:
                 if granted == 1:
@@ -186,7 +199,7 @@ class Load:
                     ]
                     self._sender.send_batch(messages)
             except PenstockError as error:
-                self.outcomes.on_failed(error, granted, (self._stream, range(first, first + granted)))
+                self.outcomes.on_failed(error, granted, (stream, range(first, first + granted)))
             else:
                 # From when it was due: a sender that fell behind its rate must not hide what its messages waited.
                 self.outcomes.on_acknowledged(granted, (time.monotonic() - due) * 1000)
@@ -295,7 +308,7 @@ class Load:
 
     def _probe(self, budget: Budget, done: threading.Event) -> None:
         """Send one message every 50 ms and wait for it: what a waiting sender sees beside this load."""
-        stream = self._stream + 1
+        stream = self._probe_stream
         while not done.wait(PROBE_PAUSE_S):
             if not budget.take(1)[0]:
                 return

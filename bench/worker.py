@@ -80,7 +80,7 @@ def _produce(job: dict[str, Any], orders: Orders) -> None:
         say(ready=True)
         orders.go.wait()
         load = Load(producer, job, orders.stop)
-        began = time.monotonic_ns()
+        began, cpu = time.monotonic_ns(), time.process_time()
         with progress(lambda: {"sent": load.outcomes.sent, "acknowledged": load.outcomes.acknowledged}):
             load.run()
         outcomes = load.outcomes
@@ -88,6 +88,7 @@ def _produce(job: dict[str, Any], orders: Orders) -> None:
             result={
                 "began_ns": began,
                 "ended_ns": time.monotonic_ns(),
+                "cpu_s": time.process_time() - cpu,
                 "sent": outcomes.sent,
                 "acknowledged": outcomes.acknowledged,
                 "refused": outcomes.refused,
@@ -114,6 +115,7 @@ def _consume(job: dict[str, Any], orders: Orders) -> None:
         result={
             "received": intake.received,
             "body_bytes": intake.body_bytes,
+            "cpu_s": intake.cpu_s,
             "first_ns": intake.first_ns,
             "last_ns": intake.last_ns,
             "latency": intake.latency.to_document(),

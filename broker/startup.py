@@ -94,6 +94,9 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         flush_thorough_interval_ms=flush.thorough_interval_ms,
         body_bytes_max=settings.body_bytes_max,
         store_host=Host.parse(config.advertised_address),
+        index_enable=settings.index_enable,
+        index_slots=settings.index_slots,
+        index_entries=settings.index_entries,
     )
 
 

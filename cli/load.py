@@ -33,6 +33,7 @@ _producing = compose(
     click.option("--size", default=1024, show_default=True, metavar="B", help="Bytes of a body."),
     click.option("--rate", type=float, metavar="R", help="Messages per second of all producers."),
     click.option("--producers", default=1, show_default=True, metavar="P", help="Producer processes."),
+    click.option("--threads", default=1, show_default=True, metavar="N", help="Per producer, with --sync."),
     click.option("--batch", type=int, metavar="N", help="Messages per call with --sync [1] or --columnar [10000]."),
     click.option("--keys", default=0, metavar="K", help="So many different keys, which also choose the queue."),
     click.option("--queues", default=8, show_default=True, help="Per shard, when the topic has to be made."),

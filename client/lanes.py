@@ -185,7 +185,7 @@ class Lanes:
             return self._on_not_stored(batch, error, now)
         # Not stored *this* time says nothing about an earlier try: it stays unknown.
         if outcome is Outcome.UNKNOWN:
-            batch.unknown = error
+            batch.unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(error.message)
         if batch.deadline <= now or batch.parts[0].kind is Kind.ONEWAY:
             return [self._give_up(batch)]
         batch.retry_at = now + back_off_s(batch.attempts)

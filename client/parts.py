@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.errors import PenstockError
+from penstock.proto.errors import OutcomeUnknown, PenstockError
 
 from .columns import Column
 from .message import SendReceipt
@@ -181,7 +181,7 @@ class Batch:
     attempts: int = 0
     sent_at: float = 0.0
     retry_at: float | None = None  # None: under way
-    unknown: PenstockError | None = None  # a try ended without word: it may be stored
+    unknown: OutcomeUnknown | None = None  # a try ended without word: it may be stored
 
     @property
     def count(self) -> int:

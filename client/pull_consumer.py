@@ -174,11 +174,14 @@ class PullConsumer:
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = ALL) -> None:
         """Consume exactly these queues, whoever else does; offsets are the group's. Replaces an earlier assignment.
 
+        With ``auto_commit`` it commits what the last poll returned of the queues that are given up.
+
         Raises:
             NameserverUnavailable: no nameserver answers.
             InvalidArgument: topics are subscribed.
         """
         self._begin(is_manual=True)
+        self._settle(self._auto_commit)
         chosen = frozenset(MessageQueue(*each) for each in queues)
         for topic in {each.topic for each in chosen}:
             self._core.subscriptions[topic] = parse_subscription(topic, expression)

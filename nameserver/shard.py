@@ -64,7 +64,7 @@ class Shard:
         """Decide anew who is shown as the master; to be called after every change of members, roles or epochs."""
         masters = [member for member in self.members.values() if member.role == MASTER]
         best = max(masters, key=lambda member: member.epoch, default=None)
-        if best is not None and best.epoch < self.last_epoch and True:
+        if best is not None and best.epoch < self.last_epoch and best.broker_id != self.last_master_id:
             best = None
         self.master = best
         if best is not None:

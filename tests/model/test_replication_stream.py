@@ -228,12 +228,15 @@ def test_a_connection_cut_after_any_number_of_bytes_is_resumed_at_the_last_whole
                 master.append(numbers.randbytes(64))
 
         master.append(numbers.randbytes(64))
-        async with serving(master), CuttingProxy(master.address, range(1, 600), on_cut) as proxy:
-            async with following(proxy.address, log=copy, config=FAST) as slave:
-                await eventually(lambda: proxy.done, timeout_s=60, what="every cut was made")
-                await eventually(lambda: copy.end_offset == master.log.end_offset, what="the slave is level")
-                assert slave.replica.connected
-                assert copy.content() == master.log.content()
+        async with (
+            serving(master),
+            CuttingProxy(master.address, range(1, 600), on_cut) as proxy,
+            following(proxy.address, log=copy, config=FAST) as slave,
+        ):
+            await eventually(lambda: proxy.done, timeout_s=60, what="every cut was made")
+            await eventually(lambda: copy.end_offset == master.log.end_offset, what="the slave is level")
+            assert slave.replica.connected
+            assert copy.content() == master.log.content()
         assert broken == []
         assert cuts >= 600
         assert len(ends) > 100, "the cuts must reach beyond the frames"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.serving import serving
-from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongStore
-from penstock.proto.wire import broker_pb2, common_pb2
+from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
+from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
+from tests.support.nameserver import connected, nameserver
 from tests.support.running_broker import broker_process, calling, running, small_config, sync_status
 from tests.support.waiting import eventually
 
@@ -242,3 +243,44 @@ def test_a_broker_process_stops_on_sigterm_with_code_0_and_is_ready_again_after_
         assert time.monotonic() - started < 5
         assert "Traceback" not in broker.log()
         assert "broker stopped" in broker.log()
+
+
+def test_topics_reach_the_nameserver_and_a_slave_finds_its_master_there(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with (
+            nameserver(tmp_path) as namesrv,
+            connected(namesrv) as stub,
+            running(tmp_path / "a", namesrvAddr=namesrv) as (master, to_master),
+        ):
+            await eventually(lambda: master.parts.registration.registered)
+            await to_master.create_topic()
+
+            async def route() -> nameserver_pb2.TopicRoute:
+                update = await stub.QueryRoute(nameserver_pb2.RouteQuery(topics=["orders"]))
+                found: nameserver_pb2.TopicRoute = update.routes[0]
+                return found
+
+            while not (await route()).exists:  # noqa: ASYNC110  asks another server
+                await asyncio.sleep(0.01)
+            assert (await route()).queues[0].write_queues == 4
+            slave = {"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": namesrv}
+            async with running(tmp_path / "b", **slave) as (follower, _):
+                await to_master.append()
+                await eventually(lambda: follower.parts.store.queue_range("orders", 0) == (0, 1))
+                assert follower.parts.role.master_address == master.address
+
+    asyncio.run(check())
+
+
+def test_a_second_broker_of_the_same_name_and_id_ends_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.serving.REFUSED_S", 0.05)
+
+    async def check() -> None:
+        async with nameserver(tmp_path) as namesrv, running(tmp_path / "a", namesrvAddr=namesrv) as (first, _):
+            await eventually(lambda: first.parts.registration.registered)
+            with pytest.raises(WrongCluster, match="broker 0 of broker-a is alive"):
+                async with running(tmp_path / "b", namesrvAddr=namesrv):
+                    await asyncio.sleep(30)
+            assert first.parts.registration.registered
+
+    asyncio.run(check())

@@ -18,9 +18,9 @@ from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView
 )
 def test_a_slow_broker_is_avoided_as_long_as_rocketmq_does(latency_ms: int, avoid_ms: int) -> None:
     health = BrokerHealth()
-    health.on_latency("a", latency_ms, 0)
-    assert health.is_avoided("a", avoid_ms - 1) is (avoid_ms > 0)
-    assert not health.is_avoided("a", avoid_ms)
+    health.on_latency("a", latency_ms, 1000)
+    assert health.is_avoided("a", 1000 + avoid_ms - 1) is (avoid_ms > 0)
+    assert not health.is_avoided("a", 1000 + avoid_ms)
 
 
 def test_a_failure_counts_as_ten_seconds_and_a_quick_answer_ends_it() -> None:

@@ -107,13 +107,15 @@ def test_a_peer_that_says_nothing_is_shown_out() -> None:
 def test_a_slave_that_does_not_fit_says_so_and_changes_nothing(segment_bytes: int, content: bytes, words: str) -> None:
     async def scenario() -> None:
         copy = log_of(content, segment_bytes)
-        async with serving(new_master(log_of(b"the master's bytes"), QUICK)) as master:
-            async with following(master.address, log=copy) as slave:
-                await eventually(lambda: slave.replica.last_error, what="the refusal")
-                with pytest.raises(WrongStore, match=words):
-                    raise slave.replica.last_error or AssertionError
-                assert copy.content() == content
-                assert not slave.replica.connected
+        async with (
+            serving(new_master(log_of(b"the master's bytes"), QUICK)) as master,
+            following(master.address, log=copy) as slave,
+        ):
+            await eventually(lambda: slave.replica.last_error, what="the refusal")
+            with pytest.raises(WrongStore, match=words):
+                raise slave.replica.last_error or AssertionError
+            assert copy.content() == content
+            assert not slave.replica.connected
 
     asyncio.run(scenario())
 
@@ -157,16 +159,19 @@ def test_a_second_slave_with_the_same_id_is_refused_while_the_first_lives() -> N
 
 def test_a_restarted_slave_takes_the_place_of_its_older_stream() -> None:
     async def scenario() -> None:
-        async with serving(new_master(log_of(b"bytes"), QUICK)) as master:
-            async with raw_slave(master.address) as older, raw_slave(master.address) as newer:
-                await older.send(greeting())
-                assert (await older.receive()).welcome is not None
-                await newer.send(greeting(store_instance="after the restart"))
-                assert (await newer.receive()).welcome is not None
-                with pytest.raises(grpc.aio.AioRpcError, match="connected again"):
-                    await older.receive_until(lambda _: False)
-                [replica] = master.primary.replicas()
-                assert replica.connected
+        async with (
+            serving(new_master(log_of(b"bytes"), QUICK)) as master,
+            raw_slave(master.address) as older,
+            raw_slave(master.address) as newer,
+        ):
+            await older.send(greeting())
+            assert (await older.receive()).welcome is not None
+            await newer.send(greeting(store_instance="after the restart"))
+            assert (await newer.receive()).welcome is not None
+            with pytest.raises(grpc.aio.AioRpcError, match="connected again"):
+                await older.receive_until(lambda _: False)
+            [replica] = master.primary.replicas()
+            assert replica.connected
 
     asyncio.run(scenario())
 

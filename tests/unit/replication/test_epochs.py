@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.proto.errors import Corrupt
 from penstock.replication.epochs import ENTRIES_MAX, Epoch, EpochHistory, common_end, decode, encode
 
+STORES = Path(__file__).parents[2] / "golden" / "ha" / "controller"
 GOLDEN = b"3\n642014906\n1-0\n2-12712\n3-26618\n"  # written by RocketMQ 5.3.3 in controller mode
 HISTORY = EpochHistory([Epoch(1, 0), Epoch(2, 12712), Epoch(3, 26618)])
 
@@ -25,7 +27,9 @@ def histories(draw: st.DrawFn) -> EpochHistory:
     return EpochHistory(entries)
 
 
-def test_the_text_is_what_rocketmq_writes() -> None:
+@pytest.mark.parametrize("broker", ["broker-1", "broker-2"])
+def test_the_text_is_what_rocketmq_writes(broker: str) -> None:
+    assert (STORES / broker / "epochFileCheckpoint").read_bytes() == GOLDEN
     assert encode(HISTORY) == GOLDEN
     assert decode(GOLDEN, "epochFileCheckpoint") == HISTORY
     assert HISTORY.latest == 3

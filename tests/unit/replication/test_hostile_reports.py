@@ -94,18 +94,21 @@ def test_a_slave_that_never_acknowledges_gets_one_window_and_then_heartbeats() -
 def test_a_stalled_slave_holds_a_window_and_stalls_nobody() -> None:
     async def scenario() -> None:
         config = ReplicationConfig(sync=True, heartbeat_interval_ms=20, replica_timeout_ms=300, window_bytes=1 << 20)
-        async with serving(new_master(config=config)) as master, following(master.address, 2) as healthy:
-            async with raw_slave(master.address) as stalled:
-                await stalled.send(greeting(1))
-                await stalled.receive()  # the welcome, and then it reads no more
-                for _ in range(64):
-                    end = master.append(bytes(256 * KIB))
-                    assert await master.primary.wait_confirmed(end, 10)
-                await eventually(lambda: healthy.log.end_offset == master.log.end_offset)
-                first, second = master.primary.replicas()
-                assert first.in_flight <= config.window_bytes
-                await eventually(lambda: not master.primary.replicas()[0].in_sync, what="the stalled slave was noticed")
-                assert second.in_sync
+        async with (
+            serving(new_master(config=config)) as master,
+            following(master.address, 2) as healthy,
+            raw_slave(master.address) as stalled,
+        ):
+            await stalled.send(greeting(1))
+            await stalled.receive()  # the welcome, and then it reads no more
+            for _ in range(64):
+                end = master.append(bytes(256 * KIB))
+                assert await master.primary.wait_confirmed(end, 10)
+            await eventually(lambda: healthy.log.end_offset == master.log.end_offset)
+            first, second = master.primary.replicas()
+            assert first.in_flight <= config.window_bytes
+            await eventually(lambda: not master.primary.replicas()[0].in_sync, what="the stalled slave was noticed")
+            assert second.in_sync
 
     asyncio.run(scenario())
 

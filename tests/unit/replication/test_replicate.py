@@ -47,13 +47,15 @@ def test_a_slave_catches_up_while_the_log_grows() -> None:
     async def scenario() -> None:
         log = MemoryLog(256 * KIB)
         log.write(some_bytes(1_000_000))
-        async with serving(new_master(log, QUICK)) as master:
-            async with following(master.address, log=MemoryLog(256 * KIB)) as slave:
-                for turn in range(200):
-                    master.append(some_bytes(5_000, turn))
-                    await asyncio.sleep(0)
-                await eventually(lambda: slave.log.end_offset == log.end_offset, what="the slave is level")
-                assert slave.log.content() == log.content()
+        async with (
+            serving(new_master(log, QUICK)) as master,
+            following(master.address, log=MemoryLog(256 * KIB)) as slave,
+        ):
+            for turn in range(200):
+                master.append(some_bytes(5_000, turn))
+                await asyncio.sleep(0)
+            await eventually(lambda: slave.log.end_offset == log.end_offset, what="the slave is level")
+            assert slave.log.content() == log.content()
 
     asyncio.run(scenario())
 
@@ -174,11 +176,13 @@ def test_a_restarted_synchronous_master_shows_the_checkpointed_confirm_until_a_s
 def test_a_master_that_stops_answering_is_gone_within_the_time_out() -> None:
     async def scenario() -> None:
         config = ReplicationConfig(heartbeat_interval_ms=400_000, master_timeout_ms=3_600_000)
-        async with serving(new_master(config=config)) as master:  # welcomes and then says nothing
-            async with following(master.address, config=QUICK) as slave:
-                await eventually(lambda: slave.replica.connected)
-                await eventually(lambda: not slave.replica.connected, timeout_s=3, what="silence was noticed")
-                assert "nothing heard" in str(slave.replica.last_error)
+        async with (
+            serving(new_master(config=config)) as master,  # welcomes and then says nothing
+            following(master.address, config=QUICK) as slave,
+        ):
+            await eventually(lambda: slave.replica.connected)
+            await eventually(lambda: not slave.replica.connected, timeout_s=3, what="silence was noticed")
+            assert "nothing heard" in str(slave.replica.last_error)
 
     asyncio.run(scenario())
 

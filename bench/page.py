@@ -1,0 +1,174 @@
+"""Results of benchmarks: one JSON line per case and run, a page that shows the newest, and a plot."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .cases import CASES, Case
+from .rig import Rig, machine
+
+PLOT = "results/against-floors.svg"
+
+
+def run_case(
+    case: Case, *, repeats: int, seconds: float, scratch: Path, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run ``case`` ``repeats`` times; its result as one document."""
+    found = machine()
+    rig = Rig(seconds=seconds, scratch=scratch, progress=progress)
+    runs = []
+    for turn in range(repeats):
+        progress(f"{case.name}: repetition {turn + 1} of {repeats}")
+        runs.append(case.run(rig))
+    measures = {measure.name: _summary(measure, [run[measure.name] for run in runs]) for measure in case.measures}
+    names = sorted({name for cost in rig.costs for name in cost.cpu_share})
+    shares = {name: [cost.cpu_share[name] for cost in rig.costs if name in cost.cpu_share] for name in names}
+    return {
+        "case": case.name,
+        "title": case.title,
+        "repeats": repeats,
+        "seconds": seconds,
+        "measures": measures,
+        "cpu_share": {name: round(statistics.median(values), 2) for name, values in shares.items()},
+        "log_bytes": int(statistics.median([cost.log_bytes for cost in rig.costs])),
+        "own_memory_mib": round(max(cost.own_memory_mib for cost in rig.costs), 1),
+        "machine": found,
+    }
+
+
+def _summary(measure: Any, values: Sequence[float]) -> dict[str, Any]:
+    median = statistics.median(values)
+    return {
+        "unit": measure.unit,
+        "median": _rounded(median),
+        "min": _rounded(min(values)),
+        "max": _rounded(max(values)),
+        "floor": measure.floor,
+        "at_most": measure.at_most,
+        "target": measure.target,
+        "met": measure.is_met(median),
+    }
+
+
+def _rounded(value: float) -> float:
+    return round(value) if abs(value) >= 1000 else round(value, 3)
+
+
+def keep(result: dict[str, Any], folder: Path) -> None:
+    """Append the result to its case's file under ``folder/results``."""
+    results = folder / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    with open(results / f"{result['case']}.jsonl", "a") as output:
+        output.write(json.dumps(result) + "\n")
+
+
+def newest(folder: Path) -> list[dict[str, Any]]:
+    """The last result of each case, in the order of the cases."""
+    found = []
+    for name in CASES:
+        path = folder / "results" / f"{name}.jsonl"
+        if path.exists():
+            found.append(json.loads(path.read_text().splitlines()[-1]))
+    return found
+
+
+def render(folder: Path) -> Path:
+    """Write ``RESULTS.md`` and its plot from the newest results; returns the page's path."""
+    results = newest(folder)
+    lines = [
+        "# Benchmark results",
+        "",
+        "Written by `penstock bench` from `results/*.jsonl`; do not edit. One producer or consumer process, one",
+        "broker, 8 queues, asynchronous flush, no replica, unless a case says otherwise; client and server share the",
+        "machine. Each repetition has fresh processes and directories. A floor is what has to be reached, a target",
+        "what is aimed at; absolute figures move by 20-30 % from run to run and machine to machine.",
+        "",
+        "| Case | Measure | Median | Min | Max | Floor | Target | Reached |",
+        "|---|---|---:|---:|---:|---:|---|---|",
+    ]
+    for result in results:
+        for name, measure in result["measures"].items():
+            lines.append(_line(result, name, measure))
+    lines += ["", f"![medians as multiples of their floors]({PLOT})", "", "## Costs", ""]
+    lines += [
+        "| Case | Share of one processor, by process | Log written | Broker's own memory |",
+        "|---|---|---:|---:|",
+    ]
+    for result in results:
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in result["cpu_share"].items())
+        written = f"{result['log_bytes'] / 1e6:,.0f} MB"
+        lines.append(f"| {result['case']} | {shares} | {written} | {result['own_memory_mib']:,.0f} MiB |")
+    lines += ["", "## Machines", ""]
+    for description in dict.fromkeys(_machine(result) for result in results):
+        lines.append(f"- {description}")
+    path = folder / "RESULTS.md"
+    path.write_text("\n".join(lines) + "\n")
+    plot(results, folder / PLOT)
+    return path
+
+
+def _line(result: dict[str, Any], name: str, measure: dict[str, Any]) -> str:
+    cells = [_shown(measure[value]) for value in ("median", "min", "max")]
+    sign = "≤ " if measure["at_most"] else "≥ "
+    floor = sign + _shown(measure["floor"]) if measure["floor"] else ""
+    target = sign + measure["target"] if measure["target"] else ""
+    reached = ("yes" if measure["met"] else "**no**") if measure["floor"] else ""
+    what = f"{name} ({measure['unit']})"
+    return f"| {result['case']}: {result['title']} | {what} | {' | '.join(cells)} | {floor} | {target} | {reached} |"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+def _machine(result: dict[str, Any]) -> str:
+    found = result["machine"]
+    return (
+        f"{found['processors']} × {found['processor']}, {found['memory_gib']} GiB, {found['system']}, "
+        f"Python {found['python']}, {found['time'][:10]}"
+    )
+
+
+def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """Bars: each median as a multiple of its floor (of its inverse where less is better), with minimum and maximum.
+
+    Without matplotlib (the extra ``bench``) the page goes without a new plot.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "penstock"  # the same figures give the same file
+    from matplotlib import pyplot
+
+    labels, values, errors = [], [], []
+    for result in results:
+        for name, measure in result["measures"].items():
+            if not measure["floor"] or not measure["median"]:
+                continue
+            marks = [_multiple(measure, measure[value]) for value in ("median", "min", "max")]
+            labels.append(f"{result['case']} {name}")
+            values.append(marks[0])
+            errors.append((marks[0] - min(marks), max(marks) - marks[0]))
+    figure, axes = pyplot.subplots(figsize=(8, 0.5 + 0.4 * max(len(labels), 1)))
+    axes.barh(
+        labels, values, xerr=list(zip(*errors, strict=True)) if errors else None, color="#4477aa", ecolor="#222222"
+    )
+    axes.axvline(1.0, color="#cc3311")
+    axes.invert_yaxis()
+    axes.set_xlabel("multiple of the floor (red line), median with minimum and maximum")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _multiple(measure: dict[str, Any], value: float) -> float:
+    if measure["at_most"]:
+        return float(measure["floor"] / value) if value else 0.0
+    return float(value / measure["floor"])

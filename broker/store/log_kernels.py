@@ -1,0 +1,125 @@
+"""Kernels over the bytes of the log: producer marks, first offsets of queues, and what is left after damage."""
+
+# Kernels are typed by their Numba signatures.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import from_dtype, njit, types
+
+from penstock.proto.record.freshness import drop_stale_kernels
+from penstock.proto.record.kernels import ROW, crc32_at, measure_at
+from penstock.proto.record.layout import CRC_MASK, FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from penstock.proto.record.memory import address_of, load_i32, load_i64, load_u8
+from penstock.proto.record.producer_mark import MARK_PREFIX
+from penstock.proto.record.scanning import RECORD
+
+from .kernels import key_hash
+
+drop_stale_kernels(__file__)
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_LONGS = types.Array(types.int64, 1, "C")
+_INTS = types.Array(types.int32, 1, "C")
+_ROWS = types.Array(from_dtype(ROW), 1, "C")
+_MARK_BYTES = len(MARK_PREFIX)
+_MARK_HEAD = int.from_bytes(MARK_PREFIX[:4], "big", signed=True)
+_MARK_4, _MARK_5, _MARK_6 = MARK_PREFIX[4:]
+
+
+@njit([types.boolean(types.int64, types.int64)], nogil=True, cache=True)
+def _is_mark(address, at):
+    if load_i32(address, at) != _MARK_HEAD:
+        return False
+    return (
+        load_u8(address, at + 4) == _MARK_4
+        and load_u8(address, at + 5) == _MARK_5
+        and load_u8(address, at + 6) == _MARK_6
+    )
+
+
+@njit([types.int64(_BYTES, _ROWS, types.int64, _INTS)], nogil=True, cache=True)
+def find_marks(buffer, rows, count, found):
+    """Numbers of the rows whose first property is a producer mark, into ``found``; answers how many."""
+    address = address_of(buffer)
+    marks = 0
+    for i in range(count):
+        row = rows[np.uint64(i)]
+        if row.properties_size > _MARK_BYTES and _is_mark(address, row.properties_position):
+            found[np.uint64(marks)] = i
+            marks += 1
+    return marks
+
+
+@njit([types.int64(_BYTES)], nogil=True, cache=True)
+def misplaced_mark(records):
+    """Number of the first record behind the first that carries a producer mark, -1 if none does."""
+    address = address_of(records)
+    start, index = np.int64(0), np.int64(0)
+    while start < len(records):
+        kind, end, _, _, _, _, _, properties, properties_size = measure_at(address, start, len(records))
+        if kind != RECORD:
+            return np.int64(-1)
+        if index > 0 and properties_size > _MARK_BYTES and _is_mark(address, properties):
+            return index
+        start = end
+        index += 1
+    return np.int64(-1)
+
+
+@njit([types.int64(_ROWS, types.int64, types.int64, _INTS, _INTS, _LONGS)], nogil=True, cache=True)
+def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
+    """Queues of ``rows[start:end]`` in order of first appearance, and the first offset in each; answers how many.
+
+    ``table`` is filled with -1, of a power of two in size and larger than the number of rows.
+    """
+    mask = len(table) - 1
+    count = 0
+    for i in range(start, end):
+        queue_id = rows[np.uint64(i)].queue_id
+        at = key_hash(np.int64(queue_id)) & mask
+        while table[np.uint64(at)] >= 0 and queue_ids[table[np.uint64(at)]] != queue_id:
+            at = (at + 1) & mask
+        if table[np.uint64(at)] < 0:
+            table[np.uint64(at)] = count
+            queue_ids[np.uint64(count)] = queue_id
+            queue_offsets[np.uint64(count)] = rows[np.uint64(i)].queue_offset
+            count += 1
+    return count
+
+
+@njit([types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def find_record(buffer, start, end, physical_base, store_timestamp_min):
+    """Where the first sound record in ``buffer[start:end]`` begins that says so itself; -1 without one.
+
+    Sound: its own physical offset, its lengths and its checksum are right, and it is not older than
+    ``store_timestamp_min``: an older one is a leftover of something cut off before.
+    """
+    address = address_of(buffer)
+    position = start
+    while position + FIXED_BYTES <= end:
+        magic = load_i32(address, position + 4)
+        right = (magic == MAGIC_V1 or magic == MAGIC_V2) and load_i64(
+            address, position + 28
+        ) == physical_base + position
+        if right:
+            kind, _, store, body, body_size, _, _, _, _ = measure_at(address, position, end)
+            if kind == RECORD and load_i64(address, store) >= store_timestamp_min:
+                crc = crc32_at(address, body, body + body_size) & CRC_MASK if body_size > 0 else np.int64(0)
+                if body_size == 0 or crc == load_i32(address, position + 8):
+                    return position
+        position += 1
+    return np.int64(-1)
+
+
+@njit([types.int64(_BYTES, types.int64, types.int64)], nogil=True, cache=True)
+def first_nonzero(buffer, start, end):
+    """Position of the first byte in ``buffer[start:end]`` that is not zero, ``end`` without one."""
+    address = address_of(buffer)
+    position = start
+    while position + 8 <= end and load_i64(address, position) == 0:
+        position += 8
+    while position < end and load_u8(address, position) == 0:
+        position += 1
+    return position

@@ -1,0 +1,109 @@
+"""The entry: exit codes, one-line errors, quick help."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+from penstock.cli import main as entry
+from penstock.cli.main import COMMANDS, cli, main
+from penstock.deploy import DeployError, DeployUsage
+from penstock.proto.errors import BrokerUnavailable, ConfigError, PenstockError
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    @click.command()
+    def command() -> None:
+        raise error
+
+    return lambda ctx, name: command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PenstockError("broke"), 1),
+        (BrokerUnavailable("broke"), 1),
+        (ConfigError("broke"), 2),
+        (DeployError("broke"), 1),
+        (DeployUsage("broke"), 2),
+        (PermissionError(13, "broke", "/x"), 1),
+        (ZeroDivisionError("broke"), 1),
+    ],
+)
+def test_every_error_is_one_line_and_an_exit_code(
+    error: BaseException, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "get_command", failing(error))
+    assert main(["topic"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("error: ")
+    assert "broke" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_an_interrupt_is_exit_code_130_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "get_command", failing(KeyboardInterrupt()))
+    assert main(["topic"]) == 130
+    assert "error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["version", "--nonsense"], ["cluster", "up"], ["load", "both", "--size"]]
+)
+def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_help_answers_at_once_and_imports_no_command() -> None:
+    program = (
+        "import sys; from penstock.cli.main import main; main(['--help'])\n"
+        "heavy = {'rich', 'grpc', 'numpy', 'numba', 'psutil', 'penstock.client'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 2.0  # measured 0.1 s; the limit leaves room for a busy machine
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_can_be_imported_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert "Usage: penstock" in capsys.readouterr().out
+
+
+def test_json_is_the_only_thing_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"version": entry.version()}
+
+
+def test_a_bad_nameserver_address_is_bad_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "list", "--namesrv", "nowhere"]) == 2
+    assert "must be host:port" in capsys.readouterr().err
+
+
+def test_the_environment_names_the_nameservers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_NAMESRV", "also-nowhere")
+    assert main(["topic", "list"]) == 2
+    assert "also-nowhere" in capsys.readouterr().err
+
+
+def test_a_directory_without_a_cluster_is_explained(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    assert main(["cluster", "status", "--dir", str(tmp_path)]) == 2
+    assert "holds no cluster" in capsys.readouterr().err

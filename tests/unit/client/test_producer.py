@@ -1,0 +1,443 @@
+"""The producer against brokers that lose answers, refuse, freeze and die."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from penstock.client import Message, Producer
+from penstock.client.aio import AsyncProducer
+from penstock.client.message import SendStatus
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    BufferFull,
+    ConfigError,
+    CorruptBatch,
+    DeliveryFailed,
+    Forbidden,
+    InvalidArgument,
+    InvalidName,
+    MessageTooLarge,
+    NameserverUnavailable,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    TopicNotFound,
+)
+from penstock.proto.record.layout import decode_record, parse_offset_message_id
+from penstock.proto.record.properties import decode_properties
+from penstock.proto.record.reading import RecordBatch
+from tests.support.fake_cluster import FakeBroker, FakeCluster
+from tests.support.waiting import wait_until
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def one() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={TOPIC: 8}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def two() -> Iterator[FakeCluster]:
+    with FakeCluster(shards=2, topics={TOPIC: 4}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker(one: FakeCluster) -> FakeBroker:
+    return one.brokers["broker-a"]
+
+
+def stored(cluster: FakeCluster, topic: str = TOPIC) -> list[bytes]:
+    return [body for broker in cluster.brokers.values() for body in broker.bodies(topic)]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def test_a_receipt_says_where_the_message_lies(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv) as producer:
+        receipt = producer.send(
+            TOPIC, b"hello", tag="paid", keys=["k1", "k2"], properties={"region": "eu"}, sharding_key="c"
+        )
+    record = decode_record(broker.queues[TOPIC, receipt.queue_id][receipt.queue_offset])
+    properties = decode_properties(record.properties)
+    assert record.body == b"hello"
+    assert properties.pop("__PSEQ").endswith(":1")
+    assert properties == {
+        "TAGS": "paid",
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": receipt.message_id,
+        "__SHARDINGKEY": "c",
+        "region": "eu",
+    }
+    assert (receipt.topic, receipt.broker_name, receipt.status) == (TOPIC, "broker-a", SendStatus.SEND_OK)
+    host, position = parse_offset_message_id(receipt.offset_message_id)
+    assert str(host) == broker.address
+    assert broker.log[position] == broker.queues[TOPIC, receipt.queue_id][receipt.queue_offset]
+
+
+def test_receipts_of_a_batch_are_in_order_and_point_at_their_messages(two: FakeCluster) -> None:
+    messages = [Message(TOPIC, b"%d" % n, sharding_key=None if n % 3 else f"c{n}") for n in range(50)]
+    with Producer(two.namesrv) as producer:
+        receipts = producer.send_batch(messages)
+    assert len({receipt.message_id for receipt in receipts}) == 50
+    for message, receipt in zip(messages, receipts, strict=True):
+        broker = two.brokers[receipt.broker_name]
+        record = broker.queues[TOPIC, receipt.queue_id][receipt.queue_offset]
+        assert decode_record(record).body == message.body
+        assert broker.log[parse_offset_message_id(receipt.offset_message_id)[1]] == record
+
+
+def test_produced_messages_are_stored_once_and_in_order_per_queue(two: FakeCluster) -> None:
+    with Producer(two.namesrv, batch_count_max=100) as producer:
+        for number in range(5000):
+            producer.produce(TOPIC, b"%d" % number, tag="t" if number % 2 else None)
+        producer.flush()
+        assert producer.pending == 0
+    assert sorted(map(int, stored(two))) == list(range(5000))
+    for broker in two.brokers.values():
+        for queue_id in range(4):
+            in_queue = [int(body) for body in broker.bodies(TOPIC, queue_id)]
+            assert in_queue == sorted(in_queue)
+            assert in_queue
+
+
+def test_messages_with_one_sharding_key_share_a_queue_however_they_are_sent(two: FakeCluster) -> None:
+    keys = [f"customer-{number % 5}" for number in range(300)]
+    with Producer(two.namesrv) as producer:
+        for number in range(0, 100):
+            producer.produce(TOPIC, b"%d" % number, sharding_key=keys[number])
+        producer.produce_many(TOPIC, numbered(300)[100:200], sharding_keys=keys[100:200])
+        futures = [
+            producer.send_async(TOPIC, b"%d" % number, sharding_key=keys[number]) for number in range(200, 300)
+        ]
+        places = [future.result(10) for future in futures]
+    assert len({(place.broker_name, place.queue_id) for place in places}) <= 5
+    for key in range(5):
+        mine = {b"%d" % number for number in range(300) if number % 5 == key}
+        queues = [
+            [body for body in broker.bodies(TOPIC, queue_id) if body in mine]
+            for broker in two.brokers.values()
+            for queue_id in range(4)
+        ]
+        (in_order,) = [bodies for bodies in queues if bodies]
+        assert [int(body) for body in in_order] == sorted(int(body) for body in mine)
+
+
+def test_eight_threads_that_produce_lose_and_double_nothing(two: FakeCluster) -> None:
+    with Producer(two.namesrv, batch_count_max=200) as producer:
+
+        def produce(thread: int) -> None:
+            for number in range(2000):
+                producer.produce(TOPIC, b"%d-%d" % (thread, number))
+
+        threads = [threading.Thread(target=produce, args=(thread,)) for thread in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = stored(two)
+    assert len(found) == 16_000
+    assert set(found) == {b"%d-%d" % (thread, number) for thread in range(8) for number in range(2000)}
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_produce_many_takes_lists_and_arrays(one: FakeCluster, broker: FakeBroker, many: bool) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.produce_many(TOPIC, [b"list-1", b"list-2"], tags="t", keys=["k1", "k2"])
+        producer.produce_many(TOPIC, np.array([b"array-1", b"array-22"]), tags=["a", None] if many else None)
+        producer.produce_many(TOPIC, np.frombuffer(b"rowArowB", dtype=np.uint8).reshape(2, 4))
+        producer.produce_many(TOPIC, [])
+    assert sorted(stored(one)) == [b"array-1", b"array-22", b"list-1", b"list-2", b"rowA", b"rowB"]
+    records = [record for queue in broker.queues.values() for record in queue]
+    found = {decode_record(record).body: decode_properties(decode_record(record).properties) for record in records}
+    assert found[b"list-2"]["KEYS"] == "k2"
+    assert found[b"list-2"]["TAGS"] == "t"
+    assert "UNIQ_KEY" not in found[b"list-2"]
+
+
+def test_a_batch_whose_answer_was_lost_is_stored_once(one: FakeCluster, broker: FakeBroker) -> None:
+    broker.answers_to_drop = 3
+    with Producer(one.namesrv) as producer:
+        receipt = producer.send(TOPIC, b"once")
+        assert receipt.duplicate
+        broker.answers_to_drop = 3
+        for body in numbered(1000):
+            producer.produce(TOPIC, body)
+        producer.flush()
+    assert sorted(stored(one)) == sorted([b"once", *numbered(1000)])
+
+
+def test_a_retried_batch_keeps_lane_and_sequence(one: FakeCluster, broker: FakeBroker) -> None:
+    broker.answers_to_drop = 2
+    with Producer(one.namesrv) as producer:
+        producer.send(TOPIC, b"x")
+        producer.send(TOPIC, b"y", sharding_key="a")
+        producer.send(TOPIC, b"z", sharding_key="a")
+    headers = [(header.producer_id, header.lane, header.sequence) for header in broker.appends]
+    assert headers[0] == headers[1] == headers[2]
+    assert len(set(headers)) == 3
+    assert headers[-1][1:] == (headers[-2][1], headers[-2][2] + 1)
+
+
+def test_a_refusal_moves_the_message_to_another_broker_group(two: FakeCluster) -> None:
+    for name in two.brokers:
+        two.brokers[name].append_hook = lambda header: NotEnoughReplicas("too few")
+        with Producer(two.namesrv) as producer:
+            assert producer.send(TOPIC, b"x").broker_name != name
+        two.brokers[name].append_hook = None
+    assert len(stored(two)) == 2
+
+
+def test_a_lost_broker_group_costs_nothing_that_was_not_acknowledged(two: FakeCluster) -> None:
+    with Producer(two.namesrv, batch_count_max=50, retry_another_shard_on_unknown=True) as producer:
+        for number in range(2000):
+            producer.produce(TOPIC, b"%d" % number)
+            if number == 1000:
+                two.kill("broker-a")
+        producer.flush()
+    assert set(stored(two)) == set(numbered(2000))
+
+
+def test_sends_go_to_the_living_group_at_once(two: FakeCluster) -> None:
+    with Producer(two.namesrv) as producer:
+        producer.send(TOPIC, b"warm")
+        two.kill("broker-b")
+        receipts = [producer.send(TOPIC, b"%d" % number) for number in range(10)]
+    assert {receipt.broker_name for receipt in receipts} == {"broker-a"}
+
+
+def test_an_unknown_outcome_is_settled_when_the_broker_returns(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.send(TOPIC, b"warm")
+        broker.gate.clear()
+        future = producer.send_async(TOPIC, b"late", timeout_s=20)
+        wait_until(lambda: len(broker.appends) == 2, what="the append")
+        one.kill("broker-a")
+        one.revive("broker-a")
+        broker.gate.set()
+        receipt = future.result(20)
+    assert stored(one).count(b"late") == 1
+    assert receipt.queue_offset >= 0
+
+
+def test_a_broker_that_never_answers_leaves_the_outcome_unknown(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.send(TOPIC, b"warm")
+        broker.gate.clear()
+        with pytest.raises(OutcomeUnknown, match="orders|broker"):
+            producer.send(TOPIC, b"x", timeout_s=0.3)
+        broker.gate.set()
+
+
+def test_a_cluster_without_a_master_refuses_in_time_and_says_not_stored(one: FakeCluster) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.send(TOPIC, b"warm")
+        one.kill("broker-a")
+        with pytest.raises(BrokerUnavailable, match="no living master|failed to connect"):
+            producer.send(TOPIC, b"x", timeout_s=0.3)
+
+
+def test_flush_tells_what_was_refused_and_what_is_unknown(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv, delivery_timeout_s=0.5) as producer:
+        broker.append_hook = lambda header: TopicNotFound("topic orders was deleted")
+        producer.produce_many(TOPIC, numbered(20))
+        with pytest.raises(DeliveryFailed, match="20 messages not stored, first: topic orders was deleted") as caught:
+            producer.flush()
+        (failed,) = caught.value.refused
+        assert (failed.topic, failed.count, failed.bodies) == (TOPIC, 20, tuple(numbered(10)))
+        assert isinstance(failed.error, TopicNotFound)
+        broker.append_hook = None
+        broker.answers_to_drop = 1 << 30
+        producer.produce(TOPIC, b"x")
+        with pytest.raises(DeliveryFailed, match="1 messages unknown") as caught:
+            producer.flush()
+        assert isinstance(caught.value.unknown[0].error, OutcomeUnknown)
+        broker.answers_to_drop = 0
+        producer.flush()
+
+
+def test_only_the_message_that_a_broker_refuses_fails(one: FakeCluster, broker: FakeBroker) -> None:
+    receipts = broker.store
+
+    def store(topic: str, records: bytes | memoryview) -> object:
+        if b"bad" in bytes(records):
+            raise CorruptBatch("record 0: refused")
+        return receipts(topic, records)
+
+    broker.store = store  # type: ignore[method-assign,assignment]
+    with Producer(one.namesrv) as producer:
+        for number in range(40):
+            producer.produce(TOPIC, b"bad" if number == 17 else b"%d" % number)
+        with pytest.raises(DeliveryFailed) as caught:
+            producer.flush()
+    assert [(failed.count, failed.bodies) for failed in caught.value.refused] == [(1, (b"bad",))]
+    assert len(stored(one)) == 39
+
+
+def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv, buffer_bytes=64 * 1024, batch_bytes_max=4096) as producer:
+        broker.gate.clear()
+        accepted = 0
+        with pytest.raises(BufferFull, match="of 65536 bytes"):
+            for _ in range(10_000):
+                producer.produce(TOPIC, b"x" * 500, timeout_s=0.05)
+                accepted += 1
+        with pytest.raises(BufferFull) as caught:
+            producer.produce_many(TOPIC, [b"y" * 500] * 1000, timeout_s=0.05)
+        accepted += caught.value.details["accepted"]
+        broker.gate.set()
+        producer.flush()
+        assert len(stored(one)) == accepted
+
+
+def test_close_sends_what_is_left_and_ends(one: FakeCluster) -> None:
+    producer = Producer(one.namesrv, linger_ms=10_000)
+    producer.produce(TOPIC, b"last")
+    producer.close()
+    producer.close()
+    assert stored(one) == [b"last"]
+    for call in (producer.send, producer.produce, producer.send_async):
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            call(TOPIC, b"x")
+
+
+def test_close_gives_up_what_cannot_be_sent_and_says_so(one: FakeCluster) -> None:
+    producer = Producer(one.namesrv)
+    producer.prepare(TOPIC)
+    one.kill("broker-a")
+    producer.produce(TOPIC, b"x")
+    future = producer.send_async(TOPIC, b"y", timeout_s=30)
+    with pytest.raises(DeliveryFailed):
+        producer.close(timeout_s=0.2)
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        future.result(5)
+
+
+def test_linger_sends_without_a_flush(one: FakeCluster) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.produce(TOPIC, b"1")
+        wait_until(lambda: len(stored(one)) == 1, what="the first message")
+        wait_until(lambda: producer._sender.is_sleeping, what="sleep")
+        producer.produce(TOPIC, b"2")
+        wait_until(lambda: len(stored(one)) == 2, what="the message after the sleep")
+
+
+def test_oneway_sends_once_and_tells_nothing(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.send_oneway(TOPIC, b"1")
+        producer.flush()
+        broker.refuse_next(NotEnoughReplicas("too few"))
+        producer.send_oneway(TOPIC, b"2")
+        producer.flush()
+    assert stored(one) == [b"1"]
+    assert broker.appends[0].no_wait
+
+
+def test_waiting_senders_share_batches(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.prepare(TOPIC)
+        broker.gate.clear()
+        futures = [producer.send_async(TOPIC, b"%d" % number) for number in range(200)]
+        broker.gate.set()
+        assert len({future.result(10).message_id for future in futures}) == 200
+    assert len(broker.appends) < 50
+
+
+def test_an_unknown_topic_is_created_at_every_master(two: FakeCluster) -> None:
+    with Producer(two.namesrv, topic_queues=3) as producer:
+        producer.send("fresh", b"x")
+    assert [broker.topics["fresh"].write_queues for broker in two.brokers.values()] == [3, 3]
+
+
+def test_a_topic_that_may_not_be_created_is_not_found() -> None:
+    with FakeCluster(auto_create_topics=False) as cluster:
+        with Producer(cluster.namesrv) as producer, pytest.raises(TopicNotFound, match="autoCreateTopicEnable"):
+            producer.produce("fresh", b"x")
+        with Producer(cluster.namesrv, auto_create_topics=False) as producer, pytest.raises(TopicNotFound):
+            producer.send("fresh", b"x")
+
+
+def test_without_a_nameserver_a_send_ends_in_time() -> None:
+    with Producer("127.0.0.1:1") as producer, pytest.raises(NameserverUnavailable):
+        producer.send(TOPIC, b"x", timeout_s=0.3)
+
+
+def test_bad_arguments_are_refused_before_anything_is_sent(one: FakeCluster, broker: FakeBroker) -> None:
+    with Producer(one.namesrv, body_bytes_max=1000) as producer:
+        with pytest.raises(InvalidName):
+            producer.send("no spaces", b"x")
+        with pytest.raises(Forbidden):
+            producer.send("rmq_sys_PENSTOCK_STATE", b"x")
+        for send in (producer.send, producer.produce, producer.send_async, producer.send_oneway):
+            with pytest.raises(InvalidArgument, match="empty"):
+                send(TOPIC, b"")
+            with pytest.raises(InvalidArgument, match="must be bytes"):
+                send(TOPIC, "text")  # type: ignore[arg-type]
+            with pytest.raises(MessageTooLarge, match="1001"):
+                send(TOPIC, b"x" * 1001)
+            with pytest.raises(InvalidArgument, match="0x01"):
+                send(TOPIC, b"x", tag="a\x01b")
+        with pytest.raises(InvalidArgument, match="body 1 is empty"):
+            producer.produce_many(TOPIC, [b"x", b""])
+        with pytest.raises(MessageTooLarge, match="body 1 of 1001"):
+            producer.produce_many(TOPIC, [b"x", b"y" * 1001])
+        with pytest.raises(InvalidArgument, match="1 sharding keys for 2"):
+            producer.produce_many(TOPIC, [b"x", b"y"], sharding_keys=["a"])
+        with pytest.raises(InvalidArgument, match="at least one"):
+            producer.send_batch([])
+    assert not broker.appends
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'linger_ms'"):
+        Producer("127.0.0.1:1", linger=5)
+    with pytest.raises(ConfigError, match="compression"):
+        Producer("127.0.0.1:1", compression="gzip")
+    with pytest.raises(ConfigError, match="host:port"):
+        Producer("nowhere")
+
+
+@pytest.mark.parametrize("algorithm", ["zlib", "lz4", "zstd"])
+def test_large_bodies_are_compressed_and_read_as_sent(one: FakeCluster, broker: FakeBroker, algorithm: str) -> None:
+    large, small = b"penstock " * 1000, b"small"
+    with Producer(one.namesrv, compression=algorithm) as producer:
+        producer.send(TOPIC, large)
+        producer.produce(TOPIC, small)
+        producer.produce(TOPIC, large)
+        producer.produce_many(TOPIC, [small, large, large, small])
+    records = RecordBatch(b"".join(record for queue in broker.queues.values() for record in queue))
+    assert sorted(records.bodies()) == sorted([large] * 4 + [small] * 3)
+    assert max(records.body_sizes) < 1000
+
+
+def test_ten_thousand_queues_get_their_batches_in_turn() -> None:
+    with FakeCluster(topics={TOPIC: 10_000}) as cluster:
+        with Producer(cluster.namesrv, batch_count_max=10) as producer:
+            producer.produce_many(TOPIC, numbered(2000))
+            producer.produce_many(TOPIC, numbered(2000), sharding_keys=[str(number) for number in range(2000)])
+        assert len(stored(cluster)) == 4000
+
+
+def test_the_asyncio_twin_sends_many_at_once(one: FakeCluster) -> None:
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            receipts = await asyncio.gather(*(producer.send(TOPIC, b"%d" % number) for number in range(100)))
+            assert len({receipt.message_id for receipt in receipts}) == 100
+            await producer.produce(TOPIC, b"p")
+            await producer.produce_many(TOPIC, [b"m"])
+            await producer.send_oneway(TOPIC, b"o")
+            assert len(await producer.send_batch([Message(TOPIC, b"b")])) == 1
+            await producer.flush()
+            with pytest.raises(InvalidArgument):
+                await producer.send(TOPIC, b"")
+
+    asyncio.run(run())
+    assert len(stored(one)) == 104

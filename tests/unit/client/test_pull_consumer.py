@@ -1,0 +1,468 @@
+"""PullConsumer against a fake cluster: positions, commits, sharing, faults."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.message import MessageQueue, MessageView
+from penstock.client.pull_consumer import PullConsumer
+from penstock.client.subscription import Sql
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CommitRefused,
+    ConfigError,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidName,
+)
+from tests.support.fake_sessions import GroupCluster
+from tests.support.waiting import wait_until
+
+QUICK = ConsumerConfig(commit_interval_ms=50, settle_ms=100)
+Q0 = MessageQueue("orders", "broker-a", 0)
+Q1 = MessageQueue("orders", "broker-a", 1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[GroupCluster]:
+    with GroupCluster(topics={"orders": 2}) as made:
+        yield made
+
+
+def consumer(cluster: GroupCluster, **options: object) -> PullConsumer:
+    defaults = {"group": "g", "consume_from": "first", "config": QUICK}
+    return PullConsumer(cluster.namesrv, **(defaults | options))  # type: ignore[arg-type]
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def poll_all(puller: PullConsumer, count: int, timeout_s: float = 10) -> list[MessageView]:
+    got: list[MessageView] = []
+    deadline = time.monotonic() + timeout_s
+    while len(got) < count and time.monotonic() < deadline:
+        got += puller.poll(0.2)
+    assert len(got) == count
+    return got
+
+
+def settle(puller: PullConsumer, queues: int) -> None:
+    wait_until(lambda: len(puller.assignment()) == queues, what=f"{queues} queues")
+
+
+def begun(puller: PullConsumer, *queues: MessageQueue) -> None:
+    wait_until(lambda: set(queues) <= set(puller.assignment()), what="assignment")
+    wait_until(lambda: all(puller.position(each) is not None for each in queues), what="positions")
+
+
+def test_poll_returns_everything_of_all_queues_in_each_queues_order(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(30), 0)
+    cluster.put("orders", numbered(20), 1)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        got = poll_all(puller, 50)
+        for queue_id, count in ((0, 30), (1, 20)):
+            assert [each.body for each in got if each.queue_id == queue_id] == numbered(count)
+        assert got[0].topic == "orders"
+        assert got[0].broker_name == "broker-a"
+
+
+def test_a_message_that_arrives_ends_a_waiting_poll_at_once(cluster: GroupCluster) -> None:
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0, Q1)
+        threading.Timer(0.2, lambda: cluster.put("orders", [b"late"], 1)).start()
+        started = time.monotonic()
+        (message,) = puller.poll(10)
+        assert message.body == b"late"
+        assert time.monotonic() - started < 2
+
+
+def test_poll_returns_at_most_what_was_asked_for_and_nothing_in_time(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        assert [each.body for each in puller.poll(5, max_messages=3)] == numbered(3)
+        assert [each.body for each in puller.poll(5, max_messages=100)] == numbered(7, 3)
+        started = time.monotonic()
+        assert puller.poll(0.1) == []
+        assert time.monotonic() - started < 1
+        with pytest.raises(ConfigError, match="max_messages"):
+            puller.poll(0, max_messages=0)
+
+
+def test_auto_commit_commits_what_the_poll_before_returned(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        assert len(puller.poll(5, max_messages=4)) == 4
+        time.sleep(0.2)  # several commit intervals: what was only returned must not be committed
+        assert cluster.committed("g", "orders", 0) == 0
+        assert len(puller.poll(5, max_messages=3)) == 3
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 4, what="the first poll's commit")
+    assert cluster.committed("g", "orders", 0) == 7, "close commits what the last poll returned"
+
+
+def test_an_error_in_the_callers_code_commits_nothing_of_the_last_poll(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+
+    def work() -> None:
+        with consumer(cluster) as puller:
+            puller.subscribe("orders")
+            assert len(puller.poll(5, max_messages=4)) == 4
+            assert len(puller.poll(5, max_messages=4)) == 4
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        work()
+    assert cluster.committed("g", "orders", 0) == 4
+
+
+def test_commit_by_hand_commits_what_was_returned_and_nothing_else(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster, auto_commit=False) as puller:
+        puller.subscribe("orders")
+        assert len(puller.poll(5, max_messages=4)) == 4
+        puller.commit()
+        assert puller.committed(Q0) == 4
+        assert len(puller.poll(5, max_messages=4)) == 4
+    assert cluster.committed("g", "orders", 0) == 4
+
+
+def test_commit_of_chosen_offsets_stays(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster, auto_commit=False) as puller:
+        puller.subscribe("orders")
+        poll_all(puller, 10)
+        puller.commit({Q0: 6})
+        assert puller.committed(Q0) == 6
+        puller.commit({Q0: 2})
+        assert puller.committed(Q0) == 2, "going back by hand is allowed"
+    assert cluster.committed("g", "orders", 0) == 2
+
+
+def test_the_next_consumer_goes_on_where_the_last_one_committed(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        assert len(puller.poll(5, max_messages=4)) == 4
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        assert [each.body for each in poll_all(puller, 6)] == numbered(6, 4)
+
+
+def test_a_new_group_begins_at_the_end_by_default_and_at_a_time_if_asked(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(5), 0)
+    time.sleep(0.01)
+    middle_ms = time.time_ns() // 1_000_000
+    time.sleep(0.01)
+    cluster.put("orders", numbered(5, 5), 0)
+    with consumer(cluster, group="late", consume_from="last") as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0)
+        assert puller.position(Q0) == 10
+        wait_until(lambda: cluster.committed("late", "orders", 0) == 10, what="commit of the beginning")
+    with consumer(cluster, group="timed", consume_from=middle_ms) as puller:
+        puller.subscribe("orders")
+        assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
+        assert puller.offset_for_time(Q0, middle_ms) == 5
+
+
+def test_a_committed_offset_outside_of_the_queue_is_moved_to_its_nearer_end(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(5), 0)
+    cluster.brokers["broker-a"].committed["g", "orders", 0] = 99
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0)
+        assert puller.position(Q0) == 5
+
+
+def test_a_topic_younger_than_the_subscription_is_read_from_its_first_message(cluster: GroupCluster) -> None:
+    with consumer(cluster, consume_from="last") as puller:
+        puller.subscribe("unborn")
+        cluster.create_topic("unborn", 1)
+        cluster.put("unborn", numbered(3), 0)
+        assert [each.body for each in poll_all(puller, 3)] == numbered(3)
+
+
+def test_seek_goes_anywhere_and_the_next_commit_follows(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        poll_all(puller, 10)
+        puller.poll(0)
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 10, what="commit")
+        puller.seek(Q0, 7)
+        assert puller.position(Q0) == 7
+        assert [each.body for each in poll_all(puller, 3)] == numbered(3, 7)
+        puller.seek_to_begin([Q0])
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 0, what="commit of the lower position")
+        assert puller.poll(5, max_messages=1)[0].body == b"0"
+        puller.seek_to_end()
+        assert puller.position(Q0) == 10
+        puller.seek(Q0, 1000)
+        wait_until(lambda: puller.position(Q0) == 10, what="a position above the end moves to it")
+        cluster.put("orders", [b"new"], 0)
+        assert poll_all(puller, 1)[0].body == b"new"
+
+
+def test_seek_says_what_is_wrong_with_it(cluster: GroupCluster) -> None:
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0)
+        with pytest.raises(InvalidArgument, match="offsets begin at 0"):
+            puller.seek(Q0, -1)
+        with pytest.raises(InvalidArgument, match="not assigned"):
+            puller.seek(MessageQueue("orders", "broker-z", 0), 1)
+
+
+def test_a_paused_queue_returns_nothing_and_loses_nothing(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0, Q1)
+        assert len(puller.poll(5, max_messages=4)) == 4
+        puller.pause([Q0])
+        cluster.put("orders", [b"other"], 1)
+        assert [each.body for each in poll_all(puller, 1)] == [b"other"]
+        assert puller.poll(0.2) == []
+        assert set(puller.assignment()) == {Q0, Q1}
+        puller.resume()
+        assert [each.body for each in poll_all(puller, 6)] == numbered(6, 4)
+
+
+def test_tags_are_compared_by_text(cluster: GroupCluster) -> None:
+    # "Aa" and "BB" have the same hash; the fake broker does not filter at all, as if all hashes were equal.
+    cluster.put("orders", numbered(6), 0, tags=["Aa", "BB", "Aa", "x", "BB", "Aa"])
+    with consumer(cluster) as puller:
+        puller.subscribe("orders", "Aa || x")
+        assert [each.body for each in poll_all(puller, 4)] == [b"0", b"2", b"3", b"5"]
+        assert [each.tag for each in puller.poll(0)] == []
+    assert cluster.committed("g", "orders", 0) == 6, "what was not wanted is consumed as well"
+
+
+def test_sql_reaches_the_broker_and_its_refusal_the_caller(cluster: GroupCluster) -> None:
+    broker = cluster.brokers["broker-a"]
+    headers = []
+    read = broker._read
+
+    def refuse(header: object) -> object:
+        headers.append(header)
+        raise AssertionError
+
+    del read
+    broker._read = refuse  # type: ignore[assignment,method-assign]
+    with consumer(cluster) as puller:
+        puller.subscribe("orders", Sql("amount > 10"))
+        wait_until(lambda: headers, what="a fetch")
+        (topic,) = headers[0].topics  # type: ignore[attr-defined]
+        assert (topic.filter.kind, topic.filter.expression) == (2, "amount > 10")
+
+
+def test_poll_batch_gives_columns_of_one_queue(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        batch = puller.poll_batch(5, max_messages=4)
+        assert (batch.topic, batch.broker_name, batch.queue_id, len(batch)) == ("orders", "broker-a", 0, 4)
+        assert batch.queue_offsets.tolist() == [0, 1, 2, 3]
+        assert batch.bodies() == numbered(4)
+        rest = puller.poll_batch(5)
+        assert rest.queue_offsets.tolist() == [4, 5, 6, 7, 8, 9]
+        assert rest.bodies() == numbered(6, 4)
+        assert [each.body for each in rest] == numbered(6, 4)
+        nothing = puller.poll_batch(0.05)
+        assert not nothing
+        assert (nothing.bodies(), nothing.queue_offsets.tolist(), nothing.messages()) == ([], [], [])
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 10, what="commit")
+
+
+def test_poll_batch_of_tags_leaves_the_others_out(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(4), 0, tags=["a", "b", "a", "b"])
+    with consumer(cluster) as puller:
+        puller.subscribe("orders", "b")
+        batch = puller.poll_batch(5)
+        assert batch.queue_offsets.tolist() == [1, 3]
+        assert batch.bodies() == [b"1", b"3"]
+
+
+def test_assigned_queues_are_read_beside_a_group_with_its_offsets(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    cluster.put("orders", numbered(10), 1)
+    cluster.brokers["broker-a"].committed["g", "orders", 1] = 6
+    with consumer(cluster) as puller:
+        assert puller.queues("orders") == [Q0, Q1]
+        puller.assign([Q1])
+        assert [each.body for each in poll_all(puller, 4)] == numbered(4, 6)
+        assert puller.assignment() == [Q1]
+        assert cluster.groups["broker-a"].members("g") == []
+        puller.assign([Q0])
+        assert [each.body for each in poll_all(puller, 10)] == numbered(10)
+    assert cluster.committed("g", "orders", 1) == 10
+    assert cluster.committed("g", "orders", 0) == 10
+
+
+def test_a_position_set_before_the_first_poll_of_an_assignment_counts(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.assign([Q0])
+        puller.seek(Q0, 8)
+        assert [each.body for each in poll_all(puller, 2)] == numbered(2, 8)
+
+
+def test_subscribing_and_assigning_exclude_each_other(cluster: GroupCluster) -> None:
+    with consumer(cluster) as puller:
+        puller.assign([Q0])
+        with pytest.raises(InvalidArgument, match="not both"):
+            puller.subscribe("orders")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"group": "no group"}, InvalidName),
+        ({"group": ""}, InvalidName),
+        ({"consume_from": "middle"}, ConfigError),
+        ({"consume_from": -5}, ConfigError),
+        ({"strategy": "ROUND"}, ConfigError),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(options: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        PullConsumer("127.0.0.1:1", **({"group": "g"} | options))  # type: ignore[arg-type]
+
+
+def test_wrong_subscriptions_are_refused_by_name(cluster: GroupCluster) -> None:
+    with consumer(cluster) as puller:
+        with pytest.raises(InvalidName):
+            puller.subscribe("no topic")
+        with pytest.raises(InvalidArgument, match="names no tag"):
+            puller.subscribe("orders", " || ")
+        with pytest.raises(InvalidArgument, match="nothing is subscribed"):
+            puller.commit()
+
+
+def test_a_refused_group_is_raised_by_poll(cluster: GroupCluster) -> None:
+    cluster.groups["broker-a"].refused_groups["g"] = GroupNotFound("group 'g' does not exist")
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        with pytest.raises(GroupNotFound):
+            puller.poll(10)
+
+
+def test_close_ends_a_poll_in_another_thread(cluster: GroupCluster) -> None:
+    puller = consumer(cluster)
+    puller.subscribe("orders")
+    begun(puller, Q0, Q1)
+    results: list[list[MessageView]] = []
+    thread = threading.Thread(target=lambda: results.append(puller.poll(30)))
+    thread.start()
+    started = time.monotonic()
+    puller.close()
+    thread.join(timeout=5)
+    assert time.monotonic() - started < 5
+    assert results == [[]]
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        puller.poll(0)
+    puller.close()
+
+
+def test_two_members_share_the_queues_and_no_message_is_seen_twice(cluster: GroupCluster) -> None:
+    with consumer(cluster) as first, consumer(cluster) as second:
+        first.subscribe("orders")
+        begun(first, Q0, Q1)
+        second.subscribe("orders")
+        deadline = time.monotonic() + 10
+        while len(second.assignment()) != 1 and time.monotonic() < deadline:
+            first.poll(0.02)
+        assert len(first.assignment()) == len(second.assignment()) == 1
+        cluster.put("orders", numbered(20), 0)
+        cluster.put("orders", numbered(20, 100), 1)
+        got = poll_all(first, 20) + poll_all(second, 20)
+        assert sorted(int(each.body) for each in got) == [*range(20), *range(100, 120)]
+
+
+def test_the_rest_goes_to_the_other_member_from_the_commit_when_one_disappears(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    cluster.put("orders", numbered(10, 100), 1)
+    survivor = consumer(cluster, client_id="b")
+    victim = consumer(cluster, client_id="a")
+    with survivor:
+        survivor.subscribe("orders")
+        begun(survivor, Q0, Q1)
+        survivor.pause()
+        victim.subscribe("orders")
+        deadline = time.monotonic() + 10
+        while victim.assignment() != [Q0] and time.monotonic() < deadline:
+            survivor.poll(0.02)
+        begun(victim, Q0)
+        assert len(victim.poll(5, max_messages=4)) == 4
+        assert len(victim.poll(5, max_messages=4)) == 4
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 4, what="the victim's commit")
+        # The victim dies: its stream breaks and it never comes back.
+        victim._core.routes.close()
+        victim._core.connections.close()
+        survivor.resume()
+        started = time.monotonic()
+        got = []
+        while len(got) < 16 and time.monotonic() < started + 10:
+            got += survivor.poll(0.1)
+        assert sorted(int(each.body) for each in got) == [*range(4, 10), *range(100, 110)]
+        victim.close(1)
+
+
+def test_a_commit_for_a_queue_of_another_member_is_refused(cluster: GroupCluster) -> None:
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0, Q1)
+        with pytest.raises(InvalidArgument, match="not assigned"):
+            puller.commit({MessageQueue("orders", "broker-z", 0): 4})
+        groups = cluster.groups["broker-a"]
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 0, what="the first commit")
+        groups.call(groups.sessions._groups.release, next(iter(groups.sessions._sessions)), "orders", [0])
+        with pytest.raises(CommitRefused):
+            puller.commit({Q0: 0 + 1})
+
+
+def test_a_broken_session_goes_on_without_repeating_or_losing(cluster: GroupCluster) -> None:
+    with consumer(cluster, client_id="a") as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0, Q1)
+        seen = 0
+        for turn in range(3):
+            cluster.put("orders", numbered(10, seen), 0)
+            got = [each.body for each in poll_all(puller, 10)]
+            assert got == numbered(10, seen)
+            seen += 10
+            if turn == 0:
+                cluster.groups["broker-a"].break_stream("a")
+    assert cluster.committed("g", "orders", 0) == seen
+
+
+def test_an_administrators_reset_moves_the_consumer(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        poll_all(puller, 10)
+        groups = cluster.groups["broker-a"]
+        cluster.brokers["broker-a"].committed["g", "orders", 0] = 5
+        groups.call(groups.sessions.notify_reset, "g", "orders", 0, 5)
+        assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
+
+
+def test_a_broker_that_restarts_is_found_again(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(5), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        assert len(poll_all(puller, 5)) == 5
+        cluster.groups["broker-a"].restart()
+        cluster.kill("broker-a")
+        cluster.revive("broker-a")
+        cluster.put("orders", numbered(5, 5), 0)
+        assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
