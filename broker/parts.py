@@ -97,7 +97,6 @@ class Parts:
             self._record_import()
         await self.dispatcher.drain()
         self.state.on_topics_changed = self._on_topics_changed
-        self.state.on_topic_dropped = self.store.drop_topic
         self.offsets.lower_to_log()
         if self.metrics is not None:
             self.metrics.start(self.config.metrics.host, self.config.metrics.port)

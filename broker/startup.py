@@ -105,8 +105,12 @@ def _load(config: BrokerConfig, store: Store, known: bool) -> Opened:
     state, producers = State(), ProducerTable()
     snapshots = Snapshots(config.store.root / "config", state, producers)
     loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=known)
+    deleted: set[str] = set()
     for result in store.replay(loaded.replay_from):
-        apply(result, state, producers)
+        deleted |= apply(result, state, producers)
+    for topic in deleted:
+        if state.topic(topic) is None:
+            store.drop_topic(topic)  # recovery may have built its queues again
     log.info(
         "tables loaded topics=%d groups=%d lanes=%d replay_from=%d log_end=%d seconds=%.2f",
         len(state.topics),

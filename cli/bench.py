@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from .output import ProgressLine, note, print_table
+from .signals import term_interrupts
 
 
 def _default_folder() -> Path:
@@ -59,7 +60,7 @@ def bench(
     progress = ProgressLine(every_s=10.0)
     warm_up(progress)
     results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
+    with term_interrupts(), tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
         for name in cases or tuple(CASES):
             result = run_case(
                 CASES[name], repeats=repeats, seconds=seconds, scratch=Path(stores), progress=progress.show

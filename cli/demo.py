@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .output import ProgressLine, console, print_json, print_table
+from .signals import term_interrupts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,10 +49,11 @@ def demo(directory: str, rate: int, as_json: bool) -> int:
     """
     folder = _fresh(Path(directory).absolute())
     story = Story(folder, rate)
-    try:
-        outcome = story.play()
-    finally:
-        story.clean_up()
+    with term_interrupts():
+        try:
+            outcome = story.play()
+        finally:
+            story.clean_up()
     if as_json:
         print_json(outcome)
     else:
@@ -90,7 +92,6 @@ class Story:
         self._consumers: list[Worker] = []
         self._times: dict[str, float] = {}
         self._audited = 0
-        self._events: list[str] = []
 
     def play(self) -> dict[str, Any]:
         """All of it; the outcome as a document."""

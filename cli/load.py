@@ -9,6 +9,7 @@ import click
 
 from .options import ConsumeFrom, compose, json_option, namesrv_option
 from .output import ProgressLine, print_fields, print_json
+from .signals import term_interrupts
 
 if TYPE_CHECKING:
     from penstock.bench.report import LoadReport
@@ -85,9 +86,10 @@ def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
     plan = LoadPlan(kind=kind, consume_style="arrays" if arrays else "messages", **options)
     progress = ProgressLine(every_s=2.0)
     try:
-        if kind != "consume":
-            ensure_topic(plan)
-        report = run_load(plan, progress.show)
+        with term_interrupts():
+            if kind != "consume":
+                ensure_topic(plan)
+            report = run_load(plan, progress.show)
     finally:
         progress.clear()
     if as_json:

@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.proto.errors import BufferFull
 
+from .columns import Column
 from .parts import RECORD_COST, Kind, Part
 
 _FIELDS = 3  # body, encoded properties or None, sharding key or None
@@ -76,27 +77,25 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
     """
     if part.cost <= bytes_max and part.count <= count_max:
         return [part]
-    costs = part.body_column().lengths + RECORD_COST
+    lengths = part.body_lengths()
+    costs = lengths + RECORD_COST
     properties = part.property_column()
     if properties is not None:
         costs = costs + properties.lengths
     ends = np.cumsum(costs)
-    groups, start = [], 0
+    pieces, start = [], 0
     while start < part.count:
         base = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, base + bytes_max, side="right"))
         stop = min(max(stop, start + 1), start + count_max, part.count)
-        groups.append((start, stop))
-        start = stop
-    pieces = []
-    for start, stop in groups:
         piece = Part(
             kind=part.kind,
-            bodies=part.body_column().part(start, stop),
+            bodies=part.bodies.part(start, stop) if isinstance(part.bodies, Column) else part.bodies[start:stop],
             properties=properties.part(start, stop) if properties is not None else None,
-            cost=int(costs[start:stop].sum()),
+            cost=int(ends[stop - 1]) - base,
             deadline=part.deadline,
             ticket=part.ticket,
+            lengths=lengths[start:stop],
             hashes=part.hashes[start:stop] if part.hashes is not None else None,
             keyed=part.keyed[start:stop] if part.keyed is not None else None,
             futures=part.futures[start:stop],
@@ -104,6 +103,7 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
             sys_flag=part.sys_flag,
         )
         pieces.append(piece)
+        start = stop
     return pieces
 
 

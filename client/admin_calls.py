@@ -59,7 +59,7 @@ class AdminCalls:
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(timeout_s),
-            wait=tenacity.wait_exponential_jitter(initial=0.05, max=0.5, jitter=0.05),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=0.5),
             retry=tenacity.retry_if_exception_type(Retryable),
             reraise=True,
         )

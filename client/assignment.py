@@ -261,7 +261,6 @@ class Assignment:
                 max_offset=max_offset,
                 consume_from=self._consume_from,
                 search=lambda timestamp_ms: search_offset(self._connections, address, queue, timestamp_ms),
-                is_authority=address == self._routes.master(queue.broker_name),
             )
         except PenstockError as error:
             log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
@@ -269,7 +268,7 @@ class Assignment:
         with self._buffers.lock:
             local.committed = committed
             if local.next_fetch < 0:  # else the user has set the position before
-                self._buffers.start(local, offset)
+                self._buffers.start(local, offset, end=max_offset)
                 local.may_go_back = offset < committed
             local.standing = Standing.OWNED
         self._fetcher.wake()

@@ -24,9 +24,9 @@ class Column:
     ends: Ends
 
     @classmethod
-    def of(cls, values: Sequence[bytes]) -> Column:
-        """The column of ``values`` (copied)."""
-        lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    def of(cls, values: Sequence[bytes], lengths: Ends | None = None) -> Column:
+        """The column of ``values`` (copied); ``lengths`` if they are known."""
+        lengths = lengths_of(values) if lengths is None else lengths
         return cls(np.frombuffer(b"".join(values), dtype=np.uint8), np.cumsum(lengths))
 
     @classmethod
@@ -76,6 +76,11 @@ class Column:
         return Column(data, ends)
 
 
+def lengths_of(values: Sequence[bytes]) -> Ends:
+    """The length of each of ``values``."""
+    return np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+
+
 def column_of(values: Any) -> Column:
     """The column of a list of bytes, a NumPy array (``S``, rows of ``uint8``, or objects) or an Arrow binary array.
 
@@ -89,14 +94,24 @@ def column_of(values: Any) -> Column:
         return _of_array(values)
     if hasattr(values, "combine_chunks") or hasattr(values, "buffers"):
         return _of_arrow(values)
+    return Column.of(bytes_list(values))
+
+
+def bytes_list(values: Any) -> list[bytes]:
+    """``values`` as a list of nothing but bytes; itself if it is one.
+
+    Raises:
+        InvalidArgument: no sequence, or something else in it.
+    """
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray, memoryview)):
         raise InvalidArgument(f"{_ITEM}, not {type(values).__name__}")
-    try:
-        return Column.of(values)
-    except TypeError:
-        wrong = next((i for i, value in enumerate(values) if not isinstance(value, (bytes, bytearray, memoryview))), 0)
-        found = type(values[wrong]).__name__ if len(values) else "nothing"
-        raise InvalidArgument(f"{_ITEM}; item {wrong} is {found}") from None
+    kinds = set(map(type, values))
+    if kinds <= {bytes}:
+        return values if isinstance(values, list) else list(values)
+    for index, value in enumerate(values):
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise InvalidArgument(f"{_ITEM}; item {index} is {type(value).__name__}")
+    return [bytes(value) for value in values]
 
 
 def _of_array(values: npt.NDArray[Any]) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from .subscription import Subscription
 log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_S = 2.0
+OWN_RESET_S = 5.0
 LOG_EVERY = 20
 
 
@@ -58,6 +60,12 @@ class Commits:
         self._buffers = buffers
         self._member = member
         self._control = control
+        self._forced: dict[MessageQueue, tuple[int, float]] = {}  # offsets that went back, and when they were sent
+
+    def is_own_reset(self, queue: MessageQueue, offset: int) -> bool:
+        """Whether a reset that the broker tells of is the echo of a commit that went back from here."""
+        forced, sent_s = self._forced.get(queue, (-1, 0.0))
+        return forced == offset and time.monotonic() - sent_s < OWN_RESET_S
 
     def send_progress(self, shard: Shard) -> None:
         """Commit what is new, without waiting; one round per broker group at a time."""
@@ -117,6 +125,8 @@ class Commits:
 
     def _request(self, shard: Shard, offsets: Mapping[LocalQueue, int], force: bool) -> Any:
         by_queue = {local.queue: offset for local, offset in offsets.items()}
+        if force:
+            self._forced.update({each: (offset, time.monotonic()) for each, offset in by_queue.items()})
         member = self._member
         return commit_request(member.group, member.client_id, shard.session_id, by_queue, force=force)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -26,7 +26,7 @@ from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendRe
 from .accumulator import Accumulator, Buffer, limited, new_part
 from .config import ProducerConfig
 from .connections import Connections, decode_append, rpc_error
-from .encoding import Encoder, store_host_of
+from .hosts import store_host_of
 from .keys import set_hashes
 from .lanes import NEVER, Failure, Lanes
 from .message import FailedDelivery, SendReceipt
@@ -34,6 +34,9 @@ from .parts import Batch, Kind, Part
 from .receipts import receipts_of
 from .routes import Routes
 from .selection import BrokerHealth, WriteQueues
+
+if TYPE_CHECKING:
+    from .encoding import Encoder
 
 log = logging.getLogger(__name__)
 

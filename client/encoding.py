@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import ipaddress
-import socket
 import time
 
 import numpy as np
@@ -17,10 +14,15 @@ from penstock.proto.record.producer_mark import MARK_PREFIX, producer_mark
 from penstock.proto.wire.broker_pb2 import AppendHeader
 
 from .columns import Column
-from .parts import Batch
+from .parts import Batch, Part
 
 MARK_BYTES_MAX = 80
 """Property bytes that the first record of a batch needs for the producer's mark."""
+
+_WRITABLE = 0x200  # PyBUF_WRITE
+_memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_at.restype = ctypes.py_object
+_memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 
 
 def mark_property(producer_id: int, epoch: int, lane: int, sequence: int, count: int) -> bytes:
@@ -28,32 +30,6 @@ def mark_property(producer_id: int, epoch: int, lane: int, sequence: int, count:
     mark = MARK_PREFIX + producer_mark(producer_id, epoch, lane, sequence, count) + b"\x02"
     assert len(mark) <= MARK_BYTES_MAX
     return mark
-
-
-def local_host(peer: str) -> Host:
-    """This machine's address on the way to ``peer`` (``host:port``), as records name the sender; port 0.
-
-    Nothing is sent. Without a route to the peer it is the loopback address.
-    """
-    host, _, port = peer.rpartition(":")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return Host(ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]).packed, 0)
-    except OSError:
-        return Host(b"\x7f\0\0\x01", 0)
-
-
-@functools.lru_cache(maxsize=1024)
-def store_host_of(address: str) -> Host:
-    """The host that a broker advertised as ``address`` stores in its records; names are looked up."""
-    host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][4][0]
-    except OSError:
-        return Host(b"\0\0\0\0", int(port))
-    return Host(ipaddress.ip_address(str(found).partition("%")[0]).packed, int(port))
 
 
 class Encoder:
@@ -67,9 +43,8 @@ class Encoder:
     def frame(self, batch: Batch, topic: str, store_host: Host, *, timeout_ms: int, no_wait: bool) -> bytes:
         """The framed Append message of ``batch``; notes the records' sizes in it."""
         count = batch.count
-        bodies = Column.joined([part.body_column() for part in batch.parts])
         mark = mark_property(self.producer_id, self.epoch, batch.lane.number, batch.sequence, count)
-        properties = _with_mark(mark, batch)
+        bodies, properties = _columns_of_one(batch.parts[0], mark) if count == 1 else _columns(batch, mark)
         encoded_topic = topic.encode()
         sys_flag = batch.parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
         size = encoded_bytes(
@@ -86,7 +61,7 @@ class Encoder:
             timeout_ms=timeout_ms,
         )
         message, address = frames.allocate(header, size)
-        out = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        out = np.frombuffer(_memory_at(address, size, _WRITABLE), dtype=np.uint8)
         written = encode_batch(
             out,
             bodies.data,
@@ -101,20 +76,32 @@ class Encoder:
             self._born_host,
         )
         assert written == size, (written, size)
-        if any(part.futures for part in batch.parts):
+        if count > 1 and any(part.futures for part in batch.parts):
             fixed = (size - len(bodies.data) - len(properties.data)) // count
             batch.record_sizes = bodies.lengths + properties.lengths + fixed
         return message
 
 
-def _with_mark(mark: bytes, batch: Batch) -> Column:
+def _columns_of_one(part: Part, mark: bytes) -> tuple[Column, Column]:
+    """Body and properties of a single message: a waiting send's latency counts in microseconds."""
+    body = part.bodies[0]
+    encoded = mark + part.properties[0] if part.properties is not None and part.properties[0] else mark
+    return (
+        Column(np.frombuffer(body, dtype=np.uint8), np.array([len(body)], dtype=np.int64)),
+        Column(np.frombuffer(encoded, dtype=np.uint8), np.array([len(encoded)], dtype=np.int64)),
+    )
+
+
+def _columns(batch: Batch, mark: bytes) -> tuple[Column, Column]:
+    bodies = Column.joined([part.body_column() for part in batch.parts])
     columns = [part.property_column() for part in batch.parts]
     if not any(columns):
-        return Column(np.frombuffer(mark, dtype=np.uint8), np.full(batch.count, len(mark), dtype=np.int64))
+        ends = np.full(batch.count, len(mark), dtype=np.int64)
+        return bodies, Column(np.frombuffer(mark, dtype=np.uint8), ends)
     filled = [
         column if column is not None else Column(np.empty(0, np.uint8), np.zeros(part.count, np.int64))
         for column, part in zip(columns, batch.parts, strict=True)
     ]
     joined = Column.joined(filled)
     data = np.concatenate([np.frombuffer(mark, dtype=np.uint8), joined.data])
-    return Column(data, joined.ends + len(mark))
+    return bodies, Column(data, joined.ends + len(mark))

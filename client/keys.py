@@ -16,7 +16,6 @@ from penstock.proto.record.properties import (
     TAGS,
     TRANSIENT_PREFIX,
     UNIQ_KEY,
-    encode_properties,
 )
 
 if TYPE_CHECKING:
@@ -61,25 +60,32 @@ def property_bytes(
     Raises:
         InvalidArgument: a reserved name, a separator or no text in a name or value, or more bytes than fit.
     """
-    found: dict[str, str] = {}
+    # One text and one check over it: a check per item costs more than all else that a message costs.
+    text = ""
+    pairs = 0
     if tag is not None:
-        found[TAGS] = checked_tag(tag)
+        text = f"{TAGS}\x01{checked_tag(tag)}\x02"
+        pairs = 1
     if keys:
-        found[KEYS] = joined_keys(keys)
+        text += f"{KEYS}\x01{keys if type(keys) is str and ' ' not in keys else joined_keys(keys)}\x02"
+        pairs += 1
     if unique_key is not None:
-        found[UNIQ_KEY] = unique_key
+        text += f"{UNIQ_KEY}\x01{unique_key}\x02"
+        pairs += 1
     if sharding_key is not None:
-        found[SHARDING_KEY] = checked_sharding_key(sharding_key)
-    for name, value in (properties or {}).items():
-        _text("property name", name)
-        if name in RESERVED or name.startswith(TRANSIENT_PREFIX):
-            raise InvalidArgument(f"property {name!r} is reserved: give tag, keys and sharding_key as arguments")
-        if not isinstance(value, str):
-            raise InvalidArgument(f"property {name!r} must be text, not {type(value).__name__}")
-        found[name] = value
-    if not found:
+        text += f"{SHARDING_KEY}\x01{checked_sharding_key(sharding_key)}\x02"
+        pairs += 1
+    if properties:
+        text += "".join([f"{name}\x01{_user_value(name, value)}\x02" for name, value in properties.items()])
+        pairs += len(properties)
+    if not pairs:
         return None
-    encoded = encode_properties(found)
+    if text.count("\x01") != pairs or text.count("\x02") != pairs:
+        raise InvalidArgument("tag, keys and properties may not contain the characters 0x01 and 0x02")
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"tag, keys or properties: not valid Unicode text: {error.reason}") from error
     if len(encoded) > PROPERTIES_ROOM:
         raise InvalidArgument(
             f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM} are allowed "
@@ -88,10 +94,20 @@ def property_bytes(
     return encoded
 
 
+def _user_value(name: object, value: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"a property name must be non-empty text, not {name!r:.60}")
+    if name in RESERVED or name.startswith(TRANSIENT_PREFIX):
+        raise InvalidArgument(f"property {name!r} is reserved: give tag, keys and sharding_key as arguments")
+    if not isinstance(value, str):
+        raise InvalidArgument(f"property {name!r} must be text, not {type(value).__name__}")
+    return value
+
+
 def checked_tag(tag: object) -> str:
     """``tag`` if subscriptions can name it."""
     text = _text("tag", tag)
-    if "||" in text or text != text.strip():
+    if ("|" in text and "||" in text) or text[0].isspace() or text[-1].isspace():
         raise InvalidArgument(f"tag {text!r}: no subscription could name it (no ||, no space around)")
     return text
 
@@ -113,9 +129,13 @@ def joined_keys(keys: Sequence[str] | str) -> str:
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidArgument(f"{what} must be non-empty text, not {value!r:.60}")
-    if "\x01" in value or "\x02" in value:
-        raise InvalidArgument(f"{what} {value!r:.60} may not contain the characters 0x01 and 0x02")
     return value
+
+
+def _checked_separators(what: str, text: str) -> str:
+    if "\x01" in text or "\x02" in text:
+        raise InvalidArgument(f"{what} {text!r:.60} may not contain the characters 0x01 and 0x02")
+    return text
 
 
 def set_hashes(part: Part, keys: Sequence[str | None]) -> None:
@@ -152,13 +172,17 @@ def property_column(count: int, tags: Any, keys: Any, sharding_keys: Column | No
 
     column: Column | None = None
     if isinstance(tags, str):
-        tags = checked_tag(tags)
+        tags = _checked_separators("tag", checked_tag(tags))
         column = Column.repeated(f"{TAGS}\x01{tags}\x02".encode(), count)
     elif tags is not None:
-        checked = {tag: b"" if tag is None else checked_tag(tag).encode() for tag in set(tags)}
+        checked = {
+            tag: b"" if tag is None else _checked_separators("tag", checked_tag(tag)).encode() for tag in set(tags)
+        }
         column = _with(column, TAGS, Column.of([checked[tag] for tag in tags]), count)
     if isinstance(keys, str):
-        column = _with(column, KEYS, Column.repeated(joined_keys(keys).encode(), count), count)
+        column = _with(
+            column, KEYS, Column.repeated(_checked_separators("key", joined_keys(keys)).encode(), count), count
+        )
     elif keys is not None:
         column = _with(column, KEYS, key_column("key", keys), count)
     if sharding_keys is not None:

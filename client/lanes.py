@@ -352,5 +352,5 @@ class Lanes:
     def _unsent(self, part: Part) -> PenstockError:
         if part.error is not None:
             return reworded(part.error, "not stored when the time was up")
-        state = "no living master" if not self.queues.total else "every lane is busy"
+        state = "every lane is busy" if self.queues.total else "no living master has a writable queue of it"
         return BrokerUnavailable(f"topic {self.topic}: not sent before the time was up: {state}")

@@ -78,7 +78,7 @@ class LocalQueue:
         self.is_ready = False  # stands in Buffers.ready
         self.is_fetching = False
         self.is_left_out = False  # of the last fetch, because it holds enough
-        self.is_behind = True  # the broker has more than was fetched
+        self.is_behind = False  # the broker is known to have more than was fetched
         self.served = 0  # when it last got messages, as a running number
         self.retry_at_s = 0.0
         self.committed = -1  # what its broker has, as far as is known
@@ -86,11 +86,11 @@ class LocalQueue:
         self.revoke_deadline_s = 0.0
 
     def start(self, offset: int) -> None:
-        """Go on from ``offset``, with nothing buffered or in work."""
+        """Go on from ``offset``, with nothing buffered or in work; whether there is more is not known."""
         self.drop_buffered()
         self.epoch += 1
         self.next_fetch = offset
-        self.is_behind = True
+        self.is_behind = False
         self.is_fetching = False  # a fetch under way is of the former epoch
         self.is_left_out = False
         self.retry_at_s = 0.0
@@ -207,10 +207,11 @@ class Buffers:
             local.is_left_out = False
             self._wake_fetcher()
 
-    def start(self, local: LocalQueue, offset: int) -> None:
-        """Let the queue go on from ``offset``; what was fetched of it is dropped."""
+    def start(self, local: LocalQueue, offset: int, *, end: int = 0) -> None:
+        """Let the queue go on from ``offset``; what was fetched of it is dropped. ``end``: the queue's, if known."""
         before = local.held_bytes
         local.start(offset)
+        local.is_behind = offset < end
         self.held_bytes -= before - local.held_bytes
         self._wake_fetcher()
 

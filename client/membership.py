@@ -413,17 +413,14 @@ class Membership:
         if local.standing not in (Standing.WAITING, Standing.SUSPENDED):
             return
         address = session.address
-        is_authority = address is not None and address == self._routes.master(queue.broker_name)
         if local.standing is Standing.WAITING and local.next_fetch >= 0:
             self._go_on(local, committed)  # its user has set the position before the grant came
             return
         known = max(self._finished_here(queue), committed)
         if local.standing is Standing.SUSPENDED and committed <= local.unfinished():
-            if not is_authority or local.next_fetch <= max_offset:
-                # What is below is finished here and what is above is held here: nothing is lost by going on.
-                self._go_on(local, committed)
-                return
-            known = local.unfinished()
+            # What is below is finished here and what is above is held here: nothing is lost by going on.
+            self._go_on(local, committed)
+            return
         try:
             offset = starting_offset(
                 queue,
@@ -432,7 +429,6 @@ class Membership:
                 max_offset=max_offset,
                 consume_from=self._consume_from(queue.topic),
                 search=lambda timestamp_ms: search_offset(self._connections, address or "", queue, timestamp_ms),
-                is_authority=is_authority,
             )
         except PenstockError as error:
             log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
@@ -442,7 +438,7 @@ class Membership:
             )
             return
         with self._buffers.lock:
-            self._buffers.start(local, offset)
+            self._buffers.start(local, offset, end=max_offset)
             local.may_go_back = offset < committed
         self._go_on(local, committed)
 
@@ -461,6 +457,8 @@ class Membership:
         return CONSUME_FROM_FIRST if is_younger else self._member.consume_from
 
     def _reset(self, queue: MessageQueue, offset: int) -> None:
+        if self._commits.is_own_reset(queue, offset):
+            return
         log.info("offset was reset by an administrator queue=%s offset=%d", queue, offset)
         with self._buffers.lock:
             local = self._buffers.queues.get(queue)

@@ -17,7 +17,7 @@ from penstock.proto.wire.nameserver_pb2 import ShardView
 
 from .admin_calls import AdminCalls
 from .connections import decode_fetch, rpc_error
-from .encoding import store_host_of
+from .hosts import store_host_of
 from .message import MessageView
 from .routes import master_of
 

@@ -7,18 +7,21 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 from penstock.proto.record.hashing import string_hash
 from penstock.proto.record.unique_key import new_unique_key
 
 from .accumulator import limited, new_part
-from .columns import Column, column_of
+from .columns import Column, bytes_list, column_of, lengths_of
 from .compression import compress
 from .config import ProducerConfig
 from .keys import checked_body, checked_sharding_key, hashes_of, key_column, property_bytes, property_column, set_hashes
 from .message import Message
 from .parts import Kind, Part
+
+UNCUT = 1 << 62  # more than any limit
 
 
 class PartMaker:
@@ -68,29 +71,32 @@ class PartMaker:
 
     def columnar(self, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
         """Parts of many messages, each within the limits of a batch; checks everything before the first one."""
-        column = column_of(bodies)
-        if not len(column):
+        # Lists stay lists until a batch is encoded: joining half a MiB stays in the cache, 300 MB do not.
+        taken = bytes_list(bodies) if isinstance(bodies, (list, tuple)) else column_of(bodies)
+        count = len(taken)
+        if not count:
             return iter(())
-        self._check_lengths(column)
+        lengths = taken.lengths if isinstance(taken, Column) else lengths_of(taken)
+        self._check_lengths(lengths)
         properties, hashes, keyed = None, None, None
         sharding = None
         if sharding_keys is not None:
             sharding = key_column("sharding key", sharding_keys)
-            if len(sharding) != len(column):
-                raise InvalidArgument(f"{len(sharding)} sharding keys for {len(column)} messages: give one for each")
+            if len(sharding) != count:
+                raise InvalidArgument(f"{len(sharding)} sharding keys for {count} messages: give one for each")
             hashes = hashes_of(sharding)
             has_key = sharding.lengths > 0
             keyed = None if has_key.all() else has_key
-        properties = property_column(len(column), tags, keys, sharding)
+        properties = property_column(count, tags, keys, sharding)
+        # The cost of the pieces is counted when they are cut.
         whole = Part(
-            Kind.PRODUCE, column, properties, cost=1 << 62, deadline=0.0, hashes=hashes, keyed=keyed
-        )  # the cost of the pieces is counted when they are cut
-        if self._config.compression and int(column.lengths.max()) >= self._config.compress_bytes_min:
+            Kind.PRODUCE, taken, properties, cost=UNCUT, deadline=0.0, lengths=lengths, hashes=hashes, keyed=keyed
+        )
+        if self._config.compression and int(lengths.max()) >= self._config.compress_bytes_min:
             return self._compressed_pieces(whole)
         return iter(limited(whole, self._config.batch_bytes_max, self._config.batch_count_max))
 
-    def _check_lengths(self, column: Column) -> None:
-        lengths = column.lengths
+    def _check_lengths(self, lengths: npt.NDArray[np.int64]) -> None:
         if int(lengths.min()) == 0:
             raise InvalidArgument(f"body {int(np.argmin(lengths))} is empty: a message needs at least one byte")
         if int(lengths.max()) > self._config.body_bytes_max:
@@ -112,11 +118,11 @@ class PartMaker:
             flag, taken = self._compressed(body)
             flags.append(flag)
             bodies.append(taken)
-        whole.bodies = Column.of(bodies)
+        whole.bodies, whole.lengths = Column.of(bodies), None
         for run in np.split(np.arange(len(flags)), np.flatnonzero(np.diff(flags)) + 1):
             piece = whole.take(run)
             piece.sys_flag = flags[int(run[0])]
-            piece.cost = 1 << 62
+            piece.cost = UNCUT
             yield from limited(piece, self._config.batch_bytes_max, self._config.batch_count_max)
 
 

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from penstock.proto.errors import OutcomeUnknown, PenstockError
 
-from .columns import Column
+from .columns import Column, lengths_of
 from .message import SendReceipt
 
-RECORD_COST = 160
-"""What a message counts in buffers and batches besides its body and properties: the record's fixed fields and
-topic, and about what Python needs to hold it."""
+RECORD_COST = 112
+"""What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
+for its topic."""
 
 
 class Kind(enum.Enum):
@@ -46,6 +46,7 @@ class Part:
     ticket: int = 0
     hashes: npt.NDArray[np.int32] | None = None
     keyed: npt.NDArray[np.bool_] | None = None
+    lengths: npt.NDArray[np.int64] | None = None  # of the bodies, where they are known already
     queue_ids: npt.NDArray[np.int32] | None = None  # once its lane is chosen by hash
     futures: list[Future[SendReceipt]] = field(default_factory=list)  # SEND: one per message
     message_ids: list[str] = field(default_factory=list)  # SEND: one per message
@@ -61,10 +62,16 @@ class Part:
         """How many messages."""
         return len(self.bodies)
 
+    def body_lengths(self) -> npt.NDArray[np.int64]:
+        """The length of each body."""
+        if self.lengths is not None:
+            return self.lengths
+        return self.bodies.lengths if isinstance(self.bodies, Column) else lengths_of(self.bodies)
+
     def body_column(self) -> Column:
         """The bodies as a column, made once."""
         if not isinstance(self.bodies, Column):
-            self.bodies = Column.of(self.bodies)
+            self.bodies = Column.of(self.bodies, self.lengths)
         return self.bodies
 
     def property_column(self) -> Column | None:

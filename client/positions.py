@@ -20,13 +20,12 @@ def starting_offset(
     max_offset: int,
     consume_from: str | int,
     search: Callable[[int], int],
-    is_authority: bool,
 ) -> int:
     """The committed offset, or what ``consume_from`` means for a queue that nobody of the group has consumed.
 
-    The result lies within the queue; a committed offset outside of it is moved to its nearer end, with a warning. A
-    broker that is no authority (a slave, which may be behind) does not move it down. ``search(timestamp_ms)`` asks the
-    broker where a time begins.
+    A committed offset below the queue's first message is moved up to it, with a warning. One above the end stays: a
+    broker that has just started, or a slave, may see less than was consumed; the fetch finds out whether it is too
+    high, and moves it then. ``search(timestamp_ms)`` asks the broker where a time begins.
     """
     if committed >= 0:
         wanted = committed
@@ -44,11 +43,6 @@ def starting_offset(
             min_offset,
         )
         return min_offset
-    if wanted > max_offset and is_authority:
-        log.warning(
-            "offset was above the queue's end, moved back to it queue=%s offset=%d end=%d", queue, wanted, max_offset
-        )
-        return max_offset
     return wanted
 
 

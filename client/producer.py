@@ -21,7 +21,7 @@ from .accumulator import Accumulator, Buffer, limited
 from .config import ProducerConfig
 from .connections import Connections
 from .delivery import Shipping, TopicDelivery
-from .encoding import Encoder, local_host
+from .hosts import local_host
 from .keys import property_bytes
 from .message import FailedDelivery, Message, SendReceipt
 from .part_maker import PartMaker
@@ -59,6 +59,8 @@ class Producer:
         config: ProducerConfig | None = None,
         **settings: Any,
     ) -> None:
+        from .encoding import Encoder  # loads the kernels, and with them the compiler
+
         self.group = names.check_group(group)
         self.config = (config or ProducerConfig()).replaced(settings)
         self.producer_id = secrets.randbits(64) or 1

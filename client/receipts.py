@@ -11,16 +11,19 @@ from penstock.proto.wire.broker_pb2 import SendStatus as WireStatus
 from .message import SendReceipt, SendStatus
 from .parts import Batch
 
+_STATUS = {value: SendStatus(name) for name, value in WireStatus.items()}
+
 
 def receipts_of(topic: str, batch: Batch, receipt: AppendReceipt, store_host: Host) -> list[SendReceipt]:
     """Where each message of ``batch`` lies: records follow each other, and each queue's offsets count up."""
-    assert batch.record_sizes is not None
     next_offsets = dict(zip(receipt.queue_ids, receipt.queue_offsets, strict=True))
-    positions = receipt.physical_offset + np.cumsum(batch.record_sizes) - batch.record_sizes
-    status = SendStatus(WireStatus.Name(receipt.status))
+    positions = [receipt.physical_offset]
+    if batch.record_sizes is not None:
+        positions = (receipt.physical_offset + np.cumsum(batch.record_sizes) - batch.record_sizes).tolist()
+    status = _STATUS[receipt.status]
     message_ids = [message_id for part in batch.parts for message_id in part.message_ids]
     receipts = []
-    for message_id, queue_id, position in zip(message_ids, batch.queue_ids.tolist(), positions.tolist(), strict=True):
+    for message_id, queue_id, position in zip(message_ids, batch.queue_ids.tolist(), positions, strict=True):
         queue_offset = next_offsets[queue_id]
         next_offsets[queue_id] = queue_offset + 1
         receipts.append(

@@ -20,6 +20,8 @@ from pathlib import Path
 import psutil
 
 POLL_S = 0.02
+LOG_BYTES_MAX = 16 * 1024 * 1024
+"""A log above it becomes ``NODE.log.1`` when its node starts again. Nodes log changes of state, not messages."""
 _START_TIME_SLACK_S = 2.0  # the system derives it from its clock, which may be set meanwhile
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -46,7 +48,10 @@ class Managed:
                     return None
                 if abs(process.create_time() - self.create_time) > _START_TIME_SLACK_S:
                     return None
-                return process if self.needle in process.cmdline() else None
+                command_line = process.cmdline()
+                # Our own child's is empty for a moment while the system starts the program, even after Popen returned.
+                is_starting = not command_line and child is not None
+                return process if is_starting or self.needle in command_line else None
         except psutil.Error:
             return None
 
@@ -87,6 +92,8 @@ class Managed:
 
 def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str, cwd: Path) -> Managed:
     """Start ``command`` in a session of its own, its output appended to ``log_path``; it outlives this process."""
+    if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
+        os.replace(log_path, log_path.with_suffix(".log.1"))
     with open(log_path, "ab") as output:
         child = subprocess.Popen(
             list(command),

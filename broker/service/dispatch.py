@@ -30,12 +30,14 @@ class DispatchStore(Protocol):
     @property
     def dispatched_offset(self) -> int: ...
     def dispatch(self, max_bytes: int = SLICE_BYTES) -> DispatchResult: ...
+    def drop_topic(self, topic: str) -> None: ...
 
 
 class Dispatcher:
     """Runs the store's dispatch up to the confirm offset whenever there is progress; one task owns it.
 
-    Applies state records and producer marks, then tells ``on_arrived`` which queues have new messages.
+    Applies state records and producer marks, drops the queues of deleted topics, then tells ``on_arrived``
+    which queues have new messages.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Dispatcher:
         """Dispatch one slice; whether there was one."""
         before = self._store.dispatched_offset
         result = self._store.dispatch(SLICE_BYTES)
-        apply(result, self._state, self._producers)
+        for topic in apply(result, self._state, self._producers):
+            if self._state.topic(topic) is None:  # else it was made anew in this slice: its queues began again
+                self._store.drop_topic(topic)
         if result.arrived:
             arrivals: Arrivals = {}
             for topic, queue_id, _ in result.arrived:
@@ -111,9 +115,9 @@ def hidden_records_max(log: LogEnds) -> int:
     return (log.end_offset - log.dispatched_offset) // FIXED_BYTES
 
 
-def apply(result: DispatchResult, state: State, producers: ProducerTable) -> None:
-    """Bring the derived tables up to the end of a dispatched, or replayed, slice."""
-    for position, record in result.state_records:
-        state.apply_record(position, record)
+def apply(result: DispatchResult, state: State, producers: ProducerTable) -> set[str]:
+    """Bring the derived tables up to the end of a dispatched, or replayed, slice; the topics it deletes."""
+    deleted = {state.apply_record(position, record) for position, record in result.state_records}
     for batch in result.marks:
         producers.restore(batch)
+    return deleted - {""}

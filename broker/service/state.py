@@ -157,8 +157,7 @@ class State:
     """Topics, groups and committed offsets of one broker; event loop only.
 
     ``on_topics_changed(updated, removed)`` is called after each change of the topic table that took effect,
-    ``on_offsets_applied(group, topic, offsets)`` after each commit. ``on_topic_dropped(topic)`` is called when
-    the record of a deletion is dispatched, behind everything that the topic still got before it.
+    ``on_offsets_applied(group, topic, offsets)`` after each commit.
     """
 
     def __init__(self) -> None:
@@ -167,7 +166,6 @@ class State:
         self.offsets = OffsetTable()
         self.on_topics_changed: TopicsChanged = lambda updated, removed: None
         self.on_offsets_applied: OffsetsApplied = lambda group, topic, offsets: None
-        self.on_topic_dropped: Callable[[str], None] = lambda topic: None
         self._applied: dict[int, str] = {}  # own records applied at append, still to come back by dispatch
 
     def topic(self, name: str) -> Topic | None:
@@ -203,16 +201,15 @@ class State:
         self.apply(position, kind, body)
         self._applied[position] = json.loads(body)["topicName"] if kind == TOPIC_DELETED else ""
 
-    def apply_record(self, position: int, record: bytes) -> None:
-        """Apply one dispatched record of the state topic."""
+    def apply_record(self, position: int, record: bytes) -> str:
+        """Apply one dispatched record of the state topic; the topic that it deletes, or an empty string."""
         dropped = self._applied.pop(position, None)
         if dropped is None:
             decoded = decode_record(record)
             kind = decode_properties(decoded.properties).get(TAGS, "")
             self.apply(position, kind, decoded.body)
             dropped = json.loads(decoded.body)["topicName"] if kind == TOPIC_DELETED else ""
-        if dropped:
-            self.on_topic_dropped(dropped)
+        return dropped
 
     def forget_deleted(self, dispatched: int) -> None:
         """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""

@@ -76,7 +76,8 @@ def key_hash(key):
 
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
-def _equal(left, left_start, right, right_start, size):
+def equal_at(left, left_start, right, right_start, size):
+    """Whether the same ``size`` bytes stand at two places; both addresses."""
     for i in range(size):  # noqa: SIM110  kernels know no generators
         if load_u8(left, left_start + i) != load_u8(right, right_start + i):
             return False
@@ -93,7 +94,7 @@ def _find_topic(address, start, size, names, name_ends, topic_table, seed):
         if topic < 0:
             return np.int64(-1)
         name = np.int64(0) if topic == 0 else name_ends[topic - 1]
-        if name_ends[topic] - name == size and _equal(address, start, names, name, size):
+        if name_ends[topic] - name == size and equal_at(address, start, names, name, size):
             return topic
         at = (at + 1) & mask
 
@@ -115,10 +116,10 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
     for i in range(start, end):
         row = rows[np.uint64(i)]
         transaction = row.sys_flag & _TRANSACTION
-        if transaction == _PREPARED or transaction == _ROLLBACK or row.sys_flag & _INNER_BATCH:
+        if transaction in (_PREPARED, _ROLLBACK) or row.sys_flag & _INNER_BATCH:
             slots[np.uint64(i)] = -1
             continue
-        if row.topic_size != topic_size or not _equal(address, row.topic_position, address, topic_start, topic_size):
+        if row.topic_size != topic_size or not equal_at(address, row.topic_position, address, topic_start, topic_size):
             topic_start, topic_size = row.topic_position, np.int64(row.topic_size)
             topic = _find_topic(address, topic_start, topic_size, name_address, name_ends, topic_table, seed)
         if topic < 0 or row.queue_id < 0:

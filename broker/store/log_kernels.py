@@ -100,7 +100,7 @@ def find_record(buffer, start, end, physical_base, store_timestamp_min):
     position = start
     while position + FIXED_BYTES <= end:
         magic = load_i32(address, position + 4)
-        right = (magic == MAGIC_V1 or magic == MAGIC_V2) and load_i64(
+        right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(
             address, position + 28
         ) == physical_base + position
         if right:
@@ -109,7 +109,8 @@ def find_record(buffer, start, end, physical_base, store_timestamp_min):
                 crc = crc32_at(address, body, body + body_size) & CRC_MASK if body_size > 0 else np.int64(0)
                 if body_size == 0 or crc == load_i32(address, position + 8):
                     return position
-        position += 1
+        # Of eight zero bytes none begins a record, nor do the next four: a size is not zero.
+        position += 5 if load_i64(address, position) == 0 else 1
     return np.int64(-1)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .admin import AsyncAdmin as AsyncAdmin
-    from .producer import AsyncProducer as AsyncProducer
     from .consumers import AsyncPullConsumer as AsyncPullConsumer
     from .consumers import AsyncPushConsumer as AsyncPushConsumer
+    from .producer import AsyncProducer as AsyncProducer
 
 _MODULES = {
     "AsyncAdmin": "admin",

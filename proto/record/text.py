@@ -43,7 +43,7 @@ def find_byte(buffer, start, end, byte):
 
 
 @njit([types.uint32(types.int64, types.int64, types.int64, types.uint32)], nogil=True, cache=True)
-def _hash_from(address, start, end, result):
+def carry_hash_at(address, start, end, result):
     """``result``, the hash of the text before, carried on over UTF-8 in ``[start, end)`` behind ``address``."""
     factor = np.uint32(31)
     while start < end:
@@ -87,7 +87,7 @@ def string_hash_at(address, start, end):
     while start < end:
         byte = load_u8(address, start)
         if byte >= 0x80:
-            return np.int64(np.int32(_hash_from(address, start, end, result)))
+            return np.int64(np.int32(carry_hash_at(address, start, end, result)))
         result = np.uint32(result * np.uint32(31) + np.uint32(byte))
         start += 1
     return np.int64(np.int32(result))

@@ -21,6 +21,7 @@ from penstock.proto import frames
 from penstock.proto.channel import SERVER_OPTIONS
 from penstock.proto.errors import (
     CorruptBatch,
+    GroupNotFound,
     MessageNotFound,
     PenstockError,
     TopicExists,
@@ -260,14 +261,17 @@ class FakeBroker(broker_pb2_grpc.BrokerServicer):
         return request
 
     def DeleteGroup(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self.groups.pop(request.group, None)
+        if self.groups.pop(request.group, None) is None:
+            fail(context, GroupNotFound(f"group {request.group!r} does not exist"))
         return common_pb2.Empty()
 
     def ListGroups(self, request: Any, context: grpc.ServicerContext) -> Any:
         return broker_pb2.GroupConfigs(groups=list(self.groups.values()))
 
     def DescribeGroup(self, request: Any, context: grpc.ServicerContext) -> Any:
-        config = self.groups.get(request.group, common_pb2.GroupConfig(group=request.group))
+        config = self.groups.get(request.group)
+        if config is None:
+            fail(context, GroupNotFound(f"group {request.group!r} does not exist"))
         return broker_pb2.GroupDescription(config=config, committed=self._committed(request.group))
 
     def CommitOffsets(self, request: Any, context: grpc.ServicerContext) -> Any:

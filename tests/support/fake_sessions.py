@@ -144,6 +144,8 @@ class BrokerGroups:
                     refused.queue_ids.append(queue_id)
                     continue
                 self.broker.committed[key] = offset
+                if request.force:
+                    self.call(self.sessions.notify_reset, request.group, offsets.topic, queue_id, offset)
                 self.commits.append((request.client_id, offsets.topic, queue_id, offset))
             if refused.queue_ids:
                 reply.refused.append(refused)
@@ -156,6 +158,17 @@ class GroupCluster(FakeCluster):
     def __init__(self, shards: int = 1, *, topics: dict[str, int] | None = None) -> None:
         super().__init__(shards, topics=topics)
         self.groups = {name: BrokerGroups(broker) for name, broker in self.brokers.items()}
+
+    def add_slave(self, broker_name: str = "broker-a") -> FakeBroker:
+        """A slave of that shard that always has what its master has, messages and committed offsets."""
+        master, slave = self.brokers[broker_name], FakeBroker(self, broker_name, 1)
+        slave.topics, slave.queues, slave.committed = master.topics, master.queues, master.committed
+        slave._changed = master._changed
+        self.brokers[f"{broker_name}-1"] = slave
+        self.groups[f"{broker_name}-1"] = BrokerGroups(slave)
+        slave.start()
+        self.push_routes()
+        return slave
 
     def __exit__(self, *details: object) -> None:
         for groups in self.groups.values():

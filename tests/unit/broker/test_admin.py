@@ -99,7 +99,6 @@ async def test_queues_are_removed_in_two_steps_and_only_when_drained() -> None:
 async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still_got() -> None:
     parts = Parts()
     await parts.admin.create_topic(creating())
-    parts.state.on_topic_dropped = parts.store.drop_topic
     parts.dispatch()
     await parts.append([b"x"])
     deleting = asyncio.create_task(parts.admin.delete_topic("orders"))

@@ -115,9 +115,7 @@ def test_messages_with_one_sharding_key_share_a_queue_however_they_are_sent(two:
         for number in range(0, 100):
             producer.produce(TOPIC, b"%d" % number, sharding_key=keys[number])
         producer.produce_many(TOPIC, numbered(300)[100:200], sharding_keys=keys[100:200])
-        futures = [
-            producer.send_async(TOPIC, b"%d" % number, sharding_key=keys[number]) for number in range(200, 300)
-        ]
+        futures = [producer.send_async(TOPIC, b"%d" % number, sharding_key=keys[number]) for number in range(200, 300)]
         places = [future.result(10) for future in futures]
     assert len({(place.broker_name, place.queue_id) for place in places}) <= 5
     for key in range(5):
@@ -232,7 +230,7 @@ def test_a_broker_that_never_answers_leaves_the_outcome_unknown(one: FakeCluster
     with Producer(one.namesrv) as producer:
         producer.send(TOPIC, b"warm")
         broker.gate.clear()
-        with pytest.raises(OutcomeUnknown, match="orders|broker"):
+        with pytest.raises(OutcomeUnknown, match=r"no answer"):
             producer.send(TOPIC, b"x", timeout_s=0.3)
         broker.gate.set()
 
@@ -241,7 +239,7 @@ def test_a_cluster_without_a_master_refuses_in_time_and_says_not_stored(one: Fak
     with Producer(one.namesrv) as producer:
         producer.send(TOPIC, b"warm")
         one.kill("broker-a")
-        with pytest.raises(BrokerUnavailable, match="no living master|failed to connect"):
+        with pytest.raises(BrokerUnavailable, match=r"no living master|failed to connect"):
             producer.send(TOPIC, b"x", timeout_s=0.3)
 
 
@@ -286,7 +284,7 @@ def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: FakeCluste
     with Producer(one.namesrv, buffer_bytes=64 * 1024, batch_bytes_max=4096) as producer:
         broker.gate.clear()
         accepted = 0
-        with pytest.raises(BufferFull, match="of 65536 bytes"):
+        with pytest.raises(BufferFull, match="of 65536 bytes"):  # noqa: PT012  which call is refused is the question
             for _ in range(10_000):
                 producer.produce(TOPIC, b"x" * 500, timeout_s=0.05)
                 accepted += 1

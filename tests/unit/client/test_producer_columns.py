@@ -22,7 +22,9 @@ VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=30)
 
 @settings(max_examples=50)
 @given(VALUES, st.data())
-def test_a_column_holds_its_values_and_gives_parts_and_choices_of_them(values: list[bytes], data: st.DataObject) -> None:
+def test_a_column_holds_its_values_and_gives_parts_and_choices_of_them(
+    values: list[bytes], data: st.DataObject
+) -> None:
     column = Column.of(values)
     assert list(column) == values
     start = data.draw(st.integers(0, len(values) - 1))
@@ -144,7 +146,9 @@ def test_bodies_are_checked() -> None:
 def test_threads_that_append_while_another_drains_lose_and_double_nothing() -> None:
     accumulator = Accumulator(1 << 20)
     threads = [
-        threading.Thread(target=lambda n=n: [accumulator.extend((b"%d-%d" % (n, i), None, None)) for i in range(20_000)])
+        threading.Thread(
+            target=lambda n=n: [accumulator.extend((b"%d-%d" % (n, i), None, None)) for i in range(20_000)]
+        )
         for n in range(4)
     ]
     for thread in threads:
@@ -182,7 +186,7 @@ def test_a_full_buffer_refuses_and_names_its_size() -> None:
     woken = []
     held = new_part(Kind.PRODUCE, [b"x" * 800], None, 0.0)
     held.ticket = buffer.hold(held.cost, 1)
-    with pytest.raises(BufferFull, match="960 of 1000"):
+    with pytest.raises(BufferFull, match="912 of 1000"):
         buffer.wait_for_room(100, 0.01, lambda: woken.append(1))
     assert woken == [1]
     buffer.settle(held)

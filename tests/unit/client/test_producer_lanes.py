@@ -25,7 +25,9 @@ def lanes(*shards: tuple[str, int], **settings: object) -> Lanes:
     return Lanes("orders", ProducerConfig(**settings), BrokerHealth(), WriteQueues(shards))  # type: ignore[arg-type]
 
 
-def part(*bodies: bytes, hashes: list[int] | None = None, kind: Kind = Kind.PRODUCE, deadline: float = NOW + 30) -> Part:
+def part(
+    *bodies: bytes, hashes: list[int] | None = None, kind: Kind = Kind.PRODUCE, deadline: float = NOW + 30
+) -> Part:
     chosen = None if hashes is None else np.array(hashes, dtype=np.int32)
     return Part(kind, list(bodies), None, cost=len(bodies) * 200, deadline=deadline, hashes=chosen)
 

@@ -180,7 +180,7 @@ def test_a_committed_offset_outside_of_the_queue_is_moved_to_its_nearer_end(clus
     with consumer(cluster) as puller:
         puller.subscribe("orders")
         begun(puller, Q0)
-        assert puller.position(Q0) == 5
+        wait_until(lambda: puller.position(Q0) == 5, what="the queue's end")
 
 
 def test_a_topic_younger_than_the_subscription_is_read_from_its_first_message(cluster: GroupCluster) -> None:

@@ -1,0 +1,117 @@
+"""Two small files that say how far the derived files are, and the marker of a running store.
+
+``checkpoint`` is RocketMQ's, 4096 bytes, big-endian, the rest zero:
+
+| Offset | Type | Field |
+|---|---|---|
+| 0 | i64 | physicMsgTimestamp: store time of the last synced record |
+| 8 | i64 | logicsMsgTimestamp: the same for the consume queues |
+| 16 | i64 | indexMsgTimestamp: the same for full index files |
+| 24 | i64 | masterFlushedOffset |
+| 32 | i64 | confirmPhyOffset |
+
+Times are too coarse to start from, so ``penstockCheckpoint`` holds offsets (:class:`Positions`): two copies of 512
+bytes, written in turn, each with a sequence number and a checksum. Both hold the five numbers of the
+``checkpoint`` that belongs to them: if RocketMQ has worked on the directory since, they differ, and nothing in here
+is believed. A third field behind them, not synced, follows the flushed offset after every sync of the log, so that
+it is exact after a crash of the process, and only behind after a power cut.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from .disk import Disk
+
+CHECKPOINT_BYTES = 4096
+_STANDARD = struct.Struct(">5q")
+_MAGIC = b"PENSTOCK"
+_POSITIONS = struct.Struct(">8sq?10q5q")
+_SLOT = 512
+_HINT = struct.Struct(">qI")
+_HINT_AT = 2 * _SLOT
+
+
+class Standard(NamedTuple):
+    """The fields of RocketMQ's checkpoint."""
+
+    physic_ms: int = 0
+    logics_ms: int = 0
+    index_ms: int = 0
+    master_flushed: int = 0
+    confirm: int = 0
+
+
+class Positions(NamedTuple):
+    """How far everything was, all of it synced.
+
+    Every queue entry of a record below ``derived`` is in the files, and ``queues`` and ``entries`` are the number of
+    queues and the sum of their maxima there. The same for the index with ``index_derived``: its last file is
+    ``index_file`` (0: none), of which the first ``index_count`` entries count.
+    """
+
+    clean: bool = False
+    min_offset: int = 0
+    end: int = 0
+    flushed: int = 0
+    derived: int = 0
+    queues: int = 0
+    entries: int = 0
+    last_store_timestamp_ms: int = 0
+    index_derived: int = 0
+    index_file: int = 0
+    index_count: int = 0
+
+
+class Checkpoint:
+    """Reads and writes both files; writing is for one thread at a time, the hint for another."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._sequence = 0
+        self._own = disk.open(f"{root}/penstockCheckpoint", create=True)
+        self._standard = disk.open(f"{root}/checkpoint", create=True)
+        self.standard = Standard(*_STANDARD.unpack(disk.pread(self._standard, _STANDARD.size, 0).ljust(40, b"\0")))
+
+    def read(self) -> Positions | None:
+        """The newest positions that belong to the ``checkpoint`` beside them, None without any."""
+        found: tuple[int, Positions] | None = None
+        for slot in (0, 1):
+            data = self._disk.pread(self._own, _POSITIONS.size + 4, slot * _SLOT)
+            body, crc = data[: _POSITIONS.size], data[_POSITIONS.size :]
+            if len(crc) < 4 or zlib.crc32(body) != int.from_bytes(crc, "big"):
+                continue
+            magic, sequence, *fields = _POSITIONS.unpack(body)
+            self._sequence = max(self._sequence, sequence)
+            if magic == _MAGIC and Standard(*fields[11:]) == self.standard and (found is None or sequence > found[0]):
+                found = sequence, Positions(*fields[:11])
+        return None if found is None else self._with_hint(found[1])
+
+    def write(self, positions: Positions, standard: Standard) -> None:
+        """Replace both; durable on return. A crash in between leaves the former ones good."""
+        self._sequence += 1
+        body = _POSITIONS.pack(_MAGIC, self._sequence, *positions, *standard)
+        self._disk.pwrite(self._own, body + zlib.crc32(body).to_bytes(4, "big"), self._sequence % 2 * _SLOT)
+        self.write_hint(positions.flushed)
+        self._disk.sync(self._own)
+        self._disk.pwrite(self._standard, _STANDARD.pack(*standard).ljust(CHECKPOINT_BYTES, b"\0"), 0)
+        self._disk.sync(self._standard)
+        self.standard = standard
+
+    def write_hint(self, flushed: int) -> None:
+        """Note the flushed offset, without a sync."""
+        self._disk.pwrite(self._own, _HINT.pack(flushed, zlib.crc32(flushed.to_bytes(8, "big"))), _HINT_AT)
+
+    def close(self) -> None:
+        self._disk.close(self._own)
+        self._disk.close(self._standard)
+
+    def _with_hint(self, positions: Positions) -> Positions:
+        data = self._disk.pread(self._own, _HINT.size, _HINT_AT)
+        if len(data) == _HINT.size:
+            flushed, crc = _HINT.unpack(data)
+            if flushed >= 0 and zlib.crc32(flushed.to_bytes(8, "big")) == crc:
+                return positions._replace(flushed=max(positions.flushed, flushed))
+        return positions

@@ -1,0 +1,276 @@
+"""The CommitLog: one sequence of bytes in files, to which batches of records are appended.
+
+Offsets are byte positions in the whole sequence. A record, and a batch, never spans two files: where one does not
+fit, with the 8 bytes of a blank record behind it, a blank fills the file. All methods are for the owner thread, but
+:meth:`sync`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.proto.clock import Clock
+from penstock.proto.errors import CorruptBatch, MessageTooLarge, StorageError
+from penstock.proto.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
+from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK
+from penstock.proto.record.rows import ROW
+
+from .config import StoreConfig
+from .disk import Bytes, Disk
+from .kernels import Ints, Longs, Rows
+from .log_file import FileAllocator, LogFile, load_log_files
+from .log_kernels import first_nonzero, misplaced_mark
+from .results import AppendResult
+
+_BLANK = struct.Struct(">ii")
+_PAGE = 4096
+ROWS_AT_ONCE = 1 << 13
+_TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
+
+
+class Chunk(NamedTuple):
+    """Scanned records of one file: ``rows[:count]``, whose positions are in ``file.bytes``.
+
+    ``end`` is the log offset behind them, or behind the blank that follows them.
+    """
+
+    file: LogFile
+    rows: Rows
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    end: int
+    status: ScanStatus
+
+
+class QueueEnds:
+    """Where the queues of one topic go on; ``next_offsets`` is indexed by queue id."""
+
+    def __init__(self, topic: str, next_offsets: Longs) -> None:
+        self.name: Bytes = np.frombuffer(topic.encode(), np.uint8)
+        self.next_offsets = next_offsets
+        self.seen: Longs = np.zeros(len(next_offsets), np.int64)
+
+    def reserve(self, queues: int) -> None:
+        """Have at least that many queues; new ones begin at 0."""
+        missing = queues - len(self.next_offsets)
+        if missing > 0:
+            self.next_offsets = np.concatenate((self.next_offsets, np.zeros(missing, np.int64)))
+            self.seen = np.zeros(queues, np.int64)
+
+
+class CommitLog:
+    """The files, and the position behind the last byte."""
+
+    def __init__(self, config: StoreConfig, disk: Disk, clock: Clock) -> None:
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self.segment_bytes = config.segment_bytes
+        self.directory = config.log_directory
+        self.files: list[LogFile] = []
+        self.min_offset = 0
+        self.end_offset = 0
+        self.last_store_timestamp_ms = 0
+        self._allocator = FileAllocator(disk, self.directory, config.segment_bytes)
+        self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
+        self._stamp = 0
+        self._touched_queues: Ints = np.zeros(64, np.int32)
+        self._touched_offsets: Longs = np.zeros(64, np.int64)
+
+    def load(self) -> None:
+        """Map the files that are there; ``end_offset`` is behind the last, until recovery knows better."""
+        self.files = load_log_files(self._disk, self.directory, self.segment_bytes)
+        if self.files:
+            self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
+
+    def append(self, ends: QueueEnds, records: Bytes) -> AppendResult:
+        """Check, place and patch a batch of complete records; the bytes are visible, not yet synced.
+
+        Raises:
+            CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
+            DiskFull, StorageError: there is no next file; nothing was stored.
+        """
+        bad = misplaced_mark(records)
+        if bad >= 0:
+            raise CorruptBatch(f"record {bad} carries a producer mark: only a batch's first may", index=int(bad))
+        file = self._file_for(len(records))
+        queues = len(ends.next_offsets)
+        if queues > len(self._touched_queues):
+            self._touched_queues, self._touched_offsets = np.zeros(queues, np.int32), np.zeros(queues, np.int64)
+        now_ms = max(self.last_store_timestamp_ms, self._clock.wall_ms())
+        self._stamp += 1
+        start = self.end_offset
+        status, bad, count, touched = place_batch(
+            records,
+            file.bytes,
+            start - file.base,
+            file.base,
+            now_ms,
+            self._host,
+            ends.name,
+            ends.next_offsets,
+            self._stamp,
+            ends.seen,
+            self._config.body_bytes_max,
+            self._touched_queues,
+            self._touched_offsets,
+        )
+        if status != PlaceStatus.OK:
+            raise self._refusal(PlaceStatus(status), int(bad), ends)
+        self.last_store_timestamp_ms = now_ms
+        self.end_offset = start + len(records)
+        queue_ids = self._touched_queues[:touched].tolist()
+        return AppendResult(
+            start, self.end_offset, count, now_ms, queue_ids, self._touched_offsets[:touched].tolist()
+        )
+
+    def append_bytes(self, start: int, data: memoryview) -> int:
+        """Append bytes of another log at the same offset; the new end. They lie within one file."""
+        if start != self.end_offset:
+            raise StorageError(f"bytes of offset {start} cannot follow the log's end {self.end_offset}")
+        if not len(data):
+            return start
+        file = self.files[-1] if self.files and start < self.files[-1].end else None
+        base = start - start % self.segment_bytes if file is None else file.base
+        if start + len(data) > base + self.segment_bytes:
+            raise StorageError(f"bytes {start}..{start + len(data)} do not lie within one file")
+        if file is None:
+            file = self._next_file(base)
+        file.bytes[start - base : start - base + len(data)] = np.frombuffer(data, np.uint8)
+        self.end_offset = start + len(data)
+        return self.end_offset
+
+    def start_at(self, offset: int) -> None:
+        """Let the log, which holds nothing, begin at ``offset``."""
+        if self.end_offset != self.min_offset:
+            raise StorageError(f"the log holds {self.min_offset}..{self.end_offset}: only an empty one can begin anew")
+        self.remove_from(0)
+        self._allocator.discard()
+        self.min_offset = self.end_offset = offset
+
+    def read_bytes(self, start: int, size_max: int) -> memoryview:
+        """A read-only view of at most ``size_max`` bytes from ``start`` on, of one file, below the end."""
+        if not self.min_offset <= start <= self.end_offset:
+            raise StorageError(f"offset {start} is outside the log {self.min_offset}..{self.end_offset}")
+        if start == self.end_offset:
+            return memoryview(b"")
+        file = self.file_of(start)
+        end = min(start + size_max, file.end, self.end_offset)
+        return file.bytes[start - file.base : end - file.base].data.toreadonly()
+
+    def file_of(self, offset: int) -> LogFile:
+        """The file that holds the byte at ``offset``, which the log has."""
+        return self.files[(offset - self.files[0].base) // self.segment_bytes]
+
+    def record_at(self, offset: int) -> memoryview | None:
+        """The record that begins at ``offset`` and says so itself, None if none does."""
+        if not self.min_offset <= offset < self.end_offset or not self.files:
+            return None
+        file = self.file_of(offset)
+        at = offset - file.base
+        size = int.from_bytes(file.bytes[at : at + 4].tobytes(), "big", signed=True)
+        rows = np.zeros(1, ROW)
+        count, _, _ = scan(file.bytes, at, min(at + max(size, 0), len(file.bytes)), file.base, False, rows)
+        return file.bytes[at : at + size].data.toreadonly() if count == 1 else None
+
+    def chunks(self, start: int, end: int, rows: Rows, *, check_crc: bool) -> Iterator[Chunk]:
+        """Scan ``[start, end)`` file by file, as many records at once as ``rows`` takes.
+
+        Ends behind the first chunk whose status is neither ROWS_FULL, BLANK nor END.
+        """
+        while start < end:
+            if start >= self.files[-1].end:
+                return
+            file = self.file_of(start)
+            stop = min(end, file.end) - file.base
+            count, position, status = scan(file.bytes, start - file.base, stop, file.base, check_crc, rows)
+            if status == ScanStatus.BLANK and position != len(file.bytes):
+                status = ScanStatus.BAD  # a blank fills its file, or is none
+                position = int(rows["position"][count - 1] + rows["size"][count - 1]) if count else start - file.base
+            yield Chunk(file, rows, count, file.base + position, ScanStatus(status))
+            if status not in (ScanStatus.ROWS_FULL, ScanStatus.BLANK, ScanStatus.END):
+                return
+            start = file.base + position
+
+    def sync(self, start: int, end: int) -> None:
+        """Have ``[start, end)`` on the disk; from any thread."""
+        for file in list(self.files):
+            if file.base < end and start < file.end:
+                self._disk.sync(file.descriptor)
+
+    def cut(self, offset: int) -> int:
+        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0."""
+        self.end_offset = offset
+        self.remove_from(offset)
+        if not self.files or offset >= self.files[-1].end:
+            return 0
+        file = self.files[-1]
+        data, size = file.bytes, len(file.bytes)
+        zeroed = 0
+        position = first_nonzero(data, offset - file.base, size)
+        while position < size:
+            stop = min(size, position - position % _PAGE + _PAGE)
+            zeroed += int(np.count_nonzero(data[position:stop]))
+            data[position:stop] = 0
+            position = first_nonzero(data, stop, size)
+        self._disk.sync(file.descriptor)
+        return zeroed
+
+    def remove_from(self, offset: int) -> None:
+        """Delete the files that begin at ``offset`` or behind."""
+        removed = [file for file in self.files if file.base >= offset]
+        self.files = [file for file in self.files if file.base < offset]
+        for file in reversed(removed):
+            self._disk.close(file.descriptor)
+            self._disk.unlink(file.path)
+        if removed:
+            self._disk.sync_directory(self.directory)
+
+    def discard_unused(self) -> None:
+        """Delete files made ahead, as a clean stop does."""
+        self._allocator.discard()
+
+    def close(self) -> None:
+        """Close everything, sync nothing."""
+        self._allocator.close()
+        for file in self.files:
+            self._disk.close(file.descriptor)
+        self.files = []
+
+    def _file_for(self, size: int) -> LogFile:
+        """The file with room for ``size`` bytes and a blank behind them; fills the one before if that has none."""
+        if size + BLANK_BYTES > self.segment_bytes:
+            raise MessageTooLarge(
+                f"a batch of {size} bytes: at most {self.segment_bytes - BLANK_BYTES} fit a log file of this broker",
+                index=0,
+            )
+        if not self.files or self.end_offset == self.files[-1].end:
+            return self._next_file(self.end_offset - self.end_offset % self.segment_bytes)
+        file = self.files[-1]
+        left = file.end - self.end_offset
+        if size + BLANK_BYTES <= left:
+            return file
+        following = self._next_file(file.end)  # first, so that nothing has changed when there is no space
+        at = self.end_offset - file.base
+        file.bytes[at : at + BLANK_BYTES] = np.frombuffer(_BLANK.pack(left, MAGIC_BLANK), np.uint8)
+        self.end_offset = following.base
+        return following
+
+    def _next_file(self, base: int) -> LogFile:
+        file = self._allocator.take(base)
+        self.files.append(file)
+        self._allocator.prepare(file.end)
+        return file
+
+    def _refusal(self, status: PlaceStatus, index: int, ends: QueueEnds) -> CorruptBatch | MessageTooLarge:
+        topic = bytes(ends.name).decode()
+        reason = status.name.lower().replace("_", " ")
+        if status in _TOO_LARGE:
+            limit = self._config.body_bytes_max if status == PlaceStatus.BODY_TOO_LARGE else 32767
+            return MessageTooLarge(f"topic {topic}, record {index}: {reason}, at most {limit} bytes", index=index)
+        if status == PlaceStatus.BAD_QUEUE:
+            reason += f", the topic has {len(ends.next_offsets)}"
+        return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)

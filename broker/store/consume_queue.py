@@ -1,0 +1,225 @@
+"""All consume queues: entries from dispatch into memory and files, and back.
+
+The newest entries of each queue wait in its arena (:mod:`.slots`); a run that does not fit is written with one
+call, together with what waited. So thousands of queues cost one write per 64 messages each, and a few busy ones
+one write per dispatch. The owner thread changes and reads queues; the checkpoint thread writes arenas out. Both
+hold the lock meanwhile, the latter for a few queues at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from penstock.proto.errors import Corrupt
+
+from .disk import Bytes, Disk
+from .kernels import ENTRY, GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
+from .queue_files import QueueFiles, is_safe_topic
+from .slots import ARENA_MAX, Slots
+
+log = logging.getLogger(__name__)
+
+_FLUSHED_AT_ONCE = 32
+
+
+class ConsumeQueues:
+    """The queues of one store."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int, handles_max: int) -> None:
+        self.slots = Slots()
+        self.files = QueueFiles(disk, directory, file_bytes, handles_max)
+        self.lock = threading.RLock()
+        self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
+        self._runs: Bytes = np.zeros(1 << 16, np.uint8)
+        self._touched: Ints = np.zeros(1 << 12, np.int32)
+        self._run_counts: Ints = np.zeros(1 << 12, np.int32)
+        self._run_starts: Longs = np.zeros(1 << 12, np.int64)
+
+    def assign(self, buffer: Bytes, rows: Rows, count: int, slots: Ints) -> None:
+        """The slot of each row's queue, which is made when it is new; -1 for rows without an entry."""
+        done = self.slots.assign(buffer, rows, 0, count, slots)
+        while done < count:
+            self._add(buffer, rows[done])
+            done = self.slots.assign(buffer, rows, done, count, slots)
+
+    def put(self, rows: Rows, count: int, slots: Ints) -> list[tuple[str, int, int]]:
+        """Add the entries of ``rows``; the queues that grew: topic, queue id, new maximum.
+
+        Entries that a queue has already are passed over.
+
+        Raises:
+            DiskFull, StorageError: nothing is added that a repetition would not add again in its place.
+            Corrupt: a record does not continue its queue.
+        """
+        grown: dict[int, None] = {}
+        start = 0
+        with self.lock:
+            while start < count:
+                status, start = self._put_planned(rows, start, count, slots, grown)
+                if status != PLANNED:
+                    self._begin_again(rows[start], int(slots[start]), status)
+            topics, queue_ids, maxima = self.slots.topics, self.slots.queue_ids, self.slots.next_offsets
+            return [(topics[slot], queue_ids[slot], int(maxima[slot])) for slot in grown]
+
+    def range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """[minimum, maximum) of the queue's offsets, None if it is unknown."""
+        slot = self.slots.find(topic, queue_id)
+        return None if slot is None else (int(self.slots.min_offsets[slot]), int(self.slots.next_offsets[slot]))
+
+    def entries(self, slot: int, offset: int, count: int) -> Bytes:
+        """At most ``count`` entries from ``offset`` on, which lies inside the queue; at least one.
+
+        Raises:
+            Corrupt: the file that should hold them does not.
+        """
+        slots = self.slots
+        with self.lock:
+            written = int(slots.next_offsets[slot]) - int(slots.arena_counts[slot])
+            if offset >= written:
+                first = (offset - written) * ENTRY
+                end = min((offset - written + count), int(slots.arena_counts[slot])) * ENTRY
+                return slots.arena[slot, first:end].copy()
+            topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
+            data = self.files.read(topic, queue_id, offset, min(count, written - offset))
+        if len(data) < ENTRY:
+            path = f"{self.files.directory}/{topic}/{queue_id}"
+            raise Corrupt(f"{path}: entry {offset} is missing: stop the broker and delete the folder", path=path)
+        return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY)
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget the topic's queues and delete their files."""
+        with self.lock:
+            if topic in self.slots.by_topic:
+                self.slots.remove_topic(topic)
+                self.files.remove(topic)
+
+    def flush_arenas(self) -> Iterator[None]:
+        """Write out every arena, a few at each step, so that the owner thread gets the lock in between."""
+        with self.lock:
+            waiting = np.flatnonzero(self.slots.arena_counts[: len(self.slots.topics)])
+        for first in range(0, len(waiting), _FLUSHED_AT_ONCE):
+            with self.lock:
+                for slot in waiting[first : first + _FLUSHED_AT_ONCE].tolist():
+                    self._flush_arena(slot)
+            yield
+
+    def totals(self) -> tuple[int, int]:
+        """Number of queues with entries, and the sum of their maxima: a checksum of what a checkpoint counts on."""
+        maxima = self.slots.next_offsets[: len(self.slots.topics)]
+        return int(np.count_nonzero(maxima)), int(maxima.sum())
+
+    def _flush_arena(self, slot: int) -> None:
+        slots = self.slots
+        count = int(slots.arena_counts[slot])
+        if count:
+            offset = int(slots.next_offsets[slot]) - count
+            entries = slots.arena[slot, : count * ENTRY]
+            self.files.write(slots.topics[slot], slots.queue_ids[slot], offset, entries)
+            slots.arena_counts[slot] = 0
+
+    def _put_planned(
+        self, rows: Rows, start: int, end: int, slots: Ints, grown: dict[int, None]
+    ) -> tuple[int, int]:
+        """Add the rows up to the first that does not continue its queue; (status, that row or ``end``)."""
+        table = self.slots
+        self._reserve(end - start)
+        status, planned, count, size = plan_entries(
+            rows,
+            start,
+            end,
+            slots,
+            table.next_offsets,
+            table.ends,
+            table.arena_counts,
+            table.new_counts,
+            self._touched,
+            ARENA_MAX,
+            self._run_starts,
+            self._run_counts,
+        )
+        if count == 0:
+            return status, planned
+        if size > len(self._runs):
+            self._runs = np.zeros(2 * size, np.uint8)
+        touched = self._touched[:count]
+        try:
+            build_runs(
+                rows,
+                start,
+                planned,
+                slots,
+                table.new_counts,
+                self._touched,
+                count,
+                table.arena,
+                self._run_starts,
+                self._run_counts,
+                table.cursors,
+                self._runs,
+            )
+            held = table.arena_counts[touched]
+            for at in np.flatnonzero(held + table.new_counts[touched] > ARENA_MAX).tolist():
+                slot = int(touched[at])
+                first, entries = int(self._run_starts[at]), int(self._run_counts[at])
+                offset = int(table.next_offsets[slot]) - int(held[at])
+                run = self._runs[first : first + entries * ENTRY]
+                self.files.write(table.topics[slot], table.queue_ids[slot], offset, run)
+        except BaseException:
+            table.new_counts[touched] = 0
+            raise
+        commit_runs(
+            self._touched,
+            count,
+            self._run_starts,
+            self._run_counts,
+            table.new_counts,
+            ARENA_MAX,
+            table.arena,
+            table.arena_counts,
+            table.next_offsets,
+            table.ends,
+            self._runs,
+        )
+        grown.update(dict.fromkeys(touched.tolist()))
+        return status, planned
+
+    def _reserve(self, count: int) -> None:
+        if count > len(self._touched):
+            self._touched = np.zeros(count, np.int32)
+            self._run_counts = np.zeros(count, np.int32)
+            self._run_starts = np.zeros(count, np.int64)
+
+    def _begin_again(self, row: np.void, slot: int, status: int) -> None:
+        """Make room for a record that does not continue its queue, if there is a good reason for that."""
+        slots = self.slots
+        topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
+        offset, expected = int(row["queue_offset"]), int(slots.next_offsets[slot])
+        if status == GAP and not self.rebuilding:
+            raise Corrupt(
+                f"{self.files.directory}/{topic}/{queue_id}: the record at {int(row['physical_offset'])} has queue "
+                f"offset {offset}, the queue goes on at {expected}: stop the broker, delete the folder and start again",
+                topic=topic,
+                queue_id=queue_id,
+                offset=int(row["physical_offset"]),
+            )
+        if status != SPARSE:
+            # Offset 0 again: the topic was deleted and made anew, and these are the records since then.
+            log.warning("queue begun anew topic=%s queue=%d at=%d dropped_to=%d", topic, queue_id, offset, expected)
+            self.files.remove(topic, queue_id)
+        slots.clear(slot, offset)
+        if offset:
+            self.files.fill_blank(topic, queue_id, offset)
+
+    def _add(self, buffer: Bytes, row: np.void) -> None:
+        """A slot for the queue of ``row``."""
+        start, queue_id = int(row["topic_position"]), int(row["queue_id"])
+        topic = bytes(buffer[start : start + int(row["topic_size"])]).decode("utf-8", "replace")
+        if queue_id < 0 or not is_safe_topic(topic):
+            offset = int(row["physical_offset"])
+            raise Corrupt(f"record at {offset}: topic {topic!r}, queue {queue_id} can name no directory", offset=offset)
+        with self.lock:
+            self.slots.add(topic, queue_id)

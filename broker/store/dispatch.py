@@ -1,0 +1,195 @@
+"""Dispatch: from confirmed bytes of the log to queue entries, index keys, state records and producer marks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from penstock.proto import names
+from penstock.proto.errors import Corrupt
+from penstock.proto.record.kernels import ScanStatus
+from penstock.proto.record.producer_mark import ProducerMark, find_producer_mark
+from penstock.proto.record.properties import DELAY, decode_properties
+from penstock.proto.record.rows import ROW
+
+from .commit_log import Chunk, CommitLog
+from .consume_queue import ConsumeQueues
+from .index import Index
+from .kernels import Ints, Rows, scan
+from .log_kernels import find_marks, first_offsets
+from .results import AppendResult, DispatchResult, MarkedBatch
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_ROWS_FIRST = 1 << 15
+_GOES_ON = (ScanStatus.ROWS_FULL, ScanStatus.INCOMPLETE)
+_REPLAY_BYTES = 4 << 20
+_MARK_SEEN_BYTES = 256
+"""Of the properties, so much is looked at for a mark, which is shorter."""
+
+
+class Dispatcher:
+    """Takes the log's records in order, from ``offset`` on."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, index: Index, delay_levels_ms: list[int]) -> None:
+        self.offset = 0
+        self.placed: deque[AppendResult] = deque()  # own appends not dispatched yet: their queues need no counting
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._delay_levels_ms = delay_levels_ms
+        self._rows: Rows = np.zeros(_ROWS_FIRST, ROW)
+        self._slots: Ints = np.zeros(_ROWS_FIRST, np.int32)
+        self._marked: Ints = np.zeros(_ROWS_FIRST, np.int32)
+
+    def run(self, limit: int, bytes_max: int) -> DispatchResult:
+        """Dispatch one slice of about ``bytes_max``, of one file, that ends at or below ``limit``.
+
+        Raises:
+            Corrupt: the log or a queue is not as it must be.
+            DiskFull, StorageError: the same slice may be tried again.
+        """
+        chunk = self._scan(self.offset, limit, bytes_max)
+        if chunk is None:
+            return DispatchResult(self.offset, [], [], [])
+        arrived: list[tuple[str, int, int]] = []
+        state_records: list[tuple[int, bytes]] = []
+        marks: list[MarkedBatch] = []
+        if chunk.count:
+            self._queues.assign(chunk.file.bytes, chunk.rows, chunk.count, self._slots)
+            self._set_delivery_times(chunk)
+            state_records, marks = self._state_records(chunk), self._marks(chunk)
+            arrived = self._queues.put(chunk.rows, chunk.count, self._slots)
+            self._index.put(chunk.file.bytes, chunk.rows, chunk.count, chunk.end)
+        while self.placed and self.placed[0].start < chunk.end:
+            self.placed.popleft()
+        self.offset = chunk.end
+        return DispatchResult(chunk.end, arrived, state_records, marks)
+
+    def replay(self, start: int) -> Iterator[DispatchResult]:
+        """State records and marks from ``start``, the position of a record, up to what is dispatched."""
+        while start < self.offset:
+            chunk = self._scan(start, self.offset, _REPLAY_BYTES)
+            if chunk is None:
+                return
+            state_records: list[tuple[int, bytes]] = []
+            marks: list[MarkedBatch] = []
+            if chunk.count:
+                self._queues.assign(chunk.file.bytes, chunk.rows, chunk.count, self._slots)
+                state_records, marks = self._state_records(chunk), self._marks(chunk)
+            start = chunk.end
+            yield DispatchResult(start, [], state_records, marks)
+
+    def _scan(self, start: int, limit: int, bytes_max: int) -> Chunk | None:
+        """Records from ``start`` on with their marked batches whole; None when there is no whole one below ``limit``."""
+        if start >= limit:
+            return None
+        file = self._log.file_of(start)
+        bound = min(limit, file.end)
+        stop = min(bound, start + bytes_max)
+        while True:
+            count, position, code = scan(file.bytes, start - file.base, stop - file.base, file.base, False, self._rows)
+            status = ScanStatus(code)
+            if status in (ScanStatus.BAD, ScanStatus.EMPTY) and count == 0:
+                raise Corrupt(
+                    f"{file.path}: no record at {start}: stop the broker, keep the file and restore it from a replica",
+                    path=file.path,
+                    offset=start,
+                )
+            whole = self._whole(file.bytes, count)
+            more = status == ScanStatus.ROWS_FULL or (status in (ScanStatus.INCOMPLETE, ScanStatus.END) and stop < bound)
+            if (whole == count > 0) or status == ScanStatus.BLANK or not more:
+                break
+            if whole > 0:
+                break
+            if status == ScanStatus.ROWS_FULL:
+                self._rows = np.zeros(2 * len(self._rows), ROW)
+                self._slots, self._marked = np.zeros(len(self._rows), np.int32), np.zeros(len(self._rows), np.int32)
+            else:
+                stop = min(bound, stop + max(bytes_max, stop - start))
+        if status == ScanStatus.BLANK or bound == file.end:
+            whole = count  # a batch does not span files: nothing more of it will come
+        if whole < count:
+            position = int(self._rows["position"][whole])
+        end = file.base + position
+        return Chunk(file, self._rows, whole, end, status) if end > start else None
+
+    def _whole(self, buffer: np.ndarray, count: int) -> int:  # type: ignore[type-arg]
+        """How many of the scanned rows to take so that the last marked batch is not torn."""
+        marks = find_marks(buffer, self._rows, count, self._marked)
+        if marks == 0:
+            return count
+        last = int(self._marked[marks - 1])
+        mark = self._mark(buffer, last)
+        return last if mark is not None and last + mark.count > count else count
+
+    def _mark(self, buffer: np.ndarray, number: int) -> ProducerMark | None:  # type: ignore[type-arg]
+        row = self._rows[number]
+        start = int(row["properties_position"])
+        size = min(int(row["properties_size"]), _MARK_SEEN_BYTES)
+        return find_producer_mark(buffer[start : start + size].tobytes())
+
+    def _marks(self, chunk: Chunk) -> list[MarkedBatch]:
+        buffer, rows = chunk.file.bytes, chunk.rows
+        found = []
+        for number in self._marked[: find_marks(buffer, rows, chunk.count, self._marked)].tolist():
+            mark = self._mark(buffer, number)
+            if mark is None:
+                continue
+            end = min(number + mark.count, chunk.count)
+            first, last = rows[number], rows[end - 1]
+            start = int(first["physical_offset"])
+            queue_ids, queue_offsets = self._queues_of(rows, number, end, start)
+            topic_start = int(first["topic_position"])
+            topic = buffer[topic_start : topic_start + int(first["topic_size"])].tobytes().decode("utf-8", "replace")
+            found.append(
+                MarkedBatch(
+                    topic,
+                    mark,
+                    start,
+                    int(last["physical_offset"]) + int(last["size"]),
+                    int(first["store_timestamp"]),
+                    queue_ids,
+                    queue_offsets,
+                )
+            )
+        return found
+
+    def _queues_of(self, rows: Rows, first: int, end: int, start: int) -> tuple[list[int], list[int]]:
+        """The queues of a batch, and the batch's first offset in each."""
+        while self.placed and self.placed[0].start < start:
+            self.placed.popleft()
+        if self.placed and self.placed[0].start == start:
+            return self.placed[0].queue_ids, self.placed[0].queue_offsets
+        if end - first == 1:
+            return [int(rows[first]["queue_id"])], [int(rows[first]["queue_offset"])]
+        table = np.full(1 << (end - first).bit_length() + 1, -1, np.int32)
+        queue_ids, queue_offsets = np.zeros(end - first, np.int32), np.zeros(end - first, np.int64)
+        count = first_offsets(rows, first, end, table, queue_ids, queue_offsets)
+        return queue_ids[:count].tolist(), queue_offsets[:count].tolist()
+
+    def _state_records(self, chunk: Chunk) -> list[tuple[int, bytes]]:
+        slot = self._queues.slots.find(names.STATE_TOPIC, 0)
+        if slot is None:
+            return []
+        found = []
+        for number in np.flatnonzero(self._slots[: chunk.count] == slot).tolist():
+            row = chunk.rows[number]
+            start = int(row["position"])
+            found.append((int(row["physical_offset"]), chunk.file.bytes[start : start + int(row["size"])].tobytes()))
+        return found
+
+    def _set_delivery_times(self, chunk: Chunk) -> None:
+        """Records of the schedule topic have the time of their delivery in place of a tag's hash."""
+        slots = self._queues.slots.by_topic.get(SCHEDULE_TOPIC)
+        if not slots:
+            return
+        for number in np.flatnonzero(np.isin(self._slots[: chunk.count], list(slots.values()))).tolist():
+            row = chunk.rows[number]
+            start = int(row["properties_position"])
+            encoded = chunk.file.bytes[start : start + int(row["properties_size"])].tobytes()
+            level = decode_properties(encoded).get(DELAY, "")
+            if level.isdecimal() and level.isascii() and int(level) > 0:
+                delay_ms = self._delay_levels_ms[min(int(level), len(self._delay_levels_ms)) - 1]
+                chunk.rows["tags_code"][number] = int(row["store_timestamp"]) + delay_ms

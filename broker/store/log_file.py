@@ -1,0 +1,161 @@
+"""Files of the log: named by the offset of their first byte, all of one size, mapped."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from penstock.proto.errors import Corrupt, WrongStore
+
+from .disk import Bytes, Disk, storage_error
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+
+
+@dataclass(slots=True, eq=False)
+class LogFile:
+    """One file. ``bytes`` is its memory; readers may keep views of it for as long as they like."""
+
+    base: int
+    path: str
+    descriptor: int
+    bytes: Bytes
+
+    @property
+    def end(self) -> int:
+        """Offset behind the file."""
+        return self.base + len(self.bytes)
+
+
+def file_name(base: int) -> str:
+    """``00000000001073741824``"""
+    return f"{base:020d}"
+
+
+def load_log_files(disk: Disk, directory: str, size: int) -> list[LogFile]:
+    """Map every log file in ``directory``, in order. Changes nothing but that a last, empty file is deleted.
+
+    Raises:
+        WrongStore: a file is of another size, or is no log file.
+        Corrupt: a file is missing between two others.
+    """
+    names = [name for name in disk.list(directory) if not name.startswith(".")]
+    bases: list[int] = []
+    empty = ""
+    for number, name in enumerate(names):
+        path = f"{directory}/{name}"
+        if not _NAME.fullmatch(name):
+            raise WrongStore(f"{path}: not a log file: move it out of this directory", path=path)
+        found = disk.size(path)
+        if found == 0 and number == len(names) - 1:
+            empty = path  # a crash between making a file and giving it its size
+        elif found != size:
+            raise WrongStore(
+                f"{path}: has {found} bytes, log files of this store have {size}: configure "
+                f"mappedFileSizeCommitLog={found}, or choose another directory",
+                path=path,
+                size=found,
+                configured=size,
+            )
+        else:
+            bases.append(int(name))
+    for before, base in zip(bases, bases[1:], strict=False):
+        if base != before + size:
+            missing = f"{directory}/{file_name(before + size)}"
+            raise Corrupt(f"{missing}: this log file is missing: restore it from a replica", path=missing)
+    if empty:
+        disk.unlink(empty)
+    files = []
+    try:
+        for base in bases:
+            files.append(_map_file(disk, directory, base, size))
+    except BaseException:
+        for file in files:
+            disk.close(file.descriptor)
+        raise
+    return files
+
+
+def _map_file(disk: Disk, directory: str, base: int, size: int) -> LogFile:
+    path = f"{directory}/{file_name(base)}"
+    try:
+        descriptor = disk.open(path)
+    except OSError as error:
+        raise storage_error(error, path, "opening") from error
+    try:
+        return LogFile(base, path, descriptor, disk.map(descriptor, size))
+    except (OSError, ValueError) as error:
+        disk.close(descriptor)
+        raise storage_error(error if isinstance(error, OSError) else OSError(str(error)), path, "mapping") from error
+
+
+class FileAllocator:
+    """Makes log files ahead of need in a thread of its own, so that an append hardly ever waits for one."""
+
+    def __init__(self, disk: Disk, directory: str, size: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._size = size
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="log-files")
+        self._coming: dict[int, Future[LogFile]] = {}
+
+    def prepare(self, base: int) -> None:
+        """Begin to make the file that begins at ``base``."""
+        if base not in self._coming:
+            self._coming[base] = self._worker.submit(self._make, base)
+
+    def take(self, base: int) -> LogFile:
+        """That file, waiting for it if need be; a failure ahead of need is tried once more.
+
+        Raises:
+            DiskFull, StorageError: there is no such file now.
+        """
+        ahead = self._coming.pop(base, None)
+        if ahead is not None and not (ahead.done() and ahead.exception() is not None):
+            return ahead.result()
+        return self._worker.submit(self._make, base).result()
+
+    def discard(self) -> None:
+        """Delete the files that nobody took."""
+        for future in self._coming.values():
+            with contextlib.suppress(Exception):
+                file = future.result()
+                self._disk.close(file.descriptor)
+                self._disk.unlink(file.path)
+        self._coming.clear()
+
+    def close(self) -> None:
+        """End the thread; files that nobody took stay, as after a crash."""
+        for future in self._coming.values():
+            with contextlib.suppress(Exception):
+                self._disk.close(future.result().descriptor)
+        self._coming.clear()
+        self._worker.shutdown()
+
+    def _make(self, base: int) -> LogFile:
+        path = f"{self._directory}/{file_name(base)}"
+        try:
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+            descriptor = self._disk.open(path, create=True)
+        except OSError as error:
+            raise storage_error(error, path, "making the log file") from error
+        try:
+            self._disk.allocate(descriptor, self._size)
+            self._disk.sync(descriptor)
+            self._disk.sync_directory(self._directory)
+            mapped = self._disk.map(descriptor, self._size)
+        except OSError as error:
+            self._disk.close(descriptor)
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+            failure = storage_error(error, path, "allocating the log file")
+            log.warning("log file not made path=%s error=%s", path, failure)
+            raise failure from error
+        log.info("log file made path=%s bytes=%d", path, self._size)
+        return LogFile(base, path, descriptor, mapped)

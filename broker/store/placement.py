@@ -1,0 +1,87 @@
+"""Which queue offset the next record of each queue gets."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from penstock.proto.record.kernels import ScanStatus
+from penstock.proto.record.rows import ROW
+
+from .commit_log import ROWS_AT_ONCE, CommitLog, QueueEnds
+from .consume_queue import ConsumeQueues
+
+log = logging.getLogger(__name__)
+
+_TORN = (ScanStatus.INCOMPLETE, ScanStatus.BAD, ScanStatus.EMPTY)
+
+
+class Placement:
+    """The next offset of every queue, learnt from the queues and from what is in the log but not dispatched yet.
+
+    Bytes that came by replication, or that recovery found, change it as well; so it is learnt again whenever the
+    log does not end where the last append ended.
+    """
+
+    def __init__(self, log_: CommitLog, queues: ConsumeQueues) -> None:
+        self._log = log_
+        self._queues = queues
+        self._ends: dict[str, QueueEnds] = {}
+        self._undispatched: dict[str, dict[int, int]] = {}
+        self._known_end = -1
+
+    def ends(self, topic: str, queues: int, dispatched: int) -> QueueEnds:
+        """Where the queues of ``topic`` go on: ``queues`` of them, and any more that exist."""
+        if self._known_end != self._log.end_offset:
+            self._learn(dispatched)
+        found = self._ends.get(topic)
+        if found is None:
+            found = self._ends[topic] = QueueEnds(topic, self._next_offsets(topic))
+        if queues > len(found.next_offsets):
+            found.reserve(queues)
+        return found
+
+    def on_appended(self, end: int) -> None:
+        """An append moved the offsets on itself."""
+        self._known_end = end
+
+    def drop_topic(self, topic: str) -> None:
+        """The topic's queues begin at 0 again."""
+        self._ends.pop(topic, None)
+        self._undispatched.pop(topic, None)
+
+    def _next_offsets(self, topic: str) -> np.ndarray:  # type: ignore[type-arg]
+        known = {
+            queue_id: int(self._queues.slots.next_offsets[slot])
+            for queue_id, slot in self._queues.slots.by_topic.get(topic, {}).items()
+        }
+        known.update(self._undispatched.get(topic, {}))
+        offsets = np.zeros(max(known, default=-1) + 1, np.int64)
+        for queue_id, offset in known.items():
+            offsets[queue_id] = offset
+        return offsets
+
+    def _learn(self, dispatched: int) -> None:
+        self._ends.clear()
+        self._undispatched.clear()
+        queues = self._queues
+        rows, slots = np.zeros(ROWS_AT_ONCE, ROW), np.zeros(ROWS_AT_ONCE, np.int32)
+        end = dispatched
+        for chunk in self._log.chunks(dispatched, self._log.end_offset, rows, check_crc=False):
+            end = chunk.end
+            if chunk.count:
+                queues.assign(chunk.file.bytes, rows, chunk.count, slots)
+                taken = slots[: chunk.count] >= 0
+                highest = np.full(len(queues.slots.topics), -1, np.int64)
+                np.maximum.at(highest, slots[: chunk.count][taken], rows["queue_offset"][: chunk.count][taken])
+                for slot in np.flatnonzero(highest >= 0).tolist():
+                    topic = self._undispatched.setdefault(queues.slots.topics[slot], {})
+                    topic[queues.slots.queue_ids[slot]] = int(highest[slot]) + 1
+                newest = int(rows["store_timestamp"][: chunk.count].max())
+                self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, newest)
+            if chunk.status in _TORN:
+                # A slave that became master in the middle of a record: the rest of it will not come.
+                log.warning("unfinished record cut from the log's end at=%d end=%d", end, self._log.end_offset)
+                self._log.cut(end)
+        self._known_end = self._log.end_offset

@@ -1,0 +1,233 @@
+"""Consume queue files: ``<directory>/<topic>/<queue id>/<20-digit byte offset>``, all of one size.
+
+They are sparse files of full length, written with pwrite and never mapped: writing to a mapped hole on a full
+disk kills the process. A bounded number of them is open; the least recently used one is closed first.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from typing import NamedTuple
+
+from penstock.proto.errors import WrongStore
+
+from .disk import Bytes, Disk, storage_error
+from .kernels import BLANK_SIZE, ENTRY
+
+log = logging.getLogger(__name__)
+
+SYNC_ALL_FROM = 64
+"""More files than this are synced by one call for the whole file system."""
+BLANK_ENTRY = bytes(8) + BLANK_SIZE.to_bytes(4, "big") + bytes(8)
+
+_SAFE_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
+_FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+
+
+def is_safe_topic(topic: str) -> bool:
+    """Whether a topic that stands in a log can name a directory.
+
+    Broader than what may be created: RocketMQ stores topics of up to 255 characters.
+    """
+    return _SAFE_TOPIC.fullmatch(topic) is not None
+
+
+class QueueName(NamedTuple):
+    """A queue that has a directory."""
+
+    topic: str
+    queue_id: int
+    bases: list[int]  # first byte offset of each file, ascending
+
+
+class QueueFiles:
+    """All files of all queues; one thread at a time, which the caller sees to."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int, handles_max: int) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self._disk = disk
+        self._handles: OrderedDict[str, int] = OrderedDict()
+        self._handles_max = handles_max
+        self._dirty: set[str] = set()
+        self._new_names: set[str] = set()  # directories with names that are not synced
+
+    @property
+    def dirty_count(self) -> int:
+        """Files written since the last :meth:`take_dirty`."""
+        return len(self._dirty)
+
+    def scan(self) -> list[QueueName]:
+        """Every queue on the disk.
+
+        Raises:
+            WrongStore: a file of another size than configured.
+        """
+        found = []
+        for topic in self._disk.list(self.directory):
+            queue_ids = self._disk.list(f"{self.directory}/{topic}") if is_safe_topic(topic) else None
+            for queue_id in queue_ids or ():
+                if queue_id.isdecimal() and queue_id.isascii():
+                    names = self._disk.list(f"{self.directory}/{topic}/{queue_id}")
+                    bases = [int(name) for name in names if _FILE_NAME.fullmatch(name)]
+                    found.append(QueueName(topic, int(queue_id), bases))
+                    continue
+                log.warning("queue directory ignored path=%s/%s/%s", self.directory, topic, queue_id)
+            if queue_ids is None:
+                log.warning("queue directory ignored path=%s/%s", self.directory, topic)
+        return found
+
+    def check_size(self, queue: QueueName, base: int) -> None:
+        """That the file has its configured size; one that a crash left empty gets it."""
+        path = self._path(queue.topic, queue.queue_id, base)
+        size = self._disk.size(path)
+        if size == self.file_bytes:
+            return
+        if size != 0:
+            raise WrongStore(
+                f"{path}: has {size} bytes, consume queue files of this store have {self.file_bytes}: configure "
+                f"mappedFileSizeConsumeQueue={size}, or choose another directory",
+                path=path,
+                size=size,
+                configured=self.file_bytes,
+            )
+        self._disk.truncate(self._handle(path), self.file_bytes)
+
+    def write(self, topic: str, queue_id: int, offset: int, entries: Bytes | bytes) -> None:
+        """Write whole entries from queue offset ``offset`` on, into as many files as they need.
+
+        Raises:
+            DiskFull, StorageError: some or none are written; the same call may be repeated.
+        """
+        position = offset * ENTRY
+        end = position + len(entries)
+        taken = 0
+        path = ""
+        try:
+            while position < end:
+                base = position - position % self.file_bytes
+                path = self._path(topic, queue_id, base)
+                size = min(end, base + self.file_bytes) - position
+                data = entries if size == len(entries) else entries[taken : taken + size]
+                self._disk.pwrite(self._handle(path, create=True), data, position - base)
+                self._dirty.add(path)
+                position += size
+                taken += size
+        except OSError as error:
+            raise storage_error(error, path, "writing queue entries") from error
+
+    def fill_blank(self, topic: str, queue_id: int, offset: int) -> None:
+        """Let a queue without files begin at ``offset``: the entries before it in that file are blank."""
+        first = offset * ENTRY // self.file_bytes * self.file_bytes // ENTRY
+        self.write(topic, queue_id, first, BLANK_ENTRY * (offset - first))
+
+    def read(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
+        """Entries from ``offset`` on, at most ``count``, of one file; fewer where it ends, none if it is missing."""
+        position = offset * ENTRY
+        base = position - position % self.file_bytes
+        size = min(count * ENTRY, base + self.file_bytes - position)
+        path = self._path(topic, queue_id, base)
+        try:
+            return self._disk.pread(self._handle(path), size, position - base)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise storage_error(error, path, "reading queue entries") from error
+
+    def trim(self, queue: QueueName, offset: int) -> None:
+        """Remove every entry from ``offset`` on."""
+        position = offset * ENTRY
+        for base in queue.bases:
+            path = self._path(queue.topic, queue.queue_id, base)
+            if base > position or (base == position and base > queue.bases[0]):
+                self._close(path)
+                self._disk.unlink(path)
+            elif position < base + self.file_bytes:
+                handle = self._handle(path)
+                self._disk.truncate(handle, position - base)
+                self._disk.truncate(handle, self.file_bytes)
+                self._dirty.add(path)
+        self._new_names.add(f"{self.directory}/{queue.topic}/{queue.queue_id}")
+
+    def remove(self, topic: str, queue_id: int | None = None) -> None:
+        """Delete the files of a queue, or of all queues of a topic."""
+        path = f"{self.directory}/{topic}" + ("" if queue_id is None else f"/{queue_id}")
+        for name in [name for name in self._handles if name.startswith(path + "/")]:
+            self._close(name)
+        self._dirty = {name for name in self._dirty if not name.startswith(path + "/")}
+        self._new_names = {name for name in self._new_names if name != path and not name.startswith(path + "/")}
+        self._disk.remove_tree(path)
+        self._new_names.add(self.directory if queue_id is None else f"{self.directory}/{topic}")
+
+    def take_dirty(self) -> tuple[set[str], set[str]]:
+        """What :meth:`sync` must sync: files, and directories; they count as clean from now on."""
+        taken = self._dirty, self._new_names
+        self._dirty, self._new_names = set(), set()
+        return taken
+
+    def sync(self, taken: tuple[set[str], set[str]]) -> None:
+        """Sync what was taken; in any thread, beside writes. A file that is gone by now needs no sync."""
+        files, directories = taken
+        if len(files) > SYNC_ALL_FROM:
+            self._disk.sync_all(self.directory)
+            return
+        for path in files:
+            try:
+                handle = self._disk.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                self._disk.sync(handle)
+            finally:
+                self._disk.close(handle)
+        for path in sorted(directories, reverse=True):  # children before their parents
+            if self._disk.exists(path):
+                self._disk.sync_directory(path)
+
+    def close(self) -> None:
+        """Close all files; what was not synced stays so."""
+        for handle in self._handles.values():
+            self._disk.close(handle)
+        self._handles.clear()
+
+    def _path(self, topic: str, queue_id: int, base: int) -> str:
+        return f"{self.directory}/{topic}/{queue_id}/{base:020d}"
+
+    def _handle(self, path: str, *, create: bool = False) -> int:
+        handle = self._handles.get(path)
+        if handle is not None:
+            self._handles.move_to_end(path)
+            return handle
+        try:
+            handle = self._disk.open(path)
+        except FileNotFoundError:
+            if not create:
+                raise
+            handle = self._create(path)
+        self._handles[path] = handle
+        if len(self._handles) > self._handles_max:
+            self._disk.close(self._handles.popitem(last=False)[1])
+        return handle
+
+    def _create(self, path: str) -> int:
+        queue = path.rpartition("/")[0]
+        topic = queue.rpartition("/")[0]
+        if not self._disk.exists(queue):
+            self._disk.make_directories(queue)
+            self._new_names.update((topic, self.directory))
+        handle = self._disk.open(path, create=True)
+        try:
+            self._disk.truncate(handle, self.file_bytes)
+        except OSError:
+            self._disk.close(handle)
+            self._disk.unlink(path)
+            raise
+        self._new_names.add(queue)
+        return handle
+
+    def _close(self, path: str) -> None:
+        handle = self._handles.pop(path, None)
+        if handle is not None:
+            self._disk.close(handle)

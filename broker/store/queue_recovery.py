@@ -1,0 +1,134 @@
+"""Loading consume queues: which of their entries can be relied on, and where each queue ends.
+
+Two ways. With a checkpoint of ours, every entry of a record below its *derived* offset is on the disk, and
+whatever lies behind may be anything: both are told apart by binary search, and the rest is cut off to be derived
+again. Without one (RocketMQ wrote the store, or files were removed), all entries are read and believed as long as
+they can be true; the whole log is then dispatched again, and what is there already is passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from penstock.proto.record.layout import FIXED_BYTES
+
+from .commit_log import CommitLog
+from .consume_queue import ConsumeQueues
+from .kernels import BLANK_SIZE, ENTRY, count_valid_entries
+from .queue_files import QueueName
+
+log = logging.getLogger(__name__)
+
+_READ_ENTRIES = 1 << 16
+
+
+class QueueLoader:
+    """Loads every queue of a store into ``queues``, whose table is empty."""
+
+    def __init__(self, queues: ConsumeQueues, commit_log: CommitLog) -> None:
+        self._queues = queues
+        self._files = queues.files
+        self._log = commit_log
+
+    def load(self, derived: int | None, *, clean: bool) -> bool:
+        """Load with the checkpoint's ``derived`` offset, or without one; false if a queue needs the other way.
+
+        ``clean``: nothing was written behind the derived offset, so nothing is cut off.
+        """
+        for queue in self._files.scan():
+            for base in queue.bases:
+                self._files.check_size(queue, base)
+            if not queue.bases:
+                continue
+            steps = {later - base for base, later in zip(queue.bases, queue.bases[1:], strict=False)}
+            whole = steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
+            if whole:
+                slot = self._queues.slots.add(queue.topic, queue.queue_id)
+                whole = self._load(queue, slot, derived, clean=clean)
+            if whole:
+                continue
+            if derived is not None:
+                return False
+            log.warning("queue rebuilt from the log topic=%s queue=%d", queue.topic, queue.queue_id)
+            self._files.remove(queue.topic, queue.queue_id)
+            if self._queues.slots.find(queue.topic, queue.queue_id) is not None:
+                self._queues.slots.remove(queue.topic, queue.queue_id)
+        return True
+
+    def _load(self, queue: QueueName, slot: int, derived: int | None, *, clean: bool) -> bool:
+        first = queue.bases[0] // ENTRY
+        end = self._end_below(queue, derived) if derived is not None else self._valid_end(queue)
+        if derived is None or not clean:
+            self._files.trim(queue, end)
+        slots = self._queues.slots
+        slots.next_offsets[slot] = end
+        slots.min_offsets[slot] = end
+        if end == first:
+            return True
+        physical, size = self._entry(queue, end - 1)
+        if size == BLANK_SIZE:
+            return True
+        slots.ends[slot] = physical + size
+        slots.min_offsets[slot] = self._min_offset(queue, first, end)
+        return clean or physical < self._log.min_offset or self._agrees(queue, end - 1, physical)
+
+    def _entry(self, queue: QueueName, offset: int) -> tuple[int, int]:
+        """(physical offset, size) of an entry; zeros where there is none."""
+        data = self._files.read(queue.topic, queue.queue_id, offset, 1)
+        return (int.from_bytes(data[:8], "big", signed=True), int.from_bytes(data[8:12], "big", signed=True))
+
+    def _end_below(self, queue: QueueName, derived: int) -> int:
+        """The first offset whose entry is missing, or of a record from ``derived`` on."""
+        per_file = self._files.file_bytes // ENTRY
+        for base in reversed(queue.bases):
+            low, high = base // ENTRY, base // ENTRY + per_file
+            while low < high:
+                middle = (low + high) // 2
+                physical, size = self._entry(queue, middle)
+                if size > 0 and physical < derived:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low > base // ENTRY:
+                return low
+        return queue.bases[0] // ENTRY
+
+    def _valid_end(self, queue: QueueName) -> int:
+        """The first offset whose entry cannot be true."""
+        end = queue.bases[0] // ENTRY
+        last = (queue.bases[-1] + self._files.file_bytes) // ENTRY
+        record_end = 0
+        while end < last:
+            data = np.frombuffer(self._files.read(queue.topic, queue.queue_id, end, _READ_ENTRIES), np.uint8)
+            count = len(data) // ENTRY
+            valid, record_end = count_valid_entries(data, count, record_end, self._log.end_offset)
+            end += valid
+            if valid < count or count == 0:
+                break
+        return end
+
+    def _min_offset(self, queue: QueueName, low: int, high: int) -> int:
+        """The first entry that is not blank and whose record the log still has."""
+        physical, size = self._entry(queue, low)
+        if size != BLANK_SIZE and physical >= self._log.min_offset:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            physical, size = self._entry(queue, middle)
+            if size == BLANK_SIZE or physical < self._log.min_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _agrees(self, queue: QueueName, offset: int, physical: int) -> bool:
+        """Whether the record of an entry says that it is that queue's."""
+        found = self._log.record_at(physical)
+        if found is None or len(found) < FIXED_BYTES:
+            return False
+        queue_id = int.from_bytes(found[12:16], "big", signed=True)
+        queue_offset = int.from_bytes(found[20:28], "big", signed=True)
+        # A light queue's entries point to records of another topic and queue.
+        return queue.topic.startswith("%LMQ%") or (queue_id == queue.queue_id and queue_offset == offset)

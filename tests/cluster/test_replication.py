@@ -1,0 +1,151 @@
+"""Master and slave as processes: killed, frozen and started late, under load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import BrokerNode, Cluster, cluster, wait_replicated
+from tests.support.traffic import create_topic, missing, read_all, writing
+from tests.support.waiting import wait_until
+
+SYNC = {"brokerRole": "SYNC_MASTER"}
+DURABLE = {"brokerRole": "SYNC_MASTER", "flushDiskType": "SYNC_FLUSH"}
+
+
+@pytest.fixture
+def shard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running shard of a master and one slave; parametrised with the brokers' settings."""
+    with cluster(tmp_path, **request.param) as made:
+        made.start()
+        wait_until(lambda: in_sync(made.broker("a", 0)), what="the slave is in sync")
+        create_topic(made.broker("a", 0).address)
+        yield made
+
+
+def in_sync(master: BrokerNode) -> bool:
+    status = master.status_or_none()
+    return status is not None and any(replica.in_sync for replica in status.replicas)
+
+
+def assert_same_logs(master: BrokerNode, slave: BrokerNode) -> None:
+    """Both are level; their logs are the same bytes."""
+    end = wait_replicated(master, slave)
+    start = max(master.status().min_offset, slave.status().min_offset)
+    assert master.log_bytes(start, end) == slave.log_bytes(start, end)
+    assert end - start > 1000
+
+
+@pytest.mark.parametrize("shard", [SYNC, DURABLE], ids=["sync", "durable"], indirect=True)
+def test_a_synchronous_slave_has_every_acknowledged_byte(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(500)
+        history = writer.stop()
+    assert history.unknown == 0
+    assert not history.refused
+    assert_same_logs(master, slave)
+    assert missing(history, read_all(slave.address)) == []
+    assert missing(history, read_all(master.address)) == []
+
+
+@pytest.mark.parametrize("shard", [{}], ids=["async"], indirect=True)
+def test_an_asynchronous_master_goes_on_without_its_slave_and_the_slave_catches_up(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address, batch_count=20) as writer:
+        writer.wait_acknowledged(200)
+        slave.kill()
+        writer.wait_acknowledged(2000)
+        slave.restart()
+        wait_until(lambda: in_sync(master), what="the slave is back in sync, under load")
+        history = writer.stop()
+    assert history.unknown == 0
+    assert not history.refused
+    assert_same_logs(master, slave)
+    assert missing(history, read_all(slave.address)) == []
+
+
+@pytest.mark.parametrize("shard", [SYNC], ids=["sync"], indirect=True)
+def test_a_synchronous_master_refuses_by_name_while_its_slave_is_gone(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(200)
+        slave.kill()
+        wait_until(lambda: writer.history.refused["NotEnoughReplicas"] > 0, what="refusals by name")
+        end = master.status().max_offset
+        wait_until(lambda: writer.history.refused["NotEnoughReplicas"] > 50, what="more refusals")
+        assert master.status().max_offset == end, "a refused message was stored"
+        slave.restart()
+        writer.wait_acknowledged(200)
+        history = writer.stop()
+    assert set(history.refused) == {"NotEnoughReplicas"}
+    assert_same_logs(master, slave)
+    assert missing(history, read_all(master.address)) == []
+
+
+@pytest.mark.parametrize("shard", [SYNC], ids=["sync"], indirect=True)
+def test_a_frozen_slave_is_noticed_and_counted_again_after_the_thaw(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(200)
+        slave.freeze()
+        wait_until(lambda: writer.history.refused["NotEnoughReplicas"] > 0, what="refusals by name")
+        slave.thaw()
+        writer.wait_acknowledged(200)
+        history = writer.stop()
+    assert_same_logs(master, slave)
+    assert missing(history, read_all(slave.address)) == []
+
+
+@pytest.mark.parametrize("shard", [SYNC, DURABLE], ids=["sync", "durable"], indirect=True)
+def test_a_killed_master_leaves_a_slave_that_serves_and_loses_nothing(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(500)
+        master.kill()
+        history = writer.stop()
+    served = read_all(slave.address)
+    confirmed_long_ago = list(history.acknowledged.items())[:400]
+    assert [position for position, body in confirmed_long_ago if served.get(position) != body] == []
+    master.restart()
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(100)
+        later = writer.stop()
+    assert_same_logs(master, slave)
+    for node in (master, slave):
+        found = read_all(node.address)
+        assert missing(history, found) == []
+        assert missing(later, found) == []
+        assert found.items() >= served.items(), "what was read before must not change"
+
+
+def test_a_slave_that_starts_late_and_empty_gets_all_files_under_load(tmp_path: Path) -> None:
+    with cluster(tmp_path) as shard:
+        master, slave = shard.broker("a", 0), shard.broker("a", 1)
+        shard.start("nameserver-0", master.name)
+        create_topic(master.address)
+        with writing(master.address, batch_count=100) as writer:
+            wait_until(lambda: master.status().max_offset > 3 << 20, what="more than three log files")
+            shard.start(slave.name)
+            wait_until(lambda: in_sync(master), what="the slave is in sync, under load")
+            history = writer.stop()
+        assert_same_logs(master, slave)
+        assert missing(history, read_all(slave.address)) == []
+
+
+@pytest.mark.parametrize("shard", [DURABLE], ids=["durable"], indirect=True)
+def test_both_killed_at_once_lose_nothing_that_was_acknowledged(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(300)
+        slave.kill()
+        master.kill()
+        history = writer.stop()
+    master.restart()
+    slave.restart()
+    wait_until(lambda: in_sync(master), what="the slave is in sync")
+    assert_same_logs(master, slave)
+    for node in (master, slave):
+        assert missing(history, read_all(node.address)) == []

@@ -1,0 +1,212 @@
+"""Administration against brokers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client import Admin, Producer
+from penstock.client.aio import AsyncAdmin
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidName,
+    MessageNotFound,
+    NameserverUnavailable,
+    OffsetOutOfRange,
+    RouteNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from penstock.proto.record.batch import BatchEncoder
+from penstock.proto.record.layout import Host
+from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest
+from penstock.proto.wire.common_pb2 import TopicOffsets
+from tests.support.fake_cluster import FakeCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(shards=2, topics={"orders": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(cluster: FakeCluster) -> Iterator[Admin]:
+    with Admin(cluster.namesrv) as admin:
+        yield admin
+
+
+def store_two_in_each_queue(cluster: FakeCluster) -> None:
+    encoder = BatchEncoder("orders", Host.parse("10.0.0.1:0"))
+    for broker in cluster.brokers.values():
+        for queue_id in range(2):
+            broker.store("orders", encoder.encode([b"1", b"2"], queue_ids=queue_id))
+
+
+def commit(cluster: FakeCluster, broker_name: str, group: str, offsets: dict[int, int]) -> None:
+    committed = TopicOffsets(topic="orders", queue_ids=offsets.keys(), offsets=offsets.values())
+    request = CommitOffsetsRequest(group=group, offsets=[committed])
+    cluster.brokers[broker_name].CommitOffsets(request, None)  # type: ignore[arg-type]
+
+
+def test_a_created_topic_is_on_every_broker_and_in_the_routes(cluster: FakeCluster, admin: Admin) -> None:
+    info = admin.create_topic("fresh", queues=3)
+    assert [(shard.broker_name, shard.read_queues, shard.perm) for shard in info.shards] == [
+        ("broker-a", 3, 6),
+        ("broker-b", 3, 6),
+    ]
+    assert info.queues == 6
+    assert admin.create_topic("fresh", queues=3) == info
+    assert admin.list_topics() == ["fresh", "orders"]
+    with pytest.raises(TopicExists):
+        admin.create_topic("fresh", queues=4)
+    assert admin.update_topic("fresh", queues=5).queues == 10
+
+
+def test_a_topic_may_lie_on_one_broker(cluster: FakeCluster, admin: Admin) -> None:
+    info = admin.create_topic("here", queues=1, brokers=["broker-b"])
+    assert [shard.broker_name for shard in info.shards] == ["broker-b"]
+
+
+def test_a_deleted_topic_is_gone(admin: Admin) -> None:
+    admin.delete_topic("orders")
+    assert admin.list_topics() == []
+    for call in (admin.delete_topic, admin.topic, admin.topic_stats, admin.update_topic):
+        with pytest.raises(TopicNotFound):
+            call("orders")
+
+
+def test_topic_stats_count_messages_per_queue(cluster: FakeCluster, admin: Admin) -> None:
+    store_two_in_each_queue(cluster)
+    stats = admin.topic_stats("orders")
+    assert stats.messages == 8
+    assert [(queue.broker_name, queue.queue_id, queue.messages) for queue in stats.queues] == [
+        ("broker-a", 0, 2),
+        ("broker-a", 1, 2),
+        ("broker-b", 0, 2),
+        ("broker-b", 1, 2),
+    ]
+    assert all(queue.last_store_timestamp_ms for queue in stats.queues)
+
+
+def test_lag_is_what_is_stored_and_not_committed(cluster: FakeCluster, admin: Admin) -> None:
+    store_two_in_each_queue(cluster)
+    commit(cluster, "broker-a", "billing", {0: 1, 1: 2})
+    lag = admin.group_lag("billing")
+    assert (lag.group, lag.lag) == ("billing", 5)
+    assert [(queue.committed_offset, queue.lag) for queue in lag.queues] == [(1, 1), (2, 0), (-1, 2), (-1, 2)]
+    assert lag.unreachable == []
+
+
+def test_offsets_are_reset_by_end_time_and_number(cluster: FakeCluster, admin: Admin) -> None:
+    store_two_in_each_queue(cluster)
+    assert [position.offset for position in admin.reset_offset("billing", "orders", "last")] == [2, 2, 2, 2]
+    assert admin.group_lag("billing").lag == 0
+    assert [position.offset for position in admin.reset_offset("billing", "orders", "first")] == [0, 0, 0, 0]
+    admin.reset_offset("billing", "orders", timestamp_ms=1 << 60)
+    assert admin.group_lag("billing").lag == 0
+    admin.reset_offset("billing", "orders", offset=1, queues=[("broker-b", 1)])
+    assert admin.group_lag("billing").lag == 1
+    with pytest.raises(OffsetOutOfRange, match="nothing was changed"):
+        admin.reset_offset("billing", "orders", offset=3)
+    for wrong in ({}, {"to": "first", "offset": 1}, {"to": "middle"}, {"offset": 1, "queues": [("broker-b", 9)]}):
+        with pytest.raises(InvalidArgument):
+            admin.reset_offset("billing", "orders", **wrong)  # type: ignore[arg-type]
+
+
+def test_offsets_are_cloned(cluster: FakeCluster, admin: Admin) -> None:
+    store_two_in_each_queue(cluster)
+    commit(cluster, "broker-a", "billing", {0: 1, 1: 2})
+    positions = admin.clone_offsets("billing", "audit")
+    assert [(position.broker_name, position.queue_id, position.offset) for position in positions] == [
+        ("broker-a", 0, 1),
+        ("broker-a", 1, 2),
+    ]
+    assert admin.group_lag("audit").lag == admin.group_lag("billing").lag
+    assert admin.clone_offsets("billing", "audit", "other") == []
+
+
+def test_groups_are_created_listed_and_deleted(cluster: FakeCluster, admin: Admin) -> None:
+    admin.create_group("billing", retry_max_times=3)
+    assert admin.list_groups() == ["billing"]
+    info = admin.group("billing")
+    assert (info.group, info.consume_enable, info.retry_max_times, info.members) == ("billing", True, 3, [])
+    admin.delete_group("billing")
+    assert admin.list_groups() == []
+    for call in (admin.group, admin.delete_group, admin.group_lag):
+        with pytest.raises(GroupNotFound):
+            call("billing")
+
+
+def test_the_cluster_lists_living_and_silent_members(cluster: FakeCluster, admin: Admin) -> None:
+    info = admin.cluster()
+    assert [(each.address, each.alive) for each in info.nameservers] == [(cluster.namesrv, True)]
+    assert [(broker.name, broker.role, broker.alive) for broker in info.brokers] == [
+        ("broker-a-0", "MASTER", True),
+        ("broker-b-0", "MASTER", True),
+    ]
+    living = cluster.brokers["broker-b"].address
+    cluster.brokers["broker-b"]._server.stop(grace=0).wait()  # type: ignore[union-attr]
+    silent = admin.cluster(timeout_s=1).brokers[1]
+    assert (silent.address, silent.alive) == (living, False)
+
+
+def test_a_dead_nameserver_is_listed_as_such(cluster: FakeCluster) -> None:
+    with Admin(f"127.0.0.1:1;{cluster.namesrv}") as admin:
+        assert [each.alive for each in admin.cluster().nameservers] == [False, True]
+    with Admin("127.0.0.1:1") as admin, pytest.raises(NameserverUnavailable):
+        admin.list_topics(timeout_s=0.5)
+
+
+def test_messages_are_found_by_id_key_and_offset(cluster: FakeCluster, admin: Admin) -> None:
+    with Producer(cluster.namesrv) as producer:
+        receipt = producer.send("orders", b"one", keys=["k"], tag="t")
+        producer.send("orders", b"two", keys=["k"])
+    assert admin.message_by_id(receipt.offset_message_id).body == b"one"
+    found = admin.message_at("orders", receipt.queue_id, receipt.queue_offset, broker_name=receipt.broker_name)
+    assert (found.body, found.tag, found.message_id) == (b"one", "t", receipt.message_id)
+    assert sorted(view.body for view in admin.query_messages("orders", "k")) in ([b"one", b"two"], [b"two"])
+    with pytest.raises(MessageNotFound):
+        admin.message_by_id("7F00000100000001" + "0" * 16)
+    with pytest.raises(MessageNotFound, match="offset 99"):
+        admin.message_at("orders", 0, 99, broker_name="broker-a")
+    with pytest.raises(InvalidArgument, match="name the broker"):
+        admin.message_at("orders", 0, 0)
+    with pytest.raises(InvalidArgument):
+        admin.message_by_id("not an id")
+    with pytest.raises(InvalidArgument):
+        admin.query_messages("orders", "")
+
+
+def test_without_a_master_changes_are_refused_in_time(cluster: FakeCluster, admin: Admin) -> None:
+    cluster.kill("broker-b")
+    with pytest.raises(BrokerUnavailable, match="broker-b has no living master"):
+        admin.create_topic("x", brokers=["broker-b"], timeout_s=0.2)
+    cluster.kill("broker-a")
+    with pytest.raises(RouteNotFound, match="no living master"):
+        admin.create_topic("x", timeout_s=0.2)
+
+
+def test_bad_names_and_counts_are_refused(admin: Admin) -> None:
+    with pytest.raises(InvalidName):
+        admin.create_topic("no spaces")
+    with pytest.raises(InvalidName):
+        admin.create_group("no spaces")
+    for count in (0, -1, 65_537):
+        with pytest.raises(InvalidArgument, match="queues"):
+            admin.create_topic("x", queues=count)
+
+
+def test_the_asyncio_twin_answers_the_same(cluster: FakeCluster) -> None:
+    async def run() -> None:
+        async with AsyncAdmin(cluster.namesrv) as admin:
+            await admin.create_topic("fresh", queues=1)
+            assert await admin.list_topics() == ["fresh", "orders"]
+            assert (await admin.topic_stats("fresh")).messages == 0
+            assert len((await admin.cluster()).brokers) == 2
+
+    asyncio.run(run())

@@ -1,0 +1,107 @@
+"""Channels: addresses, fail-over between nameservers, errors of broken calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.connections import Connections, parse_addresses
+from penstock.client.retry import Outcome, back_off_s, counts_as_refusal, never_reached, outcome_of, reworded
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    DiskFull,
+    FlowControl,
+    InvalidArgument,
+    NameserverUnavailable,
+    NotMaster,
+    OutcomeUnknown,
+    PenstockError,
+    SyncFailed,
+    TopicNotFound,
+)
+from penstock.proto.wire.broker_pb2 import AppendHeader
+from penstock.proto.wire.common_pb2 import Empty, TopicQueues
+from tests.support.fake_cluster import FakeCluster
+
+
+def test_addresses_may_be_text_or_a_list() -> None:
+    assert parse_addresses(" a:1; b:2 ,a:1;") == ["a:1", "b:2"]
+    assert parse_addresses(["a:1", "[::1]:2"]) == ["a:1", "[::1]:2"]
+
+
+@pytest.mark.parametrize("wrong", ["", " ; ", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:²"])
+def test_wrong_addresses_are_named(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        parse_addresses(wrong)
+
+
+def test_a_dead_nameserver_is_skipped_and_the_living_one_preferred() -> None:
+    with FakeCluster(topics={"t": 1}) as cluster:
+        connections = Connections(f"127.0.0.1:1;{cluster.namesrv}")
+        found = connections.query_nameserver("ListTopics", Empty(), 4.0)
+        assert list(found.topics) == ["t"]
+        asked = []
+        connections.on_nameserver(lambda stub: asked.append(stub), 1.0)
+        assert asked == [connections.nameserver(cluster.namesrv)]
+        connections.close()
+
+
+def test_no_living_nameserver_names_them_all() -> None:
+    connections = Connections("127.0.0.1:1;127.0.0.1:2")
+    with pytest.raises(NameserverUnavailable, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2"):
+        connections.query_nameserver("ListTopics", Empty(), 1.0)
+    connections.close()
+
+
+def test_an_error_of_the_broker_arrives_as_itself() -> None:
+    with FakeCluster() as cluster:
+        connections = Connections(cluster.namesrv)
+        with pytest.raises(TopicNotFound, match="missing"):
+            connections.call(cluster.brokers["broker-a"].address, "QueryQueueRanges", TopicQueues(topic="missing"), 2.0)
+        connections.close()
+
+
+def test_closed_connections_open_no_more() -> None:
+    connections = Connections("127.0.0.1:1")
+    connections.close()
+    connections.close()
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        connections.append("127.0.0.1:1", AppendHeader(), b"", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (NotMaster("no"), Outcome.NOT_STORED),
+        (FlowControl("busy"), Outcome.NOT_STORED),
+        (DiskFull("full"), Outcome.NOT_STORED),
+        (BrokerUnavailable("the broker is shutting down"), Outcome.NOT_STORED),
+        (BrokerUnavailable("x: failed to connect to all addresses", status="UNAVAILABLE"), Outcome.NOT_STORED),
+        (BrokerUnavailable("x: Socket closed", status="UNAVAILABLE"), Outcome.UNKNOWN),
+        (BrokerUnavailable("x: cancelled", status="CANCELLED"), Outcome.UNKNOWN),
+        (OutcomeUnknown("no answer"), Outcome.UNKNOWN),
+        (SyncFailed("disk"), Outcome.UNKNOWN),
+        (PenstockError("internal"), Outcome.UNKNOWN),
+        (InvalidArgument("bad"), Outcome.REFUSED),
+    ],
+)
+def test_what_an_error_says_about_the_batch(error: PenstockError, outcome: Outcome) -> None:
+    assert outcome_of(error) is outcome
+
+
+def test_a_broker_that_was_not_there_did_not_refuse() -> None:
+    assert never_reached(BrokerUnavailable("failed to connect to all addresses", status="UNAVAILABLE"))
+    assert not counts_as_refusal(BrokerUnavailable("no master", no_master=True))
+    assert counts_as_refusal(NotMaster("no"))
+
+
+def test_back_off_grows_to_a_second() -> None:
+    assert back_off_s(1) < 0.03
+    assert all(back_off_s(attempt) <= 1.2 for attempt in range(1, 100))
+    assert back_off_s(50) >= 0.8
+
+
+def test_a_reworded_error_keeps_class_and_details() -> None:
+    made = reworded(NotMaster("not here", epoch=3), "time is up")
+    assert type(made) is NotMaster
+    assert (str(made), made.details) == ("not here; time is up", {"epoch": 3})

@@ -1,0 +1,158 @@
+"""The asyncio twins: same consumers, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.client.aio.consumers import AsyncPullConsumer, AsyncPushConsumer
+from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.message import MessageQueue, MessageView
+from penstock.client.push_consumer import ConsumeResult
+from penstock.proto.errors import ConfigError, GroupNotFound
+from tests.support.fake_sessions import GroupCluster
+from tests.support.waiting import eventually
+
+QUICK = ConsumerConfig(commit_interval_ms=30, retry_delays_ms=(20,))
+Q0 = MessageQueue("orders", "broker-a", 0)
+
+
+def with_cluster(test: Callable[[GroupCluster], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        with GroupCluster(topics={"orders": 2}) as cluster:
+            asyncio.run(asyncio.wait_for(test(cluster), 30))  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+def puller(cluster: GroupCluster, **options: Any) -> AsyncPullConsumer:
+    return AsyncPullConsumer(cluster.namesrv, **({"group": "g", "consume_from": "first", "config": QUICK} | options))
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+@with_cluster
+async def test_poll_commit_and_positions_work_as_in_the_other_consumer(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    async with puller(cluster, auto_commit=False) as made:
+        await made.subscribe("orders")
+        got = await made.poll(5, max_messages=4)
+        assert [each.body for each in got] == numbered(4)
+        await made.commit()
+        assert await made.committed(Q0) == 4
+        made.seek(Q0, 8)
+        assert (await made.poll_batch(5)).bodies() == numbered(2, 8)
+        await made.seek_to_begin([Q0])
+        assert made.position(Q0) == 0
+        made.pause()
+        assert await made.poll(0.1) == []
+        made.resume()
+        assert len(await made.poll(5)) == 10
+        assert await made.queues("orders") == made.assignment()
+        assert await made.offset_for_time(Q0, 0) == 0
+
+
+@with_cluster
+async def test_the_loop_runs_on_while_a_poll_waits_and_the_message_wakes_it(cluster: GroupCluster) -> None:
+    async with puller(cluster) as made:
+        await made.subscribe("orders")
+        await eventually(lambda: len(made.assignment()) == 2)
+        poll = asyncio.create_task(made.poll(20))
+        await asyncio.sleep(0.1)
+        assert not poll.done()
+        await asyncio.to_thread(cluster.put, "orders", [b"x"], 1)
+        assert [each.body for each in await asyncio.wait_for(poll, 2)] == [b"x"]
+
+
+@with_cluster
+async def test_a_cancelled_poll_takes_nothing_with_it(cluster: GroupCluster) -> None:
+    async with puller(cluster) as made:
+        await made.subscribe("orders")
+        await eventually(lambda: len(made.assignment()) == 2)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(made.poll(20), 0.1)
+        await asyncio.to_thread(cluster.put, "orders", numbered(5), 0)
+        assert [each.body for each in await made.poll(5)] == numbered(5)
+
+
+@with_cluster
+async def test_iterating_ends_with_close(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(5), 0)
+    got = []
+    async with puller(cluster) as made:
+        await made.subscribe("orders")
+        async for message in made:
+            got.append(message.body)
+            if len(got) == 5:
+                await made.close()
+    assert got == numbered(5)
+    assert cluster.committed("g", "orders", 0) == 5
+
+
+@with_cluster
+async def test_an_async_listener_runs_in_the_loop_many_at_a_time(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(8), 0)
+    loop = asyncio.get_running_loop()
+    running, most, tries = 0, 0, 0
+    together = asyncio.Event()
+
+    async def listener(message: MessageView) -> ConsumeResult:
+        nonlocal running, most, tries
+        assert asyncio.get_running_loop() is loop
+        running += 1
+        most = max(most, running)
+        if running == 8:
+            together.set()
+        await together.wait()
+        running -= 1
+        if message.body == b"3" and message.reconsume_times == 0:
+            tries += 1
+            return ConsumeResult.RETRY_LATER
+        return ConsumeResult.SUCCESS
+
+    made = AsyncPushConsumer(
+        cluster.namesrv, group="g", consume_from="first", config=QUICK, listener=listener, consume_threads=8
+    )
+    made.subscribe("orders")
+    async with made:
+        await eventually(lambda: cluster.committed("g", "orders", 0) == 8)
+        assert len(made.assignment()) == 2
+    assert (most, tries) == (8, 1)
+
+
+@with_cluster
+async def test_a_plain_listener_and_a_signal(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(5), 0)
+    got: list[bytes] = []
+    made = AsyncPushConsumer(
+        cluster.namesrv, group="g", consume_from="first", config=QUICK, listener=lambda m: got.append(m.body)
+    )
+    made.subscribe("orders")
+    async with made:
+        assert await made.wait(0.05) is False
+        await eventually(lambda: len(got) == 5)
+        asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+        assert await made.wait(10) is True
+
+
+@with_cluster
+async def test_wait_raises_what_broke_the_consumer(cluster: GroupCluster) -> None:
+    cluster.groups["broker-a"].refused_groups["g"] = GroupNotFound("group 'g' does not exist")
+    made = AsyncPushConsumer(cluster.namesrv, group="g", listener=print, config=QUICK)
+    made.subscribe("orders")
+    async with made:
+        with pytest.raises(GroupNotFound):
+            await made.wait(10)
+
+
+def test_wrong_arguments_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="callable"):
+        AsyncPushConsumer("127.0.0.1:1", group="g", listener=None)  # type: ignore[arg-type]

@@ -1,0 +1,246 @@
+"""Fetching: what is asked for, how many requests wait, and what happens when answers are bad."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.client.connections import Connections
+from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.fetcher import Fetcher
+from penstock.client.local_queue import Buffers, LocalQueue, Standing
+from penstock.client.message import MessageQueue
+from penstock.client.routes import Routes
+from penstock.client.subscription import Subscription
+from penstock.proto.errors import InvalidArgument, PenstockError
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+from tests.support.fake_cluster import FakeBroker, fail
+from tests.support.fake_sessions import GroupCluster
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def cluster() -> Iterator[GroupCluster]:
+    with GroupCluster(topics={"T": 8}) as made:
+        yield made
+
+
+class Rig:
+    """A fetcher with the queues of topic ``T``, and every request that its broker got."""
+
+    def __init__(self, cluster: GroupCluster, **limits: Any) -> None:
+        self.config = ConsumerConfig(**limits)
+        self.connections = Connections(cluster.namesrv)
+        self.routes = Routes(self.connections)
+        self.routes.topic("T")
+        self.buffers = Buffers(self.config)
+        self.refusals: list[PenstockError] = []
+        self.headers: list[FetchHeader] = []
+        self.waiting: list[FetchHeader] = []
+        self._record(cluster.brokers["broker-a"])
+        self.fetcher = Fetcher(
+            self.connections,
+            self.routes,
+            self.buffers,
+            self.config,
+            group="g",
+            client_id="c",
+            subscription_of=Subscription.of_all,
+            on_refused=self.refusals.append,
+        )
+
+    def _record(self, broker: FakeBroker) -> None:
+        read = broker._read
+
+        def recorded(header: FetchHeader) -> Any:
+            if header not in self.headers[-8:]:
+                self.headers.append(header)
+            return read(header)
+
+        broker._read = recorded  # type: ignore[method-assign]
+
+    def add(self, *queue_ids: int, offset: int = 0, end: int = 0) -> list[LocalQueue]:
+        made = []
+        with self.buffers.lock:
+            for queue_id in queue_ids:
+                local = LocalQueue(MessageQueue("T", "broker-a", queue_id))
+                self.buffers.queues[local.queue] = local
+                self.buffers.start(local, offset, end=end)
+                local.standing = Standing.OWNED
+                made.append(local)
+        self.fetcher.wake()
+        return made
+
+    def asked(self) -> list[list[int]]:
+        return [[queue_id for topic in header.topics for queue_id in topic.queue_ids] for header in self.headers]
+
+    def __enter__(self) -> Rig:
+        self.fetcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fetcher.close()
+        self.routes.close()
+        self.connections.close()
+
+
+def messages(local: LocalQueue) -> list[bytes]:
+    return [chunk.batch.body(index) for chunk in list(local.chunks) for index in chunk.indexes]
+
+
+def test_idle_queues_wait_together_in_one_request(cluster: GroupCluster) -> None:
+    with Rig(cluster, fetches_in_flight=4) as rig:
+        locals_ = rig.add(0, 1, 2, 3)
+        for number in range(6):
+            cluster.put("T", [b"%d" % number], number % 4)
+            wait_until(lambda number=number: sum(map(len, map(messages, locals_))) == number + 1, what="arrival")  # type: ignore[misc]
+        assert messages(locals_[1]) == [b"1", b"5"]
+        assert all(sorted(asked) == [0, 1, 2, 3] for asked in rig.asked())
+
+
+def test_a_new_queue_is_fetched_while_a_request_waits(cluster: GroupCluster) -> None:
+    cluster.put("T", [b"x"], 1)
+    with Rig(cluster, fetches_in_flight=1) as rig:
+        rig.add(0)
+        wait_until(lambda: rig.headers, what="the first request")
+        (second,) = rig.add(1)
+        started = time.monotonic()
+        wait_until(lambda: messages(second) == [b"x"], what="the second queue's message")
+        assert time.monotonic() - started < 2, "the waiting request was given up for it"
+        wait_until(lambda: sorted(rig.asked()[-1]) == [0, 1], what="both in one request")
+
+
+def test_a_moved_position_is_fetched_at_once_and_old_answers_are_dropped(cluster: GroupCluster) -> None:
+    cluster.put("T", [b"%d" % number for number in range(10)], 0)
+    with Rig(cluster) as rig:
+        (local,) = rig.add(0, offset=10)
+        wait_until(lambda: not local.is_behind, what="the wait at the end")
+        with rig.buffers.lock:
+            rig.buffers.start(local, 7)
+        rig.fetcher.wake()
+        wait_until(lambda: messages(local) == [b"7", b"8", b"9"], what="messages from the new position")
+        cluster.put("T", [b"10"], 0)
+        wait_until(lambda: messages(local) == [b"7", b"8", b"9", b"10"], what="each message once")
+
+
+def test_queues_that_are_behind_are_fetched_by_several_requests(cluster: GroupCluster) -> None:
+    for queue_id in range(8):
+        cluster.put("T", [bytes(500)] * 100, queue_id)
+    with Rig(cluster, fetches_in_flight=4, fetch_bytes=20_000, fetch_queue_bytes=10_000) as rig:
+        locals_ = rig.add(*range(8), end=100)
+        wait_until(lambda: all(len(messages(local)) == 100 for local in locals_), what="everything")
+        assert max(map(len, rig.asked()[:4])) <= 2, "eight queues over four requests"
+        assert all(header.max_bytes == 20_000 and header.max_bytes_per_queue == 10_000 for header in rig.headers)
+
+
+def test_a_full_queue_is_left_out_and_comes_back_when_there_is_room(cluster: GroupCluster) -> None:
+    cluster.put("T", [bytes(500)] * 100, 0)
+    with Rig(cluster, fetch_bytes=10_000, queue_bytes=20_000) as rig:
+        full, other = rig.add(0, 1)
+        wait_until(lambda: full.is_left_out, what="a full buffer")
+        held = full.held_messages
+        cluster.put("T", [b"x"], 1)
+        wait_until(lambda: messages(other) == [b"x"], what="the other queue's message")
+        assert full.held_messages == held
+        with rig.buffers.lock:
+            while full.chunks:
+                chunk = full.chunks.popleft()
+                taken = chunk.take(1000)
+                rig.buffers.finish(full, taken.record_bytes, len(taken.indexes))
+        wait_until(lambda: full.held_messages >= held, what="more of it")
+
+
+def test_retention_that_overtook_the_position_moves_it_up(cluster: GroupCluster) -> None:
+    cluster.put("T", [b"a", b"b"], 0)
+    broker = cluster.brokers["broker-a"]
+    read = broker._read
+
+    def trimmed(header: FetchHeader) -> Any:
+        (topic,) = header.topics
+        if list(topic.offsets) == [0]:
+            result = FetchReply.Result(status=FetchReply.OFFSET_TOO_SMALL, next_offset=1, min_offset=1, max_offset=2)
+            return FetchReply(results=[result]), []
+        return read(header)
+
+    broker._read = trimmed  # type: ignore[method-assign]
+    with Rig(cluster) as rig:
+        (local,) = rig.add(0)
+        wait_until(lambda: messages(local) == [b"b"], what="the first message that is left")
+
+
+def test_a_position_above_the_end_moves_to_it_at_a_master(cluster: GroupCluster) -> None:
+    cluster.put("T", [b"a"], 0)
+    with Rig(cluster) as rig:
+        (local,) = rig.add(0, offset=50)
+        wait_until(lambda: local.next_fetch == 1, what="the queue's end")
+
+
+def test_a_slave_that_is_behind_does_not_move_a_position_back(cluster: GroupCluster) -> None:
+    slave = cluster.add_slave()
+    cluster.kill("broker-a")
+    cluster.put("T", [b"a"], 0, broker_name="broker-a-1")
+    with Rig(cluster) as rig:
+        asked: list[FetchHeader] = []
+        read = slave._read
+        slave._read = lambda header: (asked.append(header), read(header))[1]  # type: ignore[func-returns-value,method-assign]
+        (local,) = rig.add(0, offset=50)
+        wait_until(lambda: asked, what="a fetch at the slave")
+        wait_until(lambda: local.retry_at_s, what="its answer")
+        assert local.next_fetch == 50
+
+
+def test_bad_records_are_refused_and_asked_for_again(cluster: GroupCluster) -> None:
+    cluster.put("T", [b"a", b"b"], 0)
+    broker = cluster.brokers["broker-a"]
+    good = broker.queues["T", 0][0]
+    broker.queues["T", 0][0] = b"\x00\x00\x00\x01" + good[4:]
+    with Rig(cluster) as rig:
+        (local,) = rig.add(0)
+        wait_until(lambda: local.retry_at_s, what="the refusal")
+        assert messages(local) == []
+        assert local.next_fetch == 0
+        broker.queues["T", 0][0] = good
+        wait_until(lambda: messages(local) == [b"a", b"b"], what="the repaired records")
+
+
+def test_a_refused_request_is_told_and_a_broken_one_tried_again(cluster: GroupCluster) -> None:
+    broker = cluster.brokers["broker-a"]
+    cluster.put("T", [b"a"], 0)
+    with Rig(cluster) as rig:
+        fetch = broker._read
+        broker._read = lambda header: (_ for _ in ()).throw(OSError("broke"))  # type: ignore[method-assign]
+        (local,) = rig.add(0)
+        time.sleep(0.3)
+        assert not rig.refusals
+        broker._read = fetch  # type: ignore[method-assign]
+        wait_until(lambda: messages(local) == [b"a"], what="the message after all")
+    cluster.kill("broker-a")
+
+    def refuse(message: bytes, context: Any) -> bytes:
+        fail(context, InvalidArgument("SQL92 filters are not supported"))
+        return b""
+
+    broker._fetch = refuse  # type: ignore[method-assign]
+    cluster.revive("broker-a")
+    with Rig(cluster) as rig:
+        rig.add(0)
+        wait_until(lambda: rig.refusals, what="the refusal")
+        assert isinstance(rig.refusals[0], InvalidArgument)
+
+
+def test_fetches_move_to_the_broker_that_lives(cluster: GroupCluster) -> None:
+    cluster.add_slave()
+    with Rig(cluster) as rig:
+        rig.routes.add_listener(lambda route: rig.fetcher.on_routes())
+        (local,) = rig.add(0)
+        cluster.put("T", [b"1"], 0)
+        wait_until(lambda: messages(local) == [b"1"], what="a message by the master")
+        cluster.kill("broker-a")
+        cluster.put("T", [b"2"], 0, broker_name="broker-a-1")
+        wait_until(lambda: messages(local) == [b"1", b"2"], what="a message by the slave")
+        cluster.revive("broker-a")
+        cluster.put("T", [b"3"], 0)
+        wait_until(lambda: messages(local) == [b"1", b"2", b"3"], what="a message by the master again")

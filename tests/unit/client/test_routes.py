@@ -1,0 +1,155 @@
+"""The route cache: fed by the watch, kept through nameservers that know nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client.connections import Connections
+from penstock.client.routes import Routes, merge
+from penstock.proto.errors import NameserverUnavailable, RouteNotFound, TopicNotFound
+from penstock.proto.wire.common_pb2 import MASTER, SLAVE
+from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
+from tests.support.fake_cluster import FakeBroker, FakeCluster
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(shards=2, topics={"t": 4}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def routes(cluster: FakeCluster) -> Iterator[Routes]:
+    connections = Connections(cluster.namesrv)
+    routes = Routes(connections)
+    yield routes
+    routes.close()
+    connections.close()
+
+
+def shard(name: str, *members: tuple[int, int]) -> ShardView:
+    found = [ShardMember(broker_id=broker_id, role=role, address=f"{name}:{broker_id}") for broker_id, role in members]
+    return ShardView(broker_name=name, members=found)
+
+
+def route(*names: str, exists: bool = True, others: tuple[str, ...] = ()) -> TopicRoute:
+    queues = [QueueData(broker_name=name, read_queues=1, write_queues=1, perm=6) for name in names]
+    return TopicRoute(
+        topic="t", exists=exists, queues=queues, shards=[shard(name, (0, MASTER)) for name in (*names, *others)]
+    )
+
+
+def test_a_topic_is_looked_up_once_and_then_watched(cluster: FakeCluster, routes: Routes) -> None:
+    found = routes.topic("t")
+    assert [queues.broker_name for queues in found.queues] == ["broker-a", "broker-b"]
+    assert routes.master("broker-a") == cluster.brokers["broker-a"].address
+    cluster.kill("broker-a")
+    wait_until(lambda: routes.master("broker-a") is None, what="the master's end")
+    assert [queues.broker_name for queues in routes.topic("t").queues] == ["broker-b"]
+    cluster.revive("broker-a")
+    wait_until(lambda: routes.master("broker-a"), what="the master's return")
+
+
+def test_listeners_hear_each_change_and_a_failing_one_harms_nobody(
+    cluster: FakeCluster, routes: Routes, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[TopicRoute] = []
+
+    def fail(_: TopicRoute) -> None:
+        raise ValueError("listener's own mistake")
+
+    routes.add_listener(fail)
+    routes.add_listener(heard.append)
+    routes.topic("t")
+    wait_until(lambda: len(heard) == 1, what="the first route")
+    cluster.create_topic("t", queues=6)
+    wait_until(lambda: heard[-1].queues[0].read_queues == 6, what="the changed route")
+    assert "route listener failed" in caplog.text
+    routes.remove_listener(heard.append)
+
+
+def test_an_unknown_topic_is_not_found_until_it_is_created(cluster: FakeCluster, routes: Routes) -> None:
+    with pytest.raises(TopicNotFound, match="does not exist"):
+        routes.topic("new")
+    cluster.create_topic("new")
+    assert routes.wait_for("new", lambda found: found.exists, 5.0)
+    assert routes.topic("new").exists
+
+
+def test_without_living_brokers_the_route_is_missing_not_the_topic() -> None:
+    with FakeCluster() as cluster:
+        cluster.kill("broker-a")
+        connections = Connections(cluster.namesrv)
+        routes = Routes(connections)
+        with pytest.raises(RouteNotFound, match="no living broker"):
+            routes.topic("t")
+        routes.close()
+        connections.close()
+
+
+def test_without_nameservers_a_lookup_ends_in_time() -> None:
+    connections = Connections("127.0.0.1:1")
+    routes = Routes(connections)
+    with pytest.raises(NameserverUnavailable, match=r"127\.0\.0\.1:1"):
+        routes.topic("t", timeout_s=0.3)
+    routes.close()
+    connections.close()
+
+
+def test_the_watch_moves_to_a_living_nameserver(cluster: FakeCluster) -> None:
+    with FakeCluster(shards=2, topics={"t": 4}) as other:
+        connections = Connections(f"{other.namesrv};{cluster.namesrv}")
+        routes = Routes(connections)
+        routes.topic("t")
+        other.nameserver.stop()
+        cluster.create_topic("t", queues=7)
+        assert routes.wait_for("t", lambda found: found.queues[0].read_queues == 7, 10.0)
+        routes.close()
+        connections.close()
+
+
+def test_reading_prefers_the_suggested_member_then_the_master_then_a_slave(
+    cluster: FakeCluster, routes: Routes
+) -> None:
+    slave = FakeBroker(cluster, "broker-a", 1)
+    slave.start()
+    cluster.brokers["broker-a-1"] = slave
+    routes.topic("t")
+    assert routes.readable("broker-a") == (0, cluster.brokers["broker-a"].address)
+    assert routes.readable("broker-a", suggested_id=1) == (1, slave.address)
+    assert routes.readable("broker-a", suggested_id=7) == (0, cluster.brokers["broker-a"].address)
+    slave.topics.update(cluster.brokers["broker-a"].topics)
+    cluster.kill("broker-a")
+    wait_until(lambda: routes.readable("broker-a") == (1, slave.address), what="the slave")
+    assert routes.readable("nowhere") is None
+
+
+def test_a_nameserver_that_knows_nothing_takes_nothing_away() -> None:
+    known = route("a", "b")
+    assert merge(known, TopicRoute(topic="t")) is known
+    assert merge(None, TopicRoute(topic="t")) == TopicRoute(topic="t")
+
+
+def test_queues_of_lost_groups_stay_known_while_others_live() -> None:
+    merged = merge(route("a"), route(exists=False, others=("b",)))
+    assert merged.exists
+    assert [queues.broker_name for queues in merged.queues] == ["a"]
+    assert not merged.shards
+
+
+def test_a_topic_deleted_at_living_groups_is_gone() -> None:
+    assert not merge(route("a"), route(exists=False, others=("a",))).exists
+
+
+def test_a_slave_is_no_master() -> None:
+    merged = TopicRoute(topic="t", exists=True, shards=[shard("a", (1, SLAVE))])
+    connections = Connections("127.0.0.1:1")
+    routes = Routes(connections)
+    routes._keep_shards(None, merged)
+    assert routes.master("a") is None
+    assert routes.readable("a") == (1, "a:1")
+    routes.close()
+    connections.close()
