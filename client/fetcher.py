@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
@@ -64,14 +64,14 @@ class _Broker:
     retry_at_s: float = 0.0
 
 
-@dataclass(slots=True)
-class _Arrival:
-    """One result of a reply, read and ready to be delivered."""
+class _Arrival(NamedTuple):
+    """One result whose records are still to be read, at ``position`` of the reply."""
 
     local: LocalQueue
     epoch: int
     result: FetchReply.Result
-    chunk: Chunk | None
+    subscription: Subscription
+    position: int
 
 
 class Fetcher:
@@ -271,46 +271,34 @@ class Fetcher:
             return
         broker.failures = 0
         broker.suggested_id = reply.suggested_broker_id
-        arrivals = self._read(flight, reply, message, len(message) - len(records))
         is_master = self._routes.master(name) == flight.address
+        position = len(message) - len(records)
+        arrivals: list[_Arrival] = []
         with self._buffers.lock:
             self._release_locked(flight)
-            for arrival in arrivals:
-                if arrival.local.epoch == arrival.epoch:
-                    self._deliver(arrival, is_master)
-            if not arrivals:
+            for result in reply.results:
+                found = flight.queues.get((result.topic_index, result.queue_id))
+                if found is not None and found[0].epoch == found[1]:
+                    self._move(found[0], result, is_master)
+                    if result.bytes:
+                        arrivals.append(_Arrival(*found, result, flight.subscriptions[result.topic_index], position))
+                position += result.bytes
+            if not reply.results:
                 for local, epoch in flight.queues.values():
                     local.is_behind = local.is_behind and local.epoch != epoch
+        if arrivals:
+            self._issue_all()  # the next requests travel while these answers are read
+            for arrival in arrivals:
+                self._read(arrival, message)
 
-    def _read(self, flight: _Flight, reply: FetchReply, message: bytes, position: int) -> list[_Arrival]:
-        """The results, whose records begin at ``position`` of ``message`` and lie end to end."""
-        from penstock.proto.record.batch import RecordBatch  # here: importing the kernels costs half a second
-
-        arrivals: list[_Arrival] = []
-        for result in reply.results:
-            end = position + result.bytes
-            found = flight.queues.get((result.topic_index, result.queue_id))
-            if found is not None:
-                chunk = None
-                try:
-                    if result.bytes:
-                        batch = RecordBatch(message, position, end)
-                        chunk = _chunk_of(batch, result.bytes, flight.subscriptions[result.topic_index])
-                except PenstockError as error:
-                    log.error("fetched records were bad queue=%s address=%s: %s", found[0].queue, flight.address, error)
-                    found[0].retry_at_s = time.monotonic() + RETRY_NO_QUEUE_S
-                else:
-                    arrivals.append(_Arrival(*found, result, chunk))
-            position = end
-        return arrivals
-
-    def _deliver(self, arrival: _Arrival, is_master: bool) -> None:
-        local, result, status = arrival.local, arrival.result, arrival.result.status
+    def _move(self, local: LocalQueue, result: FetchReply.Result, is_master: bool) -> None:
+        """Take the answer for one queue, except for its records. The lock is held."""
+        status = result.status
         local.is_behind = result.next_offset < result.max_offset
-        if status in (FetchReply.FOUND, FetchReply.NO_MATCHED_MESSAGE, FetchReply.NO_NEW_MESSAGE):
+        if result.bytes:
+            self._buffers.expect(local, result.next_offset, result.bytes, result.count)
+        elif status in (FetchReply.FOUND, FetchReply.NO_MATCHED_MESSAGE, FetchReply.NO_NEW_MESSAGE):
             local.next_fetch = max(local.next_fetch, result.next_offset)
-            if arrival.chunk is not None:
-                self._buffers.add_chunk(local, arrival.chunk)
         elif status == FetchReply.OFFSET_TOO_SMALL:
             log.warning(
                 "messages were gone before they were fetched queue=%s from=%d to=%d",
@@ -335,6 +323,30 @@ class Fetcher:
         else:
             log.info("broker does not have the queue (yet) queue=%s", local.queue)
             local.retry_at_s = time.monotonic() + RETRY_NO_QUEUE_S
+
+    def _read(self, arrival: _Arrival, message: bytes) -> None:
+        """Make the records of one result available."""
+        from penstock.proto.record.batch import RecordBatch  # here: importing the kernels costs half a second
+
+        local, result = arrival.local, arrival.result
+        chunk: Chunk | None = None
+        is_bad = False
+        try:
+            batch = RecordBatch(message, arrival.position, arrival.position + result.bytes)
+            chunk = _chunk_of(batch, result.bytes, arrival.subscription)
+        except PenstockError as error:
+            log.error("fetched records were bad queue=%s error=%s", local.queue, error)
+            is_bad = True
+        with self._buffers.lock:
+            is_current = local.epoch == arrival.epoch and local.standing is not Standing.REVOKED
+            again_from = local.arriving_from
+            if not is_current or is_bad:
+                self._buffers.finish(local, result.bytes, result.count)
+            else:
+                self._buffers.arrive(local, chunk, result.bytes, result.count)
+            if is_current and is_bad and again_from is not None:
+                self._buffers.start(local, local.unfinished())
+                local.retry_at_s = time.monotonic() + RETRY_NO_QUEUE_S
 
     def _free(self, flight: _Flight) -> None:
         with self._buffers.lock:

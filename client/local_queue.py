@@ -71,6 +71,7 @@ class LocalQueue:
         self.standing = Standing.WAITING
         self.epoch = 0
         self.next_fetch = -1
+        self.arriving_from: int | None = None  # where a reply begins that has come and is not read yet
         self.chunks: deque[Chunk] = deque()
         self.held_bytes = 0  # fetched and not finished
         self.held_messages = 0
@@ -101,6 +102,7 @@ class LocalQueue:
         freed_messages = sum(map(len, self.chunks))
         self.next_fetch = self.front()
         self.chunks.clear()
+        self.arriving_from = None
         self.held_bytes -= freed_bytes
         self.held_messages -= freed_messages
         return freed_bytes, freed_messages
@@ -110,7 +112,9 @@ class LocalQueue:
 
     def front(self) -> int:
         """The first offset that was not handed out."""
-        return self.chunks[0].first_offset() if self.chunks else self.next_fetch
+        if self.chunks:
+            return self.chunks[0].first_offset()
+        return self.next_fetch if self.arriving_from is None else self.arriving_from
 
     def unfinished(self) -> int:
         """The first offset that is not finished: what may be committed."""
@@ -169,15 +173,24 @@ class Buffers:
             found.setdefault(local.queue.broker_name, []).append(local)
         return found
 
-    def add_chunk(self, local: LocalQueue, chunk: Chunk) -> None:
-        """Messages of ``local`` have arrived."""
-        local.chunks.append(chunk)
+    def expect(self, local: LocalQueue, next_offset: int, record_bytes: int, messages: int) -> None:
+        """A reply with messages of ``local`` has come, up to ``next_offset``: :meth:`arrive` follows when it is read."""
+        local.arriving_from = local.next_fetch
+        local.next_fetch = next_offset
         self._served += 1
         local.served = self._served
-        local.held_bytes += chunk.bytes_left
-        local.held_messages += len(chunk)
-        self.held_bytes += chunk.bytes_left
-        self.make_ready(local)
+        local.held_bytes += record_bytes
+        local.held_messages += messages
+        self.held_bytes += record_bytes
+
+    def arrive(self, local: LocalQueue, chunk: Chunk | None, record_bytes: int, messages: int) -> None:
+        """What was expected is read: a chunk, or nothing that anybody wants."""
+        local.arriving_from = None
+        wanted = len(chunk) if chunk is not None else 0
+        self.finish(local, 0 if wanted else record_bytes, messages - wanted)
+        if chunk is not None:
+            local.chunks.append(chunk)
+            self.make_ready(local)
 
     def make_ready(self, local: LocalQueue) -> None:
         """Put the queue in line if it has something to hand out."""

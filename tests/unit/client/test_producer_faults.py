@@ -1,0 +1,79 @@
+"""Everything goes wrong at once: each message is stored exactly once, in order, or reported."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from penstock.client import Producer
+from penstock.proto.errors import FlowControl, NotEnoughReplicas, PenstockError
+from penstock.proto.wire.broker_pb2 import AppendHeader
+from tests.support.fake_cluster import FakeBroker, FakeCluster
+
+TOPIC = "orders"
+KEYS = 7
+COUNT = 4000
+
+
+def refusing(randomness: random.Random) -> object:
+    def hook(header: AppendHeader) -> PenstockError | None:
+        chance = randomness.random()
+        if chance < 0.1:
+            return NotEnoughReplicas("too few")
+        return FlowControl("busy") if chance < 0.15 else None
+
+    return hook
+
+
+def disturb(cluster: FakeCluster, broker: FakeBroker, randomness: random.Random, stop: threading.Event) -> None:
+    while not stop.wait(0.05):
+        broker.answers_to_drop = randomness.randrange(3)
+        if randomness.random() < 0.3:
+            cluster.kill(broker.broker_name)
+            stop.wait(randomness.random() * 0.1)
+            cluster.revive(broker.broker_name)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_lost_answers_refusals_and_restarts_neither_lose_nor_double_nor_reorder(seed: int) -> None:
+    randomness = random.Random(seed)
+    with FakeCluster(topics={TOPIC: 12}) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.append_hook = refusing(randomness)  # type: ignore[assignment]
+        stop = threading.Event()
+        disturber = threading.Thread(target=disturb, args=(cluster, broker, randomness, stop))
+        with Producer(cluster.namesrv, batch_count_max=100, delivery_timeout_s=60) as producer:
+            producer.prepare(TOPIC)
+            disturber.start()
+
+            def produce(thread: int) -> None:
+                for number in range(COUNT):
+                    producer.produce(TOPIC, b"%d-%d" % (thread, number), sharding_key=f"key-{number % KEYS}")
+
+            threads = [threading.Thread(target=produce, args=(thread,)) for thread in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            loose = [b"loose-%d" % number for number in range(COUNT)]
+            producer.produce_many(TOPIC, loose)
+            receipts = [producer.send(TOPIC, b"sent-%d" % number, timeout_s=30) for number in range(30)]
+            stop.set()
+            disturber.join()
+            producer.flush(60)
+        stored = broker.bodies(TOPIC)
+        expected = [b"%d-%d" % (thread, number) for thread in range(2) for number in range(COUNT)]
+        expected += [*loose, *(b"sent-%d" % number for number in range(30))]
+        assert sorted(stored) == sorted(expected), f"seed {seed}"
+        for thread in range(2):
+            for key in range(KEYS):
+                mine = [b"%d-%d" % (thread, number) for number in range(key, COUNT, KEYS)]
+                wanted = set(mine)
+                in_queues = [
+                    [body for body in broker.bodies(TOPIC, queue_id) if body in wanted] for queue_id in range(12)
+                ]
+                assert [found for found in in_queues if found] == [mine], f"seed {seed} key {key}"
+        for number, receipt in enumerate(receipts):
+            assert broker.bodies(TOPIC, receipt.queue_id)[receipt.queue_offset] == b"sent-%d" % number
