@@ -35,7 +35,7 @@ from .service.state import State, Topic
 from .service.state_log import StateLog
 from .service.status import Status
 from .startup import Opened
-from .store import Store
+from .store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -65,21 +65,29 @@ def load_kernels() -> None:
         elif not step:
             log.info("kernels ready seconds=%.2f", elapsed_s)
 
-    compile_kernels(tell, [("store", lambda: import_module(".store", __package__))])
+    compile_kernels(tell, [("store", lambda: import_module(".store.store", __package__))])
 
 
-async def serve_until_signalled(config: BrokerConfig, started: float | None = None) -> None:
+async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
     """Serve until SIGTERM or SIGINT; ``started``: monotonic time from which the ready line counts.
 
     A signal before the broker is ready ends the process at once: the store is made for that.
     """
     from .serving import serving
 
-    async with serving(config, started) as broker:
+    async with serving(config) as broker:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        log.info(
+            "broker ready name=%s id=%d role=%s address=%s seconds=%.2f",
+            config.identity.broker_name,
+            config.identity.broker_id,
+            config.replication.role.name,
+            broker.address,
+            time.monotonic() - started,
+        )
         await stop.wait()
         log.info("broker stopping address=%s", broker.address)
         stopping = time.monotonic()

@@ -98,8 +98,8 @@ class Broker:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: BrokerConfig, started: float | None = None) -> AsyncIterator[Broker]:
-    """A running broker for the length of the ``with`` block; ``started``: when the start began, monotonic.
+async def serving(config: BrokerConfig) -> AsyncIterator[Broker]:
+    """A running broker for the length of the ``with`` block.
 
     When a background task fails, the body is cancelled and the failure comes out of the block.
 
@@ -107,7 +107,6 @@ async def serving(config: BrokerConfig, started: float | None = None) -> AsyncIt
         ConfigError: port, directory or setting is wrong.
         StoreLocked, WrongStore, Corrupt, DiskFull: the store cannot be opened.
     """
-    started = time.monotonic() if started is None else started
     async with open_port(config) as (server, port):
         config = config.with_port(port)
         with open_store(config) as opened:
@@ -117,15 +116,6 @@ async def serving(config: BrokerConfig, started: float | None = None) -> AsyncIt
             try:
                 await parts.start()
                 _settle_memory()
-                identity = config.identity
-                log.info(
-                    "broker ready name=%s id=%d role=%s address=%s seconds=%.2f",
-                    identity.broker_name,
-                    identity.broker_id,
-                    config.replication.role.name,
-                    broker.address,
-                    time.monotonic() - started,
-                )
                 async with _background(broker):
                     yield broker
             finally:

@@ -23,7 +23,8 @@ from .service.identity import check_identity, write_identity
 from .service.producers import ProducerTable
 from .service.snapshots import Snapshots
 from .service.state import State
-from .store import FlushMode, Store, StoreConfig
+from .store.config import FlushMode, StoreConfig
+from .store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,8 @@ def _load(config: BrokerConfig, store: Store, known: bool) -> Opened:
     for topic in deleted:
         if state.topic(topic) is None:
             store.drop_topic(topic)  # recovery may have built its queues again
+    if loaded.ahead:
+        snapshots.write_anew(store.dispatched_offset)
     log.info(
         "tables loaded topics=%d groups=%d lanes=%d replay_from=%d log_end=%d seconds=%.2f",
         len(state.topics),

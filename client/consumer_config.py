@@ -26,11 +26,12 @@ class ConsumerConfig:
     """Limits and times of one consumer. Every buffer has a bound; reaching it pauses fetching, never drops."""
 
     commit_interval_ms: int = 1000  # at most this much is consumed again after a crash (RocketMQ: 5 s)
-    fetch_bytes: int = 1024 * 1024  # of one reply; larger ones cost latency, smaller ones throughput
-    fetch_queue_bytes: int = 512 * 1024  # of one queue in one reply
+    # Of one reply. With 1 MiB arrays come at 0.75 of this speed, 4 MiB are no faster and hold up other calls longer.
+    fetch_bytes: int = 2 * 1024 * 1024
+    fetch_queue_bytes: int = 1024 * 1024  # of one queue in one reply
     fetch_wait_ms: int = 15_000  # how long a broker holds a fetch that finds nothing
     fetches_in_flight: int = 4  # per broker, each of other queues; one alone while there is nothing to read
-    queue_bytes: int = 2 * 1024 * 1024  # fetched and not finished, per queue: no further fetch above it
+    queue_bytes: int = 4 * 1024 * 1024  # fetched and not finished, per queue: no further fetch above it
     queue_messages: int = 100_000  # the same as a count
     queue_span: int = 200_000  # offsets between the first unfinished message of a queue and the next fetch
     buffer_bytes: int = 64 * 1024 * 1024  # of all queues together

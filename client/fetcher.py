@@ -44,7 +44,7 @@ LOG_EVERY = 20
 
 @dataclass(eq=False, slots=True)
 class _Flight:
-    """One request under way: queue and the epoch it was asked in, by place in the header."""
+    """One request under way: queue and the fetch epoch it was asked in, by place in the header."""
 
     address: str
     broker_id: int
@@ -162,7 +162,7 @@ class Fetcher:
         next_s: float | None = None
         with self._buffers.lock:
             candidates = {
-                name: [(local, local.epoch) for local in locals_ if self._may_fetch(local)]
+                name: [(local, local.fetch_epoch) for local in locals_ if self._may_fetch(local)]
                 for name, locals_ in self._buffers.of_broker().items()
             }
         for name, found in candidates.items():
@@ -221,7 +221,7 @@ class Fetcher:
         topics: dict[str, int] = {}
         with self._buffers.lock:
             for local, epoch in items:
-                if local.epoch != epoch:
+                if local.fetch_epoch != epoch:
                     continue  # moved since it was chosen; the next look finds it
                 index = topics.setdefault(local.queue.topic, len(topics))
                 if index == len(header.topics):
@@ -278,14 +278,14 @@ class Fetcher:
             self._release_locked(flight)
             for result in reply.results:
                 found = flight.queues.get((result.topic_index, result.queue_id))
-                if found is not None and found[0].epoch == found[1]:
+                if found is not None and found[0].fetch_epoch == found[1]:
                     self._move(found[0], result, is_master)
                     if result.bytes:
                         arrivals.append(_Arrival(*found, result, flight.subscriptions[result.topic_index], position))
                 position += result.bytes
             if not reply.results:
                 for local, epoch in flight.queues.values():
-                    local.is_behind = local.is_behind and local.epoch != epoch
+                    local.is_behind = local.is_behind and local.fetch_epoch != epoch
         if arrivals:
             self._issue_all()  # the next requests travel while these answers are read
             for arrival in arrivals:
@@ -338,14 +338,13 @@ class Fetcher:
             log.error("fetched records were bad queue=%s error=%s", local.queue, error)
             is_bad = True
         with self._buffers.lock:
-            is_current = local.epoch == arrival.epoch and local.standing is not Standing.REVOKED
-            again_from = local.arriving_from
-            if not is_current or is_bad:
-                self._buffers.finish(local, result.bytes, result.count)
-            else:
+            is_current = local.fetch_epoch == arrival.epoch
+            if is_current and not is_bad:
                 self._buffers.arrive(local, chunk, result.bytes, result.count)
-            if is_current and is_bad and again_from is not None:
-                self._buffers.start(local, local.unfinished())
+                return
+            self._buffers.finish(local, result.bytes, result.count)
+            if is_current:
+                self._buffers.refetch(local)
                 local.retry_at_s = time.monotonic() + RETRY_NO_QUEUE_S
 
     def _free(self, flight: _Flight) -> None:
@@ -354,7 +353,7 @@ class Fetcher:
 
     def _release_locked(self, flight: _Flight) -> None:
         for local, epoch in flight.queues.values():
-            if local.epoch == epoch:
+            if local.fetch_epoch == epoch:
                 local.is_fetching = False
 
     def _on_failure(self, name: str, broker: _Broker, error: PenstockError) -> None:

@@ -63,13 +63,15 @@ class Chunk:
 class LocalQueue:
     """Buffer and progress of one queue; guarded by the lock of its :class:`Buffers`.
 
-    ``epoch`` grows whenever the position jumps: what was asked for or handed out in an older epoch counts no more.
+    ``epoch`` grows whenever the position is set anew: what was handed out in an older epoch counts no more.
+    ``fetch_epoch`` grows with it, and whenever else what is being fetched is not wanted any more.
     """
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.standing = Standing.WAITING
         self.epoch = 0
+        self.fetch_epoch = 0
         self.next_fetch = -1
         self.arriving_from: int | None = None  # where a reply begins that has come and is not read yet
         self.chunks: deque[Chunk] = deque()
@@ -92,7 +94,6 @@ class LocalQueue:
         self.epoch += 1
         self.next_fetch = offset
         self.is_behind = False
-        self.is_fetching = False  # a fetch under way is of the former epoch
         self.is_left_out = False
         self.retry_at_s = 0.0
 
@@ -102,10 +103,16 @@ class LocalQueue:
         freed_messages = sum(map(len, self.chunks))
         self.next_fetch = self.front()
         self.chunks.clear()
-        self.arriving_from = None
+        self.forget_fetches()
         self.held_bytes -= freed_bytes
         self.held_messages -= freed_messages
         return freed_bytes, freed_messages
+
+    def forget_fetches(self) -> None:
+        """What is on its way counts no more."""
+        self.fetch_epoch += 1
+        self.is_fetching = False
+        self.arriving_from = None
 
     def stop(self) -> None:
         """Let nothing more begin of what was handed out."""
@@ -174,7 +181,7 @@ class Buffers:
         return found
 
     def expect(self, local: LocalQueue, next_offset: int, record_bytes: int, messages: int) -> None:
-        """A reply with messages of ``local`` has come, up to ``next_offset``: :meth:`arrive` follows when it is read."""
+        """A reply with messages up to ``next_offset`` has come; :meth:`arrive` follows when it is read."""
         local.arriving_from = local.next_fetch
         local.next_fetch = next_offset
         self._served += 1
@@ -228,6 +235,12 @@ class Buffers:
         self.held_bytes -= before - local.held_bytes
         self._wake_fetcher()
 
+    def refetch(self, local: LocalQueue) -> None:
+        """What has come could not be read: fetch it again."""
+        if local.arriving_from is not None:
+            local.next_fetch = local.arriving_from
+        local.forget_fetches()
+
     def drop_buffered(self, local: LocalQueue) -> None:
         """Forget what was fetched and not handed out."""
         freed_bytes, _ = local.drop_buffered()
@@ -237,6 +250,6 @@ class Buffers:
         """The queue is this consumer's no more."""
         local = self.queues.pop(queue)
         self.drop_buffered(local)
-        local.epoch += 1
+        local.epoch += 1  # work that did not end counts no more
         self.held_bytes -= local.held_bytes
         local.held_bytes = 0

@@ -299,8 +299,6 @@ class PullConsumer:
                     local.is_paused = True
                     # What was fetched is dropped: it would hold memory that other queues could use.
                     self._core.buffers.drop_buffered(local)
-                    local.epoch += 1
-                    local.is_fetching = False
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Return messages of these queues again, or of all."""

@@ -72,7 +72,7 @@ class InputFile:
 
     def read_into(self, out: Bytes, position: int) -> int:
         """Fill ``out`` from ``position`` on, with zeros behind the file's end; answers the bytes that the file had."""
-        view = memoryview(out)
+        view = out.data
         done = 0
         try:
             while done < len(view):

@@ -13,7 +13,7 @@ from .producers import ProducerTable
 from .state import State
 
 if TYPE_CHECKING:
-    from ..store import DispatchResult
+    from ..store.results import DispatchResult
 
 log = logging.getLogger(__name__)
 

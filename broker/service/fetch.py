@@ -25,17 +25,17 @@ from .metrics import Counters
 from .state import State
 
 if TYPE_CHECKING:
-    from ..store import ReadResult
+    from ..store.results import ReadResult
 
 REPLY_BYTES_MAX = 16 * 1024 * 1024
 REPLY_BYTES_DEFAULT = 1024 * 1024
 WAIT_MS_MAX = 60_000
 QUEUES_MAX = 100_000
-SCANS_MAX = 16  # reads without a match before a filtered queue reports how far it got
+SCANS_MAX = 16  # fruitless reads in one go: then the fetch tells how far it got and others get their turn
 EXPRESSION_LENGTH_MAX = 8192
 
 # The store's ReadStatus has the wire's numbers.
-_FOUND, _NO_NEW, _NO_MATCH = FetchReply.FOUND, FetchReply.NO_NEW_MESSAGE, FetchReply.NO_MATCHED_MESSAGE
+_FOUND, _NO_NEW, _NO_MATCH = int(FetchReply.FOUND), int(FetchReply.NO_NEW_MESSAGE), int(FetchReply.NO_MATCHED_MESSAGE)
 
 
 class ReadStore(Protocol):
@@ -221,6 +221,7 @@ class _Reading:
         self._told: list[FetchReply.Result] = []
         self._bytes = 0
         self._behind_bytes = 0
+        self._scans_left = SCANS_MAX
 
     @property
     def has_news(self) -> bool:
@@ -232,9 +233,10 @@ class _Reading:
         for each in wanted:
             if self._is_ready(each):
                 ready.append(each)
+        self._scans_left = SCANS_MAX
         for index, each in enumerate(ready):
             left = self._budget - self._bytes
-            if left <= 0:
+            if left <= 0 or self._scans_left <= 0:
                 return
             share = min(self._per_queue, max(left // (len(ready) - index), 1))
             self._read(each, share)
@@ -286,23 +288,27 @@ class _Reading:
         return self._service._role.is_master and offset > high + hidden_records_max(self._store)
 
     def _read(self, each: _Wanted, share: int) -> None:
-        for _ in range(SCANS_MAX):
+        while True:
             read = self._store.read(each.topic, each.queue_id, each.offset, share, tags=each.tags)
-            if read.status == _FOUND:
+            status = int(read.status)
+            if status == _FOUND:
                 each.is_told = True
                 self._found.append((each, read))
                 self._bytes += read.bytes
                 self._behind_bytes += (read.max_offset - read.next_offset) * (read.bytes // max(read.count, 1))
                 return
-            if read.status == _NO_NEW:
+            if status == _NO_NEW:
                 return
-            if read.status != _NO_MATCH:
-                self._tell(each, int(read.status), read.next_offset, read.min_offset, read.max_offset)
+            if status != _NO_MATCH:
+                self._tell(each, status, read.next_offset, read.min_offset, read.max_offset)
                 return
             each.offset = read.next_offset
             if each.offset >= read.max_offset:
                 return  # everything so far is filtered out: wait for more
-        self._tell(each, FetchReply.NO_MATCHED_MESSAGE, each.offset, read.min_offset, read.max_offset)
+            self._scans_left -= 1
+            if self._scans_left <= 0:
+                self._tell(each, status, each.offset, read.min_offset, read.max_offset)
+                return
 
     def _skipped(self) -> Iterator[FetchReply.Result]:
         """For queues where the filter left everything out: how far it got, so that nobody scans it again."""

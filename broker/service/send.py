@@ -33,7 +33,7 @@ from .producers import ProducerTable, Receipt, mark_of
 from .state import State, Topic
 
 if TYPE_CHECKING:
-    from ..store import AppendResult
+    from ..store.results import AppendResult
 
 RECORD_OVERHEAD_MAX = 64 * 1024  # what a record may hold besides its body: header, topic, properties
 COUNT_MAX = 1 << 17

@@ -48,10 +48,15 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a load found: replay the log from ``replay_from``; ``imported``: RocketMQ wrote the files."""
+    """What a load found.
+
+    Replay the log from ``replay_from``. ``imported``: RocketMQ wrote the files. ``ahead``: the files know more
+    than a log that lost its end in a crash; they must be written anew before that log grows over their position.
+    """
 
     replay_from: int
     imported: bool
+    ahead: bool = False
 
 
 @dataclass(slots=True)
@@ -113,7 +118,7 @@ class Snapshots:
         self._log_end = log_end
         documents = {file.name: self._read(file, log_min, log_has_all) for file in self._files}
         imported = any(d is not None and LOG_POSITION not in d for d in documents.values())
-        replay_from = log_end
+        replay_from, ahead = log_end, False
         for file in self._files:
             document = documents[file.name]
             # Missing beside RocketMQ's files: RocketMQ's log has no such records, nothing to replay.
@@ -127,10 +132,10 @@ class Snapshots:
                         position,
                         log_end,
                     )
-                    position = log_end
+                    position, ahead = log_end, True
             file.set_base(position)
             replay_from = min(replay_from, max(position, log_min))
-        return Loaded(replay_from, imported)
+        return Loaded(replay_from, imported, ahead)
 
     async def run(self, position: Callable[[], int]) -> None:
         """Write what changed every 5 s, until cancelled; ``position()``: everything below it is in the tables."""
@@ -166,6 +171,13 @@ class Snapshots:
             if file.changes() != file.written or not (self.directory / file.name).exists():
                 self._replace(file.name, "".join(self._document(file, position)))
                 file.written = file.changes()
+
+    def write_anew(self, position: int) -> None:
+        """Write every file and forget the ones before, whose positions mean nothing in this log any more."""
+        for file in self._files:
+            self._replace(file.name, "".join(self._document(file, position)))
+            (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
+            file.written = file.changes()
 
     def _document(self, file: _File, position: int) -> Iterator[str]:
         file.counter += 1

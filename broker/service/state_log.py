@@ -14,7 +14,7 @@ from . import state as kinds
 from .state import Group, Offsets, State, Topic
 
 if TYPE_CHECKING:
-    from ..store import AppendResult
+    from ..store.results import AppendResult
 
 
 class AppendLog(Protocol):

@@ -32,6 +32,7 @@ _POSITIONS = struct.Struct(">8sq?10q5q")
 _SLOT = 512
 _HINT = struct.Struct(">qI")
 _HINT_AT = 2 * _SLOT
+_OWN_BYTES = 3 * _SLOT
 
 
 class Standard(NamedTuple):
@@ -70,31 +71,42 @@ class Checkpoint:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
+        self._paths = (f"{root}/penstockCheckpoint", f"{root}/checkpoint")
         self._sequence = 0
-        self._own = disk.open(f"{root}/penstockCheckpoint", create=True)
-        self._standard = disk.open(f"{root}/checkpoint", create=True)
-        self.standard = Standard(*_STANDARD.unpack(disk.pread(self._standard, _STANDARD.size, 0).ljust(40, b"\0")))
+        self._own = self._standard = -1
+        self.standard = Standard(*_STANDARD.unpack(self._content(1)[: _STANDARD.size].ljust(40, b"\0")))
 
     def read(self) -> Positions | None:
         """The newest positions that belong to the ``checkpoint`` beside them, None without any."""
+        content = self._content(0).ljust(_OWN_BYTES, b"\0")
         found: tuple[int, Positions] | None = None
         for slot in (0, 1):
-            data = self._disk.pread(self._own, _POSITIONS.size + 4, slot * _SLOT)
+            data = content[slot * _SLOT : slot * _SLOT + _POSITIONS.size + 4]
             body, crc = data[: _POSITIONS.size], data[_POSITIONS.size :]
-            if len(crc) < 4 or zlib.crc32(body) != int.from_bytes(crc, "big"):
-                continue
             magic, sequence, *fields = _POSITIONS.unpack(body)
+            if magic != _MAGIC or zlib.crc32(body) != int.from_bytes(crc, "big"):
+                continue
             self._sequence = max(self._sequence, sequence)
-            if magic == _MAGIC and Standard(*fields[11:]) == self.standard and (found is None or sequence > found[0]):
+            if Standard(*fields[11:]) == self.standard and (found is None or sequence > found[0]):
                 found = sequence, Positions(*fields[:11])
-        return None if found is None else self._with_hint(found[1])
+        if found is None:
+            return None
+        flushed, crc_of_hint = _HINT.unpack_from(content, _HINT_AT)
+        if flushed > found[1].flushed and zlib.crc32(flushed.to_bytes(8, "big")) == crc_of_hint:
+            return found[1]._replace(flushed=flushed)
+        return found[1]
+
+    def begin(self) -> None:
+        """Open, and if need be make, both files for writing."""
+        self._own, self._standard = (self._disk.open(path, create=True) for path in self._paths)
+        if self._disk.size(self._paths[0]) < _OWN_BYTES:
+            self._disk.pwrite(self._own, bytes(_OWN_BYTES), 0)  # no later write needs space
 
     def write(self, positions: Positions, standard: Standard) -> None:
         """Replace both; durable on return. A crash in between leaves the former ones good."""
         self._sequence += 1
         body = _POSITIONS.pack(_MAGIC, self._sequence, *positions, *standard)
         self._disk.pwrite(self._own, body + zlib.crc32(body).to_bytes(4, "big"), self._sequence % 2 * _SLOT)
-        self.write_hint(positions.flushed)
         self._disk.sync(self._own)
         self._disk.pwrite(self._standard, _STANDARD.pack(*standard).ljust(CHECKPOINT_BYTES, b"\0"), 0)
         self._disk.sync(self._standard)
@@ -105,13 +117,17 @@ class Checkpoint:
         self._disk.pwrite(self._own, _HINT.pack(flushed, zlib.crc32(flushed.to_bytes(8, "big"))), _HINT_AT)
 
     def close(self) -> None:
-        self._disk.close(self._own)
-        self._disk.close(self._standard)
+        for descriptor in (self._own, self._standard):
+            if descriptor >= 0:
+                self._disk.close(descriptor)
+        self._own = self._standard = -1
 
-    def _with_hint(self, positions: Positions) -> Positions:
-        data = self._disk.pread(self._own, _HINT.size, _HINT_AT)
-        if len(data) == _HINT.size:
-            flushed, crc = _HINT.unpack(data)
-            if flushed >= 0 and zlib.crc32(flushed.to_bytes(8, "big")) == crc:
-                return positions._replace(flushed=max(positions.flushed, flushed))
-        return positions
+    def _content(self, number: int) -> bytes:
+        path = self._paths[number]
+        if not self._disk.exists(path):
+            return b""
+        descriptor = self._disk.open(path)
+        try:
+            return self._disk.pread(descriptor, CHECKPOINT_BYTES, 0)
+        finally:
+            self._disk.close(descriptor)

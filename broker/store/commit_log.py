@@ -123,9 +123,7 @@ class CommitLog:
         self.last_store_timestamp_ms = now_ms
         self.end_offset = start + len(records)
         queue_ids = self._touched_queues[:touched].tolist()
-        return AppendResult(
-            start, self.end_offset, count, now_ms, queue_ids, self._touched_offsets[:touched].tolist()
-        )
+        return AppendResult(start, self.end_offset, count, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
 
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of another log at the same offset; the new end. They lie within one file."""

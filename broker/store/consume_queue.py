@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -97,15 +96,24 @@ class ConsumeQueues:
                 self.slots.remove_topic(topic)
                 self.files.remove(topic)
 
-    def flush_arenas(self) -> Iterator[None]:
-        """Write out every arena, a few at each step, so that the owner thread gets the lock in between."""
+    def flush(self) -> None:
+        """Write and sync every entry there is; for the checkpoint thread.
+
+        The lock is held for a few queues at a time, so that dispatch gets its turn.
+
+        Raises:
+            OSError: a sync failed.
+            DiskFull, StorageError: may be tried again.
+        """
         with self.lock:
             waiting = np.flatnonzero(self.slots.arena_counts[: len(self.slots.topics)])
         for first in range(0, len(waiting), _FLUSHED_AT_ONCE):
             with self.lock:
                 for slot in waiting[first : first + _FLUSHED_AT_ONCE].tolist():
                     self._flush_arena(slot)
-            yield
+        with self.lock:
+            taken = self.files.take_dirty()
+        self.files.sync(taken)
 
     def totals(self) -> tuple[int, int]:
         """Number of queues with entries, and the sum of their maxima: a checksum of what a checkpoint counts on."""
@@ -121,9 +129,7 @@ class ConsumeQueues:
             self.files.write(slots.topics[slot], slots.queue_ids[slot], offset, entries)
             slots.arena_counts[slot] = 0
 
-    def _put_planned(
-        self, rows: Rows, start: int, end: int, slots: Ints, grown: dict[int, None]
-    ) -> tuple[int, int]:
+    def _put_planned(self, rows: Rows, start: int, end: int, slots: Ints, grown: dict[int, None]) -> tuple[int, int]:
         """Add the rows up to the first that does not continue its queue; (status, that row or ``end``)."""
         table = self.slots
         self._reserve(end - start)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from penstock.proto.errors import DiskFull, StorageError
 
 Bytes = npt.NDArray[np.uint8]
+Data = bytes | memoryview | Bytes
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
 _ZEROS = bytes(1 << 20)
@@ -57,7 +58,7 @@ class Disk(Protocol):
         """Everything of the file system that ``path`` lies on: cheaper than very many single syncs."""
         ...
 
-    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview | Bytes, position: int) -> None:
+    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
         """Write all of ``data``."""
         ...
 
@@ -133,11 +134,11 @@ class RealDisk:
         finally:
             os.close(descriptor)
 
-    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview | Bytes, position: int) -> None:
-        written = os.pwrite(descriptor, data, position)
-        size = len(data)
-        while written < size:  # a nearly full disk takes a part and fails at the next call
-            written += os.pwrite(descriptor, memoryview(data)[written:], position + written)
+    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+        view = data.data if isinstance(data, np.ndarray) else data
+        written = os.pwrite(descriptor, view, position)
+        while written < len(view):  # a nearly full disk takes a part and fails at the next call
+            written += os.pwrite(descriptor, view[written:], position + written)
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:
         return os.pread(descriptor, size, position)

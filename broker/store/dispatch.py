@@ -16,6 +16,7 @@ from penstock.proto.record.rows import ROW
 
 from .commit_log import Chunk, CommitLog
 from .consume_queue import ConsumeQueues
+from .disk import Bytes
 from .index import Index
 from .kernels import Ints, Rows, scan
 from .log_kernels import find_marks, first_offsets
@@ -34,7 +35,8 @@ class Dispatcher:
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, index: Index, delay_levels_ms: list[int]) -> None:
         self.offset = 0
-        self.placed: deque[AppendResult] = deque()  # own appends not dispatched yet: their queues need no counting
+        # Own appends that are not dispatched yet: their queues need no counting.
+        self.placed: deque[AppendResult] = deque(maxlen=100_000)
         self._log = log
         self._queues = queues
         self._index = index
@@ -60,11 +62,16 @@ class Dispatcher:
             self._queues.assign(chunk.file.bytes, chunk.rows, chunk.count, self._slots)
             self._set_delivery_times(chunk)
             state_records, marks = self._state_records(chunk), self._marks(chunk)
-            arrived = self._queues.put(chunk.rows, chunk.count, self._slots)
-            self._index.put(chunk.file.bytes, chunk.rows, chunk.count, chunk.end)
+        with self._queues.lock:  # a checkpoint must see all of it or nothing
+            if chunk.count:
+                arrived = self._queues.put(chunk.rows, chunk.count, self._slots)
+                self._index.put(chunk.file.bytes, chunk.rows, chunk.count, chunk.end)
+                self._log.last_store_timestamp_ms = max(
+                    self._log.last_store_timestamp_ms, int(chunk.rows["store_timestamp"][chunk.count - 1])
+                )
+            self.offset = chunk.end
         while self.placed and self.placed[0].start < chunk.end:
             self.placed.popleft()
-        self.offset = chunk.end
         return DispatchResult(chunk.end, arrived, state_records, marks)
 
     def replay(self, start: int) -> Iterator[DispatchResult]:
@@ -82,7 +89,7 @@ class Dispatcher:
             yield DispatchResult(start, [], state_records, marks)
 
     def _scan(self, start: int, limit: int, bytes_max: int) -> Chunk | None:
-        """Records from ``start`` on with their marked batches whole; None when there is no whole one below ``limit``."""
+        """Records from ``start`` on with their marked batches whole; None when none is whole below ``limit``."""
         if start >= limit:
             return None
         file = self._log.file_of(start)
@@ -91,14 +98,17 @@ class Dispatcher:
         while True:
             count, position, code = scan(file.bytes, start - file.base, stop - file.base, file.base, False, self._rows)
             status = ScanStatus(code)
-            if status in (ScanStatus.BAD, ScanStatus.EMPTY) and count == 0:
+            torn_blank = status == ScanStatus.BLANK and position != len(file.bytes)
+            if count == 0 and (status in (ScanStatus.BAD, ScanStatus.EMPTY) or torn_blank):
                 raise Corrupt(
                     f"{file.path}: no record at {start}: stop the broker, keep the file and restore it from a replica",
                     path=file.path,
                     offset=start,
                 )
             whole = self._whole(file.bytes, count)
-            more = status == ScanStatus.ROWS_FULL or (status in (ScanStatus.INCOMPLETE, ScanStatus.END) and stop < bound)
+            more = status == ScanStatus.ROWS_FULL or (
+                status in (ScanStatus.INCOMPLETE, ScanStatus.END) and stop < bound
+            )
             if (whole == count > 0) or status == ScanStatus.BLANK or not more:
                 break
             if whole > 0:
@@ -115,7 +125,7 @@ class Dispatcher:
         end = file.base + position
         return Chunk(file, self._rows, whole, end, status) if end > start else None
 
-    def _whole(self, buffer: np.ndarray, count: int) -> int:  # type: ignore[type-arg]
+    def _whole(self, buffer: Bytes, count: int) -> int:
         """How many of the scanned rows to take so that the last marked batch is not torn."""
         marks = find_marks(buffer, self._rows, count, self._marked)
         if marks == 0:
@@ -124,7 +134,7 @@ class Dispatcher:
         mark = self._mark(buffer, last)
         return last if mark is not None and last + mark.count > count else count
 
-    def _mark(self, buffer: np.ndarray, number: int) -> ProducerMark | None:  # type: ignore[type-arg]
+    def _mark(self, buffer: Bytes, number: int) -> ProducerMark | None:
         row = self._rows[number]
         start = int(row["properties_position"])
         size = min(int(row["properties_size"]), _MARK_SEEN_BYTES)

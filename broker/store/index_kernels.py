@@ -76,11 +76,11 @@ def _put(address, start, end, prefix, physical, stored_ms, slots, dirty, entries
         return False
     key_hash = np.int64(np.int32(carry_hash_at(address, start, end, prefix)))
     if key_hash < 0:
-        key_hash = 0 if key_hash == -2147483648 else -key_hash
+        key_hash = np.int64(0) if key_hash == -2147483648 else -key_hash
     slot = np.uint64(key_hash % len(slots))
     previous = np.int64(slots[slot])
     if previous <= 0 or previous > number:
-        previous = 0
+        previous = np.int64(0)
         header[USED_SLOTS] += 1
     seconds = (stored_ms - header[BEGIN_MS]) // 1000 if header[BEGIN_MS] > 0 and stored_ms > header[BEGIN_MS] else 0
     store_i32(entries, at, key_hash)
@@ -166,5 +166,3 @@ def rebuild_slots(entries, first, count, slots):
             used += 1
         slots[slot] = first + i
     return used
-
-

@@ -34,7 +34,9 @@ class StoreLock:
             if holder is not None:
                 disk.close(self._descriptor)
                 who = f"process {holder}" if holder else "another process"
-                raise StoreLocked(f"{root}: {who} has the store open: stop it first, or use another directory", pid=holder)
+                raise StoreLocked(
+                    f"{root}: {who} has the store open: stop it first, or use another directory", pid=holder
+                )
             disk.pwrite(self._descriptor, b"lock", 0)
             _held.add(self._name)
 

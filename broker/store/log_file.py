@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -64,7 +65,7 @@ def load_log_files(disk: Disk, directory: str, size: int) -> list[LogFile]:
             )
         else:
             bases.append(int(name))
-    for before, base in zip(bases, bases[1:], strict=False):
+    for before, base in itertools.pairwise(bases):
         if base != before + size:
             missing = f"{directory}/{file_name(before + size)}"
             raise Corrupt(f"{missing}: this log file is missing: restore it from a replica", path=missing)

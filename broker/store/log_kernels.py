@@ -100,9 +100,7 @@ def find_record(buffer, start, end, physical_base, store_timestamp_min):
     position = start
     while position + FIXED_BYTES <= end:
         magic = load_i32(address, position + 4)
-        right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(
-            address, position + 28
-        ) == physical_base + position
+        right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(address, position + 28) == physical_base + position
         if right:
             kind, _, store, body, body_size, _, _, _, _ = measure_at(address, position, end)
             if kind == RECORD and load_i64(address, store) >= store_timestamp_min:

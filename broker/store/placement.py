@@ -11,6 +11,7 @@ from penstock.proto.record.rows import ROW
 
 from .commit_log import ROWS_AT_ONCE, CommitLog, QueueEnds
 from .consume_queue import ConsumeQueues
+from .kernels import Longs
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Placement:
         self._ends.pop(topic, None)
         self._undispatched.pop(topic, None)
 
-    def _next_offsets(self, topic: str) -> np.ndarray:  # type: ignore[type-arg]
+    def _next_offsets(self, topic: str) -> Longs:
         known = {
             queue_id: int(self._queues.slots.next_offsets[slot])
             for queue_id, slot in self._queues.slots.by_topic.get(topic, {}).items()

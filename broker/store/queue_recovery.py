@@ -8,6 +8,7 @@ they can be true; the whole log is then dispatched again, and what is there alre
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import numpy as np
@@ -42,7 +43,7 @@ class QueueLoader:
                 self._files.check_size(queue, base)
             if not queue.bases:
                 continue
-            steps = {later - base for base, later in zip(queue.bases, queue.bases[1:], strict=False)}
+            steps = {later - base for base, later in itertools.pairwise(queue.bases)}
             whole = steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
             if whole:
                 slot = self._queues.slots.add(queue.topic, queue.queue_id)

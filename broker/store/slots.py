@@ -14,6 +14,7 @@ Names are found through two open-addressed tables: topic name -> topic id, compa
 from __future__ import annotations
 
 import secrets
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from .kernels import ENTRY, Ints, Longs, Rows, assign_slots, key_hash, topic_has
 ARENA_MAX = 64
 """Entries that a queue collects in memory before they are written: 1280 bytes per queue, one call per 64."""
 _FIRST_CAPACITY = 256
+
+Array = TypeVar("Array", Bytes, Ints, Longs)
 
 
 class Slots:
@@ -170,7 +173,7 @@ class Slots:
         self.arena = arena
 
 
-def _grown(array: np.ndarray, size: int) -> np.ndarray:  # type: ignore[type-arg]  # any dtype, the same one back
+def _grown(array: Array, size: int) -> Array:
     grown = np.zeros(size, array.dtype)
     grown[: len(array)] = array
     return grown

@@ -91,10 +91,13 @@ def test_a_file_without_a_good_copy_is_rebuilt_from_a_whole_log_and_else_an_erro
 def test_a_snapshot_ahead_of_a_log_that_lost_its_end_does_not_hide_what_is_written_next(tmp_path: Path) -> None:
     written(tmp_path, position=5000)
     state, producers, found = loaded(tmp_path, log_end=150)
-    assert found.replay_from == 150
+    assert (found.replay_from, found.ahead) == (150, True)
     state.offsets.put(150, "billing", "orders", {0: 3})
     assert state.committed("billing", "orders", 0) == 3
     assert producers.find_duplicate(0xAB, 2, "orders", 3, 9) is None
+    Snapshots(tmp_path, state, producers).write_anew(200)
+    assert loaded(tmp_path, log_end=9000)[2].replay_from == 200, "the log grew over the former position"
+    assert not list(tmp_path.glob("*.bak"))
 
 
 def test_rocketmqs_own_files_are_read_and_marked_for_import(tmp_path: Path) -> None:

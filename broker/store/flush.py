@@ -1,0 +1,172 @@
+"""Making bytes durable: a thread that syncs the log, and one that writes queues, index and checkpoint behind it.
+
+The first sync that fails ends it: nobody knows any more what the disk has, and asking it again would only hide that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.proto.errors import SyncFailed
+
+from .commit_log import CommitLog
+from .config import FlushMode, StoreConfig
+
+log = logging.getLogger(__name__)
+
+_LEAST_BYTES = 4 * 4096
+_DERIVED_BYTES_MAX = 1 << 30  # so much is dispatched again in a second or two
+_DERIVED_FILES_MANY = 256
+_DERIVED_MANY_S = 60.0
+
+
+class Flusher(threading.Thread):
+    """Syncs the log: everything waiting at once, whenever somebody asks; in ASYNC_FLUSH also in intervals."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        flushed: int,
+        on_flushed: Callable[[int], None],
+        on_failed: Callable[[SyncFailed], None],
+    ) -> None:
+        super().__init__(name="log-flush", daemon=True)
+        self.flushed_offset = flushed
+        self._log = commit_log
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
+        self._interval_s = config.flush_interval_ms / 1000 if config.flush_mode is FlushMode.ASYNC_FLUSH else None
+        self._thorough_s = config.flush_thorough_interval_ms / 1000
+        self._asked = flushed
+        self._condition = threading.Condition()
+        self._is_stopping = False
+        self.failure: SyncFailed | None = None
+
+    def request(self, end: int) -> None:
+        """Have everything below ``end`` synced soon; returns at once."""
+        if end > self._asked:
+            with self._condition:
+                self._asked = max(self._asked, end)
+                self._condition.notify()
+
+    def start_at(self, offset: int) -> None:
+        """The log, which held nothing, begins at ``offset``."""
+        with self._condition:
+            self.flushed_offset = self._asked = offset
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Sync everything appended so far, and wait for it.
+
+        Raises:
+            SyncFailed: it could not.
+        """
+        end = self._log.end_offset
+        self.request(end)
+        with self._condition:
+            self._condition.wait_for(lambda: self.flushed_offset >= end or self.failure is not None, timeout_s)
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        """End the thread after what it is doing; nothing more is synced."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify()
+        if self.is_alive():
+            self.join()
+
+    def fail(self, failure: SyncFailed) -> None:
+        """Something else of the store could not be synced: that ends this as well."""
+        with self._condition:
+            if self.failure is not None:
+                return
+            self.failure = failure
+            self._condition.notify_all()
+        self._on_failed(failure)
+
+    def run(self) -> None:
+        last = time.monotonic()
+        while self.failure is None:
+            with self._condition:
+                self._condition.wait_for(
+                    lambda: self._asked > self.flushed_offset or self._is_stopping, self._interval_s
+                )
+                if self._is_stopping:
+                    return
+                asked = self._asked > self.flushed_offset
+            end = self._log.end_offset
+            now = time.monotonic()
+            behind = end - self.flushed_offset
+            if asked or behind >= _LEAST_BYTES or (behind > 0 and now - last >= self._thorough_s):
+                last = now
+                self._sync(end)
+
+    def _sync(self, end: int) -> None:
+        try:
+            self._log.sync(self.flushed_offset, end)
+        except OSError as error:
+            log.error("sync failed path=%s error=%s", self._log.directory, error)
+            self.fail(
+                SyncFailed(
+                    f"{self._log.directory}: sync failed: {error.strerror or error}: the disk may not have what was "
+                    "written last; nothing is acknowledged any more, check the disk and restart",
+                    path=self._log.directory,
+                )
+            )
+            return
+        with self._condition:
+            self.flushed_offset = end
+            self._condition.notify_all()
+        self._on_flushed(end)
+
+
+class Checkpointer(threading.Thread):
+    """Calls ``checkpoint`` every thorough interval while there is something new.
+
+    Syncing thousands of queue files takes seconds of the disk's time, and is needed only so that a start has
+    little to do: with many of them it is done once a minute, or after a GiB of log.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        progress: Callable[[], tuple[int, int]],
+        checkpoint: Callable[[], None],
+    ) -> None:
+        super().__init__(name="store-checkpoint", daemon=True)
+        self._interval_s = interval_s
+        self._progress = progress  # (bytes dispatched since the last checkpoint, queue files written since)
+        self._checkpoint = checkpoint
+        self._wake = threading.Event()
+        self._is_wanted = False
+        self._is_stopping = False
+
+    def want(self) -> None:
+        """Have a checkpoint written soon; returns at once."""
+        self._is_wanted = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread after what it is doing."""
+        self._is_stopping = True
+        self._wake.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        last = time.monotonic()
+        while True:
+            self._wake.wait(min(1.0, self._interval_s))
+            if self._is_stopping:
+                return
+            self._wake.clear()
+            wanted, self._is_wanted = self._is_wanted, False
+            new_bytes, files = self._progress()
+            interval_s = self._interval_s if files <= _DERIVED_FILES_MANY else max(self._interval_s, _DERIVED_MANY_S)
+            if wanted or new_bytes >= _DERIVED_BYTES_MAX or (new_bytes > 0 and time.monotonic() - last >= interval_s):
+                self._checkpoint()
+                last = time.monotonic()

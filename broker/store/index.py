@@ -1,0 +1,196 @@
+"""The index: from a message's key to its place in the log, over all index files."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+
+import numpy as np
+
+from penstock.proto.clock import Clock
+from penstock.proto.errors import StorageError
+from penstock.proto.record.hashing import index_key_hash
+
+from .checkpoint import Positions
+from .config import StoreConfig
+from .disk import Bytes, Disk
+from .index_file import IndexFile
+from .index_kernels import COUNT, put_keys
+from .kernels import Ints, Rows
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[0-9]{17}", re.ASCII)
+_NO_SLOTS: Ints = np.zeros(1, np.int32)
+_NO_BYTES: Bytes = np.zeros(1, np.uint8)
+
+
+class Index:
+    """All index files; the owner thread puts and queries, the checkpoint thread writes out.
+
+    Records below ``end`` are indexed already.
+    """
+
+    def __init__(self, config: StoreConfig, disk: Disk, clock: Clock) -> None:
+        self.enabled = config.index_enable
+        self.end = 0
+        self.lock = threading.Lock()
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._directory = config.index_directory
+        self._files: list[IndexFile] = []
+        self._unsynced: set[str] = set()
+
+    def load(self, positions: Positions | None, *, clean: bool) -> bool:
+        """Open the files; false when they cannot be relied on: they are gone then, and ``end`` is 0.
+
+        Without positions of ours the files are another program's, and good only after its clean exit.
+        """
+        if not self.enabled:
+            return True
+        names = [name for name in self._disk.list(self._directory) if _NAME.fullmatch(name)]
+        expected = f"{positions.index_file:017d}" if positions and positions.index_file else ""
+        if (positions is None and not clean) or (expected and expected not in names):
+            return self._start_anew(names)
+        if positions is not None:
+            for name in [name for name in names if name > expected]:
+                self._disk.unlink(f"{self._directory}/{name}")
+                names.remove(name)
+        for name in names:
+            path = f"{self._directory}/{name}"
+            self._files.append(IndexFile.open(self._disk, path, self._config.index_slots, self._config.index_entries))
+        if positions is None:
+            self.end = int(self._files[-1].header[3]) + 1 if self._files else 0
+            return bool(self._files)
+        if not clean and self._files and positions.index_count:
+            self._files[-1].restore(positions.index_count)
+        self.end = positions.derived
+        return True
+
+    def put(self, buffer: Bytes, rows: Rows, count: int, end: int) -> None:
+        """Index the keys of ``rows[:count]``, which end at log offset ``end``.
+
+        Raises:
+            DiskFull, StorageError: some are indexed; the same call may be repeated.
+        """
+        if not self.enabled or end <= self.end:
+            return
+        with self.lock:
+            row, key = 0, 0
+            while True:
+                file = self._files[-1] if self._files else None
+                if file is not None and file.slots is not None:
+                    slots, dirty, entries = file.slots, file.dirty, file.buffer
+                    first, header, entries_max = file.buffered_first, file.header, file.entries_max
+                else:
+                    slots, dirty, entries = _NO_SLOTS, _NO_BYTES, _NO_BYTES
+                    first, header, entries_max = 0, np.zeros(6, np.int64), 0
+                row, key = put_keys(
+                    buffer, rows, row, key, count, self.end, slots, dirty, entries, first, header, entries_max
+                )
+                if row == count:
+                    break
+                self.end = int(rows["physical_offset"][row]) if key == 0 else self.end
+                self._make_room(file)
+        self.end = end
+
+    def query(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets that may hold that key, newest first; times as near as a second."""
+        if not self.enabled:
+            return
+        key_hash = index_key_hash(topic, key)
+        for file in reversed(self._files):
+            with self.lock:
+                found = list(file.find(key_hash, begin_ms, end_ms))
+            for entry in found:
+                yield entry.physical_offset
+
+    def position(self) -> tuple[int, int]:
+        """(name of the last file, number of its next entry); zeros without a file."""
+        with self.lock:
+            if not self._files:
+                return 0, 0
+            return int(self._files[-1].path.rpartition("/")[2]), int(self._files[-1].header[COUNT])
+
+    def flush(self) -> int:
+        """Write and sync everything that is new; the end time of the last full file. For the checkpoint thread.
+
+        In steps, so that dispatch gets the lock in between.
+
+        Raises:
+            OSError: a sync failed.
+            DiskFull, StorageError: may be tried again.
+        """
+        with self.lock:
+            if not self._files:
+                return 0
+            self._files[-1].write_entries()
+            full = [file for file in self._files if file.is_full]
+            full_ms = int(full[-1].header[1]) if full else 0
+            unsynced = set(self._unsynced)
+            files = [file for file in self._files if file.path in unsynced or file is self._files[-1]]
+        for file in files:
+            self._write_slots(file)
+            file.sync()
+        if unsynced:
+            self._disk.sync_directory(self._directory)
+            with self.lock:
+                self._unsynced -= unsynced
+        return full_ms
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+        self._files = []
+
+    def _write_slots(self, file: IndexFile) -> None:
+        steps = file.write_slots()
+        while True:
+            with self.lock:
+                step = next(steps, None)
+                if step is None:
+                    return
+                try:
+                    file.write(*step)
+                except StorageError:
+                    file.dirty[:] = 1
+                    raise
+
+    def _make_room(self, file: IndexFile | None) -> None:
+        """For the next key: write out what waits, or begin the next file."""
+        if file is not None and not file.is_full:
+            file.begin_writing()
+            file.write_entries()
+            return
+        if file is not None:
+            file.write_entries()
+            for data, position in file.write_slots():
+                file.write(data, position)
+            file.slots = None
+            file.buffer = _NO_BYTES
+        self._disk.make_directories(self._directory)
+        path = f"{self._directory}/{self._next_name()}"
+        before = None if file is None else file.header
+        self._files.append(
+            IndexFile.create(self._disk, path, self._config.index_slots, self._config.index_entries, before)
+        )
+        self._unsynced.update((path,) if file is None else (path, file.path))
+        log.info("index file made path=%s", path)
+
+    def _next_name(self) -> str:
+        moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000).astimezone()
+        name = moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
+        last = self._files[-1].path.rpartition("/")[2] if self._files else ""
+        return name if name > last else f"{int(last) + 1:017d}"
+
+    def _start_anew(self, names: list[str]) -> bool:
+        for name in names:
+            self._disk.unlink(f"{self._directory}/{name}")
+        if names:
+            log.warning("index dropped, to be built anew path=%s files=%d", self._directory, len(names))
+        self.end = 0
+        return False

@@ -1,0 +1,144 @@
+"""Finding the end of a log that was not closed: the files' side of :mod:`.recovery`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.proto.errors import Corrupt
+from penstock.proto.record.kernels import ScanStatus
+from penstock.proto.record.producer_mark import find_producer_mark
+from penstock.proto.record.rows import ROW
+
+from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog
+from .kernels import Ints
+from .log_file import LogFile
+from .log_kernels import find_marks, find_record, first_nonzero
+from .recovery import Damage, MarkTracker, Verdict, judge
+
+log = logging.getLogger(__name__)
+
+_SECTOR = 512
+_DAMAGED = (ScanStatus.EMPTY, ScanStatus.BAD, ScanStatus.INCOMPLETE)
+_MARK_SEEN_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What a scan found."""
+
+    end: int  # everything below is sound
+    last_store_timestamp_ms: int
+    derived_is_boundary: bool  # a record (or file) begins at the checkpoint's derived offset
+    scanned_bytes: int
+    reason: str  # why it ends there, empty for a log that just ends
+
+
+def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None) -> LogEnd:
+    """Scan the log from ``start``; changes nothing.
+
+    ``synced``: everything below it was synced; None for a store of another program.
+
+    Raises:
+        Corrupt: sound records lie behind damage that no crash explains; the bytes are kept as they are.
+    """
+    rows = np.zeros(ROWS_AT_ONCE, ROW)
+    marked = np.zeros(ROWS_AT_ONCE, np.int32)
+    tracker = MarkTracker()
+    end, newest_ms, boundary = start, log_.last_store_timestamp_ms, derived == start
+    damaged: Chunk | None = None
+    for chunk in log_.chunks(start, log_.end_offset, rows, check_crc=True):
+        if chunk.count:
+            newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
+            _track(tracker, chunk, marked)
+            if derived is not None and int(rows["physical_offset"][0]) <= derived:
+                found = int(np.searchsorted(rows["physical_offset"][: chunk.count], derived))
+                boundary = boundary or (found < chunk.count and int(rows["physical_offset"][found]) == derived)
+        end = chunk.end
+        boundary = boundary or end == derived
+        if end == chunk.file.end:
+            tracker.on_file_end()
+        if chunk.status in _DAMAGED:
+            damaged = chunk
+    reason = ""
+    if damaged is not None:
+        reason = _judge(log_, damaged.file, end, damaged.status, newest_ms, synced)
+    cut = tracker.cut_at(end)
+    if cut < end:
+        reason = f"a batch that begins at {cut} lacks {tracker.missing} of its records"
+    return LogEnd(cut, newest_ms, boundary, end - start, reason)
+
+
+def first_record(log_: CommitLog) -> int:
+    """Where the first file's first record begins: a slave's log may begin behind the start of its file."""
+    file = log_.files[0]
+    data = file.bytes
+    if first_nonzero(data, 0, min(8, len(data))) < 8:
+        return file.base
+    found = int(find_record(data, 0, len(data), file.base, 0))
+    return file.base + found if found >= 0 and first_nonzero(data, 0, found) == found else file.base
+
+
+def _track(tracker: MarkTracker, chunk: Chunk, marked: Ints) -> None:
+    """Follow the last valid mark of the chunk."""
+    data, rows, count = chunk.file.bytes, chunk.rows, chunk.count
+    for number in marked[: find_marks(data, rows, count, marked)][::-1].tolist():
+        start = int(rows["properties_position"][number])
+        size = min(int(rows["properties_size"][number]), _MARK_SEEN_BYTES)
+        mark = find_producer_mark(data[start : start + size].tobytes())
+        if mark is not None:
+            tracker.on_mark(int(rows["physical_offset"][number]), mark.count, count - number)
+            return
+    tracker.on_records(count)
+
+
+def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newest_ms: int, synced: int | None) -> str:
+    """Why the log ends at the damage; empty when there is none but the zeros of unused space."""
+    later = _later_record(log_, file, offset, newest_ms)
+    lost = _sector_lost(file, offset, later)
+    damage = Damage(offset, later, lost, synced)
+    if judge(damage) is Verdict.REFUSE:
+        raise Corrupt(
+            f"{file.path}: damaged at {offset} ({status.name.lower()}), sound records follow from {later} on: the "
+            "bytes are kept; restore the store from a replica",
+            path=file.path,
+            offset=offset,
+            later=later,
+        )
+    if synced is not None and offset < synced:
+        log.error("synced bytes are damaged path=%s offset=%d synced=%d", file.path, offset, synced)
+        return f"{status.name.lower()} record at {offset}, although synced up to {synced}"
+    if status is ScanStatus.EMPTY and later is None:
+        at = offset - file.base
+        empty = first_nonzero(file.bytes, at, len(file.bytes)) == len(file.bytes)
+        return "" if empty else f"leftovers behind {offset}"
+    return f"{status.name.lower()} record at {offset}" + (
+        "" if later is None else f", others behind it from {later} on"
+    )
+
+
+def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -> int | None:
+    """Where a sound record begins behind ``offset``; older ones are leftovers."""
+    for each in log_.files:
+        if each.base < file.base:
+            continue
+        start = offset + 1 - file.base if each is file else 0
+        found = int(find_record(each.bytes, start, len(each.bytes), each.base, newest_ms))
+        if found >= 0:
+            return each.base + found
+    return None
+
+
+def _sector_lost(file: LogFile, offset: int, later: int | None) -> bool:
+    """Whether a sector of zeros lies between the damage and the next sound record."""
+    data = file.bytes
+    stop = len(data) if later is None or later >= file.end else later - file.base
+    start = offset - file.base
+    while start < stop:
+        following = min(start - start % _SECTOR + _SECTOR, stop)
+        if first_nonzero(data, start, following) == following:
+            return True
+        start = following
+    return False

@@ -1,0 +1,220 @@
+"""Opening a store: lock, find the log's end, bring queues and index up to it."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from dataclasses import dataclass
+
+from penstock.proto.clock import Clock
+from penstock.proto.errors import Corrupt
+
+from .checkpoint import Checkpoint, Positions
+from .commit_log import CommitLog
+from .config import StoreConfig, delay_levels_ms
+from .consume_queue import ConsumeQueues
+from .disk import Disk
+from .dispatch import Dispatcher
+from .index import Index
+from .lock import AbortMarker, StoreLock
+from .log_kernels import first_nonzero
+from .log_recovery import LogEnd, find_end, first_record
+from .queue_recovery import QueueLoader
+from .recovery import Plan, plan
+from .results import RecoveryReport
+
+log = logging.getLogger(__name__)
+
+_SLICE_BYTES = 16 << 20
+_HANDLES_MAX = 12_000
+_HANDLES_MIN = 64
+_LOOK_BYTES = 4096
+
+
+@dataclass(slots=True)
+class Opened:
+    """The parts of an open store."""
+
+    lock: StoreLock
+    abort: AbortMarker
+    checkpoint: Checkpoint
+    log: CommitLog
+    queues: ConsumeQueues
+    index: Index
+    dispatcher: Dispatcher
+    synced: int  # of the log
+    report: RecoveryReport
+
+
+def open_parts(config: StoreConfig, disk: Disk, clock: Clock) -> Opened:
+    """Open everything; see :meth:`Store.open`. Whatever fails, the lock is given back."""
+    root = str(config.root)
+    for directory in (root, config.log_directory, config.queue_directory, f"{root}/config"):
+        disk.make_directories(directory)
+    lock = StoreLock(disk, root)
+    opening = _Opening(config, disk, clock, lock)
+    try:
+        return opening.run()
+    except BaseException:
+        opening.abandon()
+        raise
+
+
+class _Opening:
+    def __init__(self, config: StoreConfig, disk: Disk, clock: Clock, lock: StoreLock) -> None:
+        self._config = config
+        self._disk = disk
+        self._lock = lock
+        self._abort = AbortMarker(disk, str(config.root))
+        self._log = CommitLog(config, disk, clock)
+        self._queues = self._new_queues()
+        self._index = Index(config, disk, clock)
+        self._checkpoint: Checkpoint | None = None
+
+    def run(self) -> Opened:
+        started = time.monotonic()
+        aborted = self._abort.exists()
+        self._log.load()
+        self._checkpoint = Checkpoint(self._disk, str(self._config.root))
+        positions = self._checkpoint.read()
+        files_end = self._log.end_offset
+        if positions is not None and self._log.files and positions.flushed > files_end:
+            raise Corrupt(
+                f"{self._log.directory}: ends at {files_end}, bytes up to {positions.flushed} were synced: log files "
+                "are missing; restore them from a replica, or delete penstockCheckpoint to go on without them",
+                path=self._log.directory,
+                offset=files_end,
+            )
+        todo = plan(
+            positions,
+            aborted=aborted or not self._is_unused(positions),
+            log_min=self._log.min_offset,
+            log_end=files_end,
+            segment_bytes=self._config.segment_bytes,
+        )
+        self._set_min(positions)
+        found = self._find_end(todo, positions)
+        self._abort.create()
+        self._checkpoint.begin()
+        if found.reason and positions is not None:
+            self._checkpoint.write_hint(found.end)
+        zeroed = 0 if todo.clean else self._log.cut(found.end)
+        self._log.end_offset = found.end
+        self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
+        derived = todo.derived if found.derived_is_boundary and (todo.derived or 0) <= found.end else None
+        synced = min(positions.flushed, found.end) if positions is not None else self._log.min_offset
+        rebuilt, replay_from, dispatcher = self._derive(positions, derived, clean=todo.clean, aborted=aborted)
+        report = RecoveryReport(
+            clean=todo.clean,
+            end=found.end,
+            truncated_from=found.end if zeroed or found.reason else None,
+            truncated_bytes=zeroed,
+            reason=found.reason,
+            scanned_bytes=found.scanned_bytes,
+            replayed_from=replay_from,
+            queues_rebuilt=rebuilt,
+            seconds=time.monotonic() - started,
+        )
+        self._tell(report)
+        return Opened(
+            self._lock,
+            self._abort,
+            self._checkpoint,
+            self._log,
+            self._queues,
+            self._index,
+            dispatcher,
+            synced,
+            report,
+        )
+
+    def abandon(self) -> None:
+        """Close what is open; nothing is written."""
+        self._log.close()
+        self._queues.files.close()
+        self._index.close()
+        if self._checkpoint is not None:
+            self._checkpoint.close()
+        self._lock.release()
+
+    def _set_min(self, positions: Positions | None) -> None:
+        log_ = self._log
+        if not log_.files:
+            at = positions.min_offset if positions is not None and positions.min_offset == positions.end else 0
+            log_.min_offset = log_.end_offset = at
+        elif positions is not None and log_.min_offset <= positions.min_offset < log_.files[0].end:
+            log_.min_offset = positions.min_offset
+        else:
+            log_.min_offset = first_record(log_)
+
+    def _is_unused(self, positions: Positions | None) -> bool:
+        """Whether nothing follows what was the log's end: a quick look, in case somebody else has written."""
+        if positions is None or not self._log.files or positions.end >= self._log.files[-1].end:
+            return True
+        if positions.end < self._log.files[0].base:
+            return False
+        file = self._log.file_of(positions.end)
+        at = positions.end - file.base
+        stop = min(at + _LOOK_BYTES, len(file.bytes))
+        return bool(first_nonzero(file.bytes, at, stop) == stop)
+
+    def _find_end(self, todo: Plan, positions: Positions | None) -> LogEnd:
+        if todo.clean and positions is not None:
+            return LogEnd(positions.end, positions.last_store_timestamp_ms, True, 0, "")
+        if not self._log.files:
+            return LogEnd(self._log.end_offset, 0, False, 0, "")
+        if positions is not None:
+            self._log.last_store_timestamp_ms = positions.last_store_timestamp_ms if todo.derived else 0
+        start = max(todo.scan_from or 0, self._log.min_offset)
+        return find_end(self._log, start, todo.derived, positions.flushed if positions is not None else None)
+
+    def _derive(
+        self, positions: Positions | None, derived: int | None, *, clean: bool, aborted: bool
+    ) -> tuple[bool, int, Dispatcher]:
+        """Load queues and index and dispatch what they lack; (queues rebuilt, dispatched from, dispatcher)."""
+        loaded = derived is not None and QueueLoader(self._queues, self._log).load(derived, clean=clean)
+        if loaded and positions is not None:
+            loaded = self._queues.totals() == (positions.queues, positions.entries)
+        rebuilt = not loaded
+        if rebuilt:
+            self._queues.files.close()
+            self._queues = self._new_queues()
+            QueueLoader(self._queues, self._log).load(None, clean=False)
+        known = positions if derived is not None else None
+        index_good = self._index.load(known, clean=clean if known is not None else not aborted)
+        start = derived if derived is not None and loaded and index_good else self._log.min_offset
+        dispatcher = Dispatcher(self._log, self._queues, self._index, delay_levels_ms(self._config.delay_levels))
+        dispatcher.offset = start
+        if not clean or start != derived:
+            self._queues.rebuilding = rebuilt
+            end = self._log.end_offset if not clean or positions is None else positions.derived
+            while True:
+                before = dispatcher.offset
+                dispatcher.run(end, _SLICE_BYTES)
+                if dispatcher.offset == before:
+                    break
+            self._queues.rebuilding = False
+        return rebuilt, start, dispatcher
+
+    def _new_queues(self) -> ConsumeQueues:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        handles = max(_HANDLES_MIN, min(_HANDLES_MAX, soft // 2))
+        return ConsumeQueues(self._disk, self._config.queue_directory, self._config.consume_queue_bytes, handles)
+
+    def _tell(self, report: RecoveryReport) -> None:
+        if report.truncated_from is not None:
+            log.warning(
+                "log cut at=%d zeroed_bytes=%d reason=%s", report.truncated_from, report.truncated_bytes, report.reason
+            )
+        log.info(
+            "store opened root=%s clean=%s min=%d end=%d scanned_bytes=%d dispatched_from=%d rebuilt=%s seconds=%.2f",
+            self._config.root,
+            report.clean,
+            self._log.min_offset,
+            report.end,
+            report.scanned_bytes,
+            report.replayed_from,
+            report.queues_rebuilt,
+            report.seconds,
+        )

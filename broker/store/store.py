@@ -1,0 +1,341 @@
+"""The store: one log, the queues and the index derived from it, in RocketMQ's files."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
+
+from penstock.proto import names
+from penstock.proto.clock import Clock, SystemClock
+from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
+from penstock.proto.record.layout import PhysicalOffset, decode_record
+from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
+
+from .checkpoint import Positions, Standard
+from .config import StoreConfig
+from .disk import Bytes, Disk, RealDisk, storage_error
+from .flush import Checkpointer, Flusher
+from .opening import Opened, open_parts
+from .placement import Placement
+from .reading import Reader, store_timestamp
+from .results import AppendResult, DispatchResult, ReadResult, RecoveryReport
+
+log = logging.getLogger(__name__)
+
+DISPATCH_BYTES = 4 << 20
+_COUNT_MAX = (1 << 31) - 1
+
+
+class Store:
+    """One open store directory. The owner thread calls everything; flushing has threads of its own.
+
+    ``on_flushed(flushed offset)`` and ``on_fatal(error)`` are called from those threads. After a fatal error every
+    append raises it, and the only way on is to end the process and open the store again.
+
+    Offsets of the log: ``min_offset`` <= ``dispatched_offset`` <= ``confirm_offset`` <= ``end_offset``. Readers by
+    queue see what is dispatched.
+    """
+
+    def __init__(self, config: StoreConfig, disk: Disk, opened: Opened) -> None:
+        """See :meth:`open`."""
+        self.recovery: RecoveryReport = opened.report
+        self.on_flushed: Callable[[int], None] | None = None
+        self.on_fatal: Callable[[StorageError], None] | None = None
+        self.segment_bytes = config.segment_bytes
+        self.confirm_offset = opened.dispatcher.offset
+        self._config = config
+        self._disk = disk
+        self._parts = opened
+        self._log, self._queues = opened.log, opened.queues
+        self._dispatcher = opened.dispatcher
+        self._placement = Placement(opened.log, opened.queues)
+        self._reader = Reader(opened.log, opened.queues)
+        self._is_closed = False
+        self._checkpoint_lock = threading.Lock()
+        self._checkpointed = opened.report.replayed_from
+        self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)
+        self._checkpointer = Checkpointer(
+            config.flush_thorough_interval_ms / 1000, self._checkpoint_progress, self._checkpoint_or_fail
+        )
+
+    @classmethod
+    def open(cls, config: StoreConfig, *, disk: Disk | None = None, clock: Clock | None = None) -> Store:
+        """Lock and recover the store in ``config.root``, which is made if absent, and dispatch what its queues lack.
+
+        After a clean exit that is quick and ends where the last dispatch ended; otherwise everything in the log is
+        dispatched, whether it was confirmed or not: only a master that replaces this one could take it back.
+
+        Raises:
+            StoreLocked: another process has it open.
+            WrongStore: its files have other sizes than configured, or are no store's.
+            Corrupt: bytes are damaged in a way that a crash does not explain; nothing was changed.
+            DiskFull: there is no space for what recovery must write.
+        """
+        used = disk or RealDisk()
+        root = str(config.root)
+        try:
+            opened = open_parts(config, used, clock or SystemClock())
+        except OSError as error:
+            raise storage_error(error, error.filename or root, "opening the store") from error
+        store = cls(config, used, opened)
+        store._flusher.start()
+        store._checkpointer.start()
+        store._flusher.request(store.end_offset)
+        if not store.recovery.clean:
+            store._checkpointer.want()
+        return store
+
+    @property
+    def min_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._flusher.flushed_offset
+
+    @property
+    def dispatched_offset(self) -> int:
+        return self._dispatcher.offset
+
+    def append(self, topic: str, records: memoryview | bytes | Bytes, *, queues: int) -> AppendResult:
+        """Place one batch of complete records of ``topic`` at the end of the log.
+
+        The store gives each its queue offset, physical offset, store time and host. On return the bytes are
+        visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``.
+        ``queues``: queue ids below it are legal, besides those that exist. ``records`` are copied.
+
+        Raises:
+            InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
+            DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored.
+        """
+        self._check_writable()
+        ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
+        data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
+        result = self._log.append(ends, data)
+        self._placement.on_appended(result.end)
+        self._dispatcher.placed.append(result)
+        return result
+
+    def append_bytes(self, start: int, data: memoryview) -> int:
+        """Append bytes of the master's log at ``start``, which is the end; the new end. Never across a file's end.
+
+        Raises:
+            StorageError: nothing was appended.
+        """
+        self._check_writable()
+        return self._log.append_bytes(start, data)
+
+    def start_at(self, offset: int) -> None:
+        """Let the log, which must be empty, begin at ``offset``, as the master's does."""
+        self._check_writable()
+        self._log.start_at(offset)
+        self._dispatcher.offset = self.confirm_offset = offset
+        self._flusher.start_at(offset)
+        self._checkpointer.want()
+
+    def read_bytes(self, start: int, max_bytes: int) -> memoryview:
+        """A read-only view of at most ``max_bytes`` from ``start`` on, of one file, below the end."""
+        return self._log.read_bytes(start, max_bytes)
+
+    def request_flush(self, end: int) -> None:
+        """Have everything below ``end`` synced with whatever else waits; ``on_flushed`` tells when."""
+        self._flusher.request(end)
+
+    def set_confirm(self, offset: int) -> None:
+        """Readers may see what lies below ``offset``; it never goes back."""
+        self.confirm_offset = max(self.confirm_offset, min(offset, self._log.end_offset))
+
+    def dispatch(self, max_bytes: int = DISPATCH_BYTES) -> DispatchResult:
+        """Take the next slice of the log, up to the confirm offset, into queues and index.
+
+        A slice is about ``max_bytes``, of one file, and never divides a marked batch. Nothing to do: the result's
+        end is the same as before.
+
+        Raises:
+            Corrupt: the log or a queue is damaged; stop.
+            DiskFull, StorageError: the same slice may be tried again.
+        """
+        if self._is_closed:
+            raise StoreClosed(f"{self._config.root}: the store is closed")
+        return self._dispatcher.run(self.confirm_offset, max_bytes)
+
+    def replay(self, start: int) -> Iterator[DispatchResult]:
+        """State records and producer marks of ``[start, dispatched_offset)`` again; nothing arrives.
+
+        ``start`` is where a dispatch result ended, or anything at or below ``min_offset``.
+        """
+        return self._dispatcher.replay(max(start, self._log.min_offset))
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """[minimum, maximum) of what can be read; (0, 0) for an unknown queue."""
+        return self._queues.range(topic, queue_id) or (0, 0)
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        max_count: int = _COUNT_MAX,
+        tags: Collection[int] | None = None,
+    ) -> ReadResult:
+        """Records of a queue from ``offset`` on, within the limits, but one at least.
+
+        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags.
+        """
+        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags)
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at or after the time (all older: the maximum); with ``upper`` the last one
+        stored at or before it (all newer: the minimum). 0 for an unknown queue.
+        """
+        return self._reader.search(topic, queue_id, timestamp_ms, upper=upper)
+
+    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store time of the record at that offset, None without one."""
+        return self._reader.store_timestamp_at(topic, queue_id, offset)
+
+    def view(self, physical_offset: int) -> bytes:
+        """The dispatched record that begins there.
+
+        Raises:
+            MessageNotFound: none does.
+        """
+        return self._reader.view(PhysicalOffset(physical_offset), self._dispatcher.offset)
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """Records of ``topic`` with ``key`` among their keys, or as unique key, in the time range; newest first."""
+        found: dict[int, bytes] = {}
+        for physical in self._parts.index.query(topic, key, begin_ms, end_ms):
+            if len(found) >= max_count:
+                break
+            raw = self._log.record_at(physical) if physical < self._dispatcher.offset else None
+            if physical in found or raw is None or not begin_ms <= store_timestamp(bytes(raw[:76])) <= end_ms:
+                continue
+            record = decode_record(raw)
+            properties = decode_properties(record.properties)
+            keys = properties.get(KEYS, "").split(KEY_SEPARATOR)
+            if record.topic == topic and (properties.get(UNIQ_KEY) == key or key in keys):
+                found[physical] = bytes(raw)
+        return list(found.values())
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget the topic's queues; its records stay in the log, and a topic made anew begins at offset 0."""
+        self._placement.drop_topic(topic)
+        self._queues.drop_topic(topic)
+        self._checkpointer.want()
+
+    def queues(self) -> dict[str, list[int]]:
+        """Every queue: topic -> queue ids."""
+        return {topic: sorted(queues) for topic, queues in self._queues.slots.by_topic.items()}
+
+    def checkpoint(self) -> None:
+        """Sync the log and everything derived from it, and note how far it is, so that a start begins there.
+
+        Raises:
+            SyncFailed: the store is fenced from now on.
+            DiskFull, StorageError: nothing is noted; may be tried again.
+        """
+        with self._checkpoint_lock:
+            self._write_checkpoint(clean=False)
+
+    def close(self) -> None:
+        """Sync everything, mark the exit as clean, and give the lock back. Harmless when repeated.
+
+        A store that could not be synced is closed as it is: the next start recovers it.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._checkpointer.stop()
+        parts = self._parts
+        try:
+            if self._flusher.failure is None:
+                self._log.discard_unused()
+                with self._checkpoint_lock:
+                    self._write_checkpoint(clean=True)
+                parts.abort.remove()
+                log.info("store closed root=%s end=%d", self._config.root, self.end_offset)
+        except StorageError as error:
+            log.error("store not closed cleanly root=%s error=%s", self._config.root, error)
+        finally:
+            self._flusher.stop()
+            self._log.close()
+            self._queues.files.close()
+            parts.index.close()
+            parts.checkpoint.close()
+            parts.lock.release()
+
+    def _write_checkpoint(self, *, clean: bool) -> None:
+        """The order makes it true: first the bytes, then what says that they are there."""
+        parts = self._parts
+        with self._queues.lock:  # a dispatch changes all three under it
+            derived = self._dispatcher.offset
+            queues, entries = self._queues.totals()
+            index_file, index_count = parts.index.position()
+        end, newest_ms = self._log.end_offset, self._log.last_store_timestamp_ms
+        before = parts.checkpoint.standard
+        try:
+            self._flusher.flush()
+            self._queues.flush()
+            index_ms = parts.index.flush()
+            parts.checkpoint.write(
+                Positions(
+                    clean=clean,
+                    min_offset=self._log.min_offset,
+                    end=end,
+                    flushed=self._flusher.flushed_offset,
+                    derived=derived,
+                    queues=queues,
+                    entries=entries,
+                    last_store_timestamp_ms=newest_ms,
+                    index_file=index_file,
+                    index_count=index_count,
+                ),
+                Standard(newest_ms, newest_ms, max(index_ms, before.index_ms), 0, before.confirm),
+            )
+        except OSError as error:
+            failure = SyncFailed(f"{self._config.root}: sync of queues, index or checkpoint failed: {error}")
+            self._flusher.fail(failure)
+            raise failure from error
+        self._checkpointed = derived
+
+    def _checkpoint_progress(self) -> tuple[int, int]:
+        return self._dispatcher.offset - self._checkpointed, self._queues.files.dirty_count
+
+    def _checkpoint_or_fail(self) -> None:
+        """The checkpoint thread's call: what fails for want of space is tried again later."""
+        try:
+            self.checkpoint()
+        except SyncFailed:
+            return  # on_fatal has heard of it
+        except StorageError as error:
+            log.warning("checkpoint not written, will be tried again root=%s error=%s", self._config.root, error)
+
+    def _tell_flushed(self, offset: int) -> None:
+        try:
+            self._parts.checkpoint.write_hint(offset)
+        except OSError as error:
+            self._flusher.fail(SyncFailed(f"{self._config.root}: writing the checkpoint failed: {error}"))
+            return
+        if self.on_flushed is not None:
+            self.on_flushed(offset)
+
+    def _tell_fatal(self, error: SyncFailed) -> None:
+        log.error("store fenced root=%s error=%s", self._config.root, error)
+        if self.on_fatal is not None:
+            self.on_fatal(error)
+
+    def _check_writable(self) -> None:
+        if self._is_closed:
+            raise StoreClosed(f"{self._config.root}: the store is closed")
+        if self._flusher.failure is not None:
+            raise self._flusher.failure
