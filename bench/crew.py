@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from penstock.proto.errors import PenstockError
@@ -21,22 +23,27 @@ class WorkerFailed(PenstockError):
 
 
 class Worker:
-    """One process. Its lines are read by a thread, which ends with it."""
+    """One process. Its lines are read by a thread, which ends with it.
 
-    def __init__(self, job: dict[str, Any], module: str = WORKER) -> None:
+    What it logs goes to ``log_path``, or nowhere: the errors that matter are counted in its result.
+    """
+
+    def __init__(self, job: dict[str, Any], module: str = WORKER, log_path: Path | None = None) -> None:
         self.name = f"{'producer' if job['role'] == 'produce' else 'consumer'}-{job['number']}"
         self.progress: dict[str, int] = {}
         self.result: dict[str, Any] | None = None
         self.error = ""
         self._ready = threading.Event()
         self._ended = threading.Event()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the starter, which lets the workers finish
-        )
+        with open(log_path or os.devnull, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the starter, which lets the workers finish
+            )
         self._reader = threading.Thread(target=self._read, name=f"{self.name}-reader", daemon=True)
         self._reader.start()
         self._say(json.dumps(job))

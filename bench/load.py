@@ -35,7 +35,8 @@ def run_load(plan: LoadPlan, progress: Progress = lambda _: None, start: Callabl
         plan = replace(plan, consume_from=int(time.time() * 1000) - 1000)
     crew: list[Worker] = []
     with tempfile.TemporaryDirectory(prefix="penstock-load-") as scratch:
-        paths = [Path(scratch) / f"seen-{number}.npy" for number in range(plan.consumers)] if plan.verify else []
+        paths = [Path(scratch) / f"seen-{number}.npy" for number in range(plan.consumers)]
+        paths = paths if plan.verify and plan.kind != "produce" else []
         try:
             consumers = [] if plan.kind == "produce" else _consumers(plan, paths, start, crew)
             producers = [] if plan.kind == "consume" else _producers(plan, start, crew)

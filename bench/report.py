@@ -32,7 +32,7 @@ class LoadReport:
     kind: str
     topic: str
     style: str
-    size: int
+    size: int  # of a body; for consume: the mean
     count: int  # sent; for consume: received
     acknowledged: int
     refused: int
@@ -81,7 +81,7 @@ def report_on(
         kind=plan.kind,
         topic=plan.topic,
         style=plan.style,
-        size=plan.size,
+        size=_sum(consumed, "body_bytes") // max(count, 1) if plan.kind == "consume" else plan.size,
         count=count,
         acknowledged=acknowledged,
         refused=_sum(produced, "refused"),

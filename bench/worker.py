@@ -22,6 +22,7 @@ from .receivers import Intake
 from .senders import Load
 
 PROGRESS_PAUSE_S = 0.2
+JOIN_TIMEOUT_S = 5.0
 _out = threading.Lock()
 
 
@@ -108,6 +109,10 @@ def _consume(job: dict[str, Any], orders: Orders) -> None:
     with PullConsumer(job["namesrv"], group=job["group"], consume_from=job["consume_from"]) as consumer:
         consumer.subscribe(job["topic"])
         intake = Intake(consumer, job, orders.stop)
+        # Joining takes as long as the members settle; a group with more members than queues leaves some without.
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        while not consumer.assignment() and time.monotonic() < deadline and not orders.stop.is_set():
+            time.sleep(0.01)
         say(ready=True)
         with progress(lambda: {"received": intake.received}):
             intake.run()

@@ -23,7 +23,7 @@ from .config import BrokerConfig, load_broker_config
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 0.5
+PATIENCE_S = 1.0
 """Loading cached kernels takes less; whoever waits longer is told why."""
 
 
@@ -61,7 +61,9 @@ def load_kernels() -> None:
     def tell(step: str, done: int, steps: int) -> None:
         elapsed_s = time.monotonic() - started
         if step and elapsed_s > PATIENCE_S:
-            log.info("compiling kernels, once per machine: step %d of %d (%s)", done + 1, steps, step)
+            log.info(
+                "preparing kernels step=%d of=%d name=%s (the first start on a machine compiles)", done + 1, steps, step
+            )
         elif not step:
             log.info("kernels ready seconds=%.2f", elapsed_s)
 

@@ -94,6 +94,8 @@ def status(directory: str, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
+    for node in [*document["nameservers"], *document["brokers"]]:
+        node["pid"] = str(node["pid"] or "-")  # a name more than a number
     names = [[n["name"], n["state"], n["address"], n["pid"]] for n in document["nameservers"]]
     print_table(["nameserver", "state", "address", "pid"], names)
     columns = ["name", "state", "role", "epoch", "address", "pid", *OFFSETS]

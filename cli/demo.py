@@ -142,10 +142,12 @@ class Story:
 
         job = {"namesrv": self._namesrv, "topic": TOPIC, "group": GROUP, "rate": self._rate}
         acknowledged = str(self._folder / "acknowledged.npy")
-        self._producer = Worker({**job, "role": "produce", "number": 0, "acknowledged_path": acknowledged}, WORKER)
+        producer_job = {**job, "role": "produce", "number": 0, "acknowledged_path": acknowledged}
+        self._producer = Worker(producer_job, WORKER, self._folder / "producer.log")
         for number in range(CONSUMERS):
             kept = str(self._kept_path(number))
-            self._consumers.append(Worker({**job, "role": "consume", "number": number, "processed_path": kept}, WORKER))
+            consumer_job = {**job, "role": "consume", "number": number, "processed_path": kept}
+            self._consumers.append(Worker(consumer_job, WORKER, self._folder / f"consumer-{number}.log"))
         for worker in [self._producer, *self._consumers]:
             worker.await_ready()
         self._wait("all 16 queues to be shared out", lambda: self._owned(self._consumers) == 16, 20.0)

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 130 interrupted.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,9 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Nothing but ``error: …`` is left of what went wrong."""
+    # Clients log what they heal by themselves as warnings; a command's user is told by its result and exit code.
+    wanted = logging.getLevelNamesMapping().get(os.environ.get("PENSTOCK_LOG", "").upper(), logging.ERROR)
+    logging.basicConfig(level=wanted, stream=sys.stderr)
     try:
         result = cli.main(args=list(argv) if argv is not None else None, prog_name="penstock", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -46,6 +46,7 @@ class Shard:
 
     session: ConsumerSession
     session_id: int = 0  # 0: not joined
+    address: str = ""  # where that session is
     members: list[str] | None = None
     settle_until_s: float = 0.0
     commits: int = 0  # under way
@@ -80,13 +81,12 @@ class Commits:
         Raises:
             BrokerUnavailable, OutcomeUnknown: no session, or no answer; nothing is known to be committed.
         """
-        address = shard.session.address if shard is not None else None
-        if shard is None or address is None or not shard.session_id:
+        if shard is None or not shard.session_id:
             raise BrokerUnavailable("no session with the queue's broker to commit in: try again")
         refused: list[MessageQueue] = []
         for force, chosen in _by_direction(offsets).items():
             request = self._request(shard, chosen, force)
-            reply = self._connections.call(address, "CommitOffsets", request, timeout_s)
+            reply = self._connections.call(shard.address, "CommitOffsets", request, timeout_s)
             refused += self._note(chosen, reply, shard.session.broker_name)
         return refused
 
@@ -96,9 +96,7 @@ class Commits:
             log.warning("commit was refused, not this member's queues count=%d first=%s", len(refused), refused[0])
 
     def _send(self, shard: Shard, offsets: dict[LocalQueue, int], force: bool) -> None:
-        address = shard.session.address
-        if address is None:
-            return
+        address = shard.address
         request = self._request(shard, offsets, force)
         try:
             call = self._connections.broker(address).CommitOffsets.future(request, timeout=COMMIT_TIMEOUT_S)

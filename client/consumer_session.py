@@ -34,7 +34,7 @@ LOG_EVERY = 20
 class SessionListener(Protocol):
     """What a session tells, from its own thread; no call may block."""
 
-    def on_joined(self, session: ConsumerSession, session_id: int) -> None: ...
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None: ...
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None: ...
     def on_granted(
         self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
@@ -231,7 +231,7 @@ class ConsumerSession:
             log.info(
                 "consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address
             )
-            self._listener.on_joined(self, event.joined.session_id)
+            self._listener.on_joined(self, event.joined.session_id, stream.address)
             return True
         if kind == "members":
             self._listener.on_members(self, list(event.members.client_ids))

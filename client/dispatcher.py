@@ -258,9 +258,7 @@ class Dispatcher:
         with self._lock:
             if run.epoch != local.epoch:
                 return
-            local.failed[failed.offset] = failed
-            local.held_bytes += failed.record_bytes
-            local.held_messages += failed.messages
+            local.add_failed(failed)
             self._buffers.held_bytes += failed.record_bytes
             self._schedule(failed)
 

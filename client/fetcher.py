@@ -130,6 +130,9 @@ class Fetcher:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        from penstock.proto.record import kernels  # here and now: half a second that the first reply need not wait
+
+        log.debug("kernels loaded from %s", kernels.__name__)
         try:
             while not self._closed.is_set():
                 self._handle_news(self._issue_all())

@@ -158,8 +158,8 @@ class Membership:
 
     # SessionListener and route listener: other threads; they only post
 
-    def on_joined(self, session: ConsumerSession, session_id: int) -> None:
-        self._control.post(lambda: self._joined(session, session_id))
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
+        self._control.post(lambda: self._joined(session, session_id, address))
 
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
         self._control.post(lambda: self._members_changed(session, client_ids))
@@ -366,11 +366,11 @@ class Membership:
         shard = self._shards.get(session.broker_name)
         return shard if shard is not None and shard.session is session else None
 
-    def _joined(self, session: ConsumerSession, session_id: int) -> None:
+    def _joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
         shard = self._shard_of(session)
         if shard is None:
             return
-        shard.session_id = session_id
+        shard.session_id, shard.address = session_id, address
         if self._had_coordinator:
             shard.settle_until_s = time.monotonic() + self._config.settle_ms / 1000
         with self._buffers.lock:
@@ -412,7 +412,6 @@ class Membership:
             return
         if local.standing not in (Standing.WAITING, Standing.SUSPENDED):
             return
-        address = session.address
         if local.standing is Standing.WAITING and local.next_fetch >= 0:
             self._go_on(local, committed)  # its user has set the position before the grant came
             return
@@ -428,7 +427,7 @@ class Membership:
                 min_offset=min_offset,
                 max_offset=max_offset,
                 consume_from=self._consume_from(queue.topic),
-                search=lambda timestamp_ms: search_offset(self._connections, address or "", queue, timestamp_ms),
+                search=lambda timestamp_ms: search_offset(self._connections, shard.address, queue, timestamp_ms),
             )
         except PenstockError as error:
             log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)

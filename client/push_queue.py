@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -144,7 +145,8 @@ class PushedQueue(LocalQueue):
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(queue)
         self.runs: list[Run] = []
-        self.failed: dict[int, Failed] = {}
+        self.failed: dict[int, Failed] = {}  # by the offset of the first message
+        self._failed_offsets: list[int] = []  # a heap; may hold offsets that have left ``failed``
         self.retrying = 0  # failed items in work right now
         self._floor: int | None = None  # work that was cut off at this offset
 
@@ -156,7 +158,15 @@ class PushedQueue(LocalQueue):
         self.held_bytes -= sum(each.record_bytes for each in self.failed.values())
         self.held_messages -= sum(each.messages for each in self.failed.values())
         self.failed.clear()
+        self._failed_offsets.clear()
         self._floor = None
+
+    def add_failed(self, failed: Failed) -> None:
+        """Count it as unfinished, and its memory as held."""
+        self.failed[failed.offset] = failed
+        heapq.heappush(self._failed_offsets, failed.offset)
+        self.held_bytes += failed.record_bytes
+        self.held_messages += failed.messages
 
     def take(self, max_messages: int) -> Run:
         """The next messages as a run without items; the caller fills it."""
@@ -194,8 +204,10 @@ class PushedQueue(LocalQueue):
             at = run.unfinished()
             if at is not None and at < lowest:
                 lowest = at
-        if self.failed:
-            lowest = min(lowest, min(self.failed))
+        while self._failed_offsets and self._failed_offsets[0] not in self.failed:
+            heapq.heappop(self._failed_offsets)
+        if self._failed_offsets:
+            lowest = min(lowest, self._failed_offsets[0])
         return lowest if self._floor is None else min(lowest, self._floor)
 
     def is_busy(self) -> bool:

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.replication.epochs import Epoch
-
 from . import derived_kernels
 from .derived_kernels import INDEX_ENTRY_BYTES
 from .directory import StoreDirectory
@@ -173,8 +171,3 @@ class IndexCheck:
         """Take the entries behind the last key."""
         while self._open:
             self._close_block()
-
-
-def cut_from(epochs: tuple[Epoch, ...]) -> int | None:
-    """Where the log may have been cut at a change of master: the start of the second epoch; None without one."""
-    return epochs[1].start if len(epochs) > 1 else None

@@ -114,7 +114,7 @@ class IndexFile:
         wrong: Bytes = np.zeros(count, np.uint8)
         data = np.empty(count * INDEX_ENTRY_BYTES, np.uint8)
         self.file.read_into(data, begin + INDEX_ENTRY_BYTES)
-        bad = derived_kernels.check_chains(data, 1, count, newest, wrong)
+        bad = int(derived_kernels.check_chains(data, 1, count, newest, wrong))
         if count < self.entries:
             return bad * 2 < count
         table = np.frombuffer(self.file.read(HEADER_BYTES, 4 * slots), ">i4")
@@ -131,7 +131,7 @@ class IndexFile:
             self.file.read_into(data, begin + INDEX_ENTRY_BYTES * first)
             yield first, data
 
-    def slot_table(self) -> npt.NDArray[np.signedinteger[npt._32Bit]]:
+    def slot_table(self) -> npt.NDArray[np.signedinteger]:
         """The newest entry of each slot."""
         return np.frombuffer(self.file.read(HEADER_BYTES, 4 * self.slots), ">i4")
 

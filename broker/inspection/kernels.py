@@ -370,7 +370,8 @@ def find_sound(buffer, start, end, base, store_timestamp_min):
     position = start
     while position + FIXED_BYTES <= end:
         magic = load_i32(address, position + 4)
-        right_magic = magic == MAGIC_V1 or magic == MAGIC_V2
+        right_magic = magic == MAGIC_V1
+        right_magic |= magic == MAGIC_V2
         if right_magic and load_i64(address, position + 28) == base + position:
             kind, _, store, body, body_size, _, _, _, _ = measure_at(address, position, end)
             if kind == _RECORD and load_i64(address, store) >= store_timestamp_min:

@@ -54,6 +54,7 @@ class Tail(NamedTuple):
     end: int
     reason: str = ""
     leftover_at: int | None = None  # bytes of something cut off earlier, behind a proper end
+    full: bool = False  # a full file, and the one that must follow is not there
 
 
 class OffsetJump(NamedTuple):

@@ -139,17 +139,17 @@ class QueueCheck:
         matches = matches.copy()
         codes = found["tags_code"][differing].astype(np.int64)
         topic, queue_id = self._table.names[slot]
-        if topic == SCHEDULE_TOPIC:
-            delays = codes - rows["store_timestamp"][differing]
-            delay = self.delays.setdefault(slot, int(delays[0]))
-            matches[differing[(delays == delay) & (delay > 0) & (delay % 1000 == 0)]] = Match.EQUAL
-            return matches
         extension = self._store.extensions.get((topic, queue_id))
         addressed = np.flatnonzero(codes <= ADDRESS_MAX)
         if extension is not None and len(addressed):
             chosen = differing[addressed]
             right = self._extensions_right(extension, codes[addressed], rows[chosen])
             matches[chosen[right]] = Match.EQUAL
+        delays = codes - rows["store_timestamp"][differing]
+        delay = int(delays[0])
+        if topic == SCHEDULE_TOPIC and delay > 0 and delay % 1000 == 0:
+            delay = self.delays.setdefault(slot, delay)
+            matches[differing[delays == delay]] = Match.EQUAL
         return matches
 
     def _extensions_right(self, extension: QueueFiles, codes: Longs, rows: Rows) -> npt.NDArray[np.bool_]:
@@ -205,7 +205,7 @@ class QueueCheck:
         else:
             state.left_out += 1
 
-    def finish(self, findings: Findings, log_end: int, settled_ms: int, *, aborted: bool) -> None:
+    def finish(self, findings: Findings, settled_ms: int, *, aborted: bool) -> None:
         """Tell what was found, and look at entries that the log knows nothing of.
 
         ``settled_ms``: with ``aborted``, entries of records stored then or later may still be missing.
@@ -235,12 +235,12 @@ class QueueCheck:
         state = self._states.get(slot)
         return None if state is None else (state.first, state.next)
 
-    def absent(self) -> dict[tuple[str, int], int]:
-        """Queues of the log that have no directory, and the number of entries that they should have."""
+    def absent(self, settled_ms: int, *, aborted: bool) -> dict[tuple[str, int], int]:
+        """Queues that should have a directory and have none, and the number of entries that they should have."""
         return {
             self._table.names[slot]: state.next - state.first
             for slot, state in self._states.items()
-            if self._table.names[slot] not in self._store.queues
+            if self._table.names[slot] not in self._store.queues and not (aborted and state.missing_time >= settled_ms)
         }
 
     def _place(self, name: tuple[str, int], offset: int) -> tuple[object, int]:

@@ -164,7 +164,7 @@ class SegmentWalk:
             reason = f"the blank record that ends the file says {claimed} bytes, {left} are left"
             self._reader.damages.append(Damage(start, start + left, reason, False, True))
         if self._number == len(self._reader.store.segments) - 1:
-            self._reader.tail = Tail(self._start + self._bytes)
+            self._reader.tail = Tail(self._start + self._bytes, full=True)
         return False
 
     def _resume(self, status: Check) -> bool:

@@ -35,6 +35,8 @@ TIMESTAMP_MAX = (1 << 63) - 1
 class QueryStore(Protocol):
     """What of the store this module needs."""
 
+    @property
+    def dispatched_offset(self) -> int: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def view(self, physical_offset: int) -> bytes: ...
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]: ...
@@ -72,7 +74,7 @@ class Admin:
         self._auto_create = auto_create
         self._default_queues = default_queues
         self._wait_dispatched = wait_dispatched
-        self._dropping: set[str] = set()
+        self._dropping: dict[str, int] = {}  # deleted topic -> end of the record that says so
 
     async def create_topic(self, request: broker_pb2.CreateTopicRequest) -> Topic:
         """Create or change a topic; it exists durably, as far as the mode promises, when this returns.
@@ -90,7 +92,7 @@ class Admin:
             assert existing is not None, "nothing to do for a topic that does not exist"
             return existing
         log = self._writer()
-        if name in self._dropping:
+        if self._is_dropping(name):
             raise NotEnoughReplicas(f"topic {name} is being deleted: try again")
         self._check_drained(wanted, removed_queues(existing, wanted))
         await self._acknowledged(log.put_topic(wanted), f"topic {name}")
@@ -108,13 +110,9 @@ class Admin:
         log = self._writer()
         if self._state.topic(name) is None:
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
-        self._dropping.add(name)
-        try:
-            end = log.delete_topic(name)
-            await self._acknowledged(end, f"deletion of topic {name}")
-            await self._wait_dispatched(end)  # then its queues are gone
-        finally:
-            self._dropping.discard(name)
+        end = self._dropping[name] = log.delete_topic(name)
+        await self._acknowledged(end, f"deletion of topic {name}")
+        await self._wait_dispatched(end)  # then its queues are gone
 
     def put_group(self, config: common_pb2.GroupConfig) -> common_pb2.GroupConfig:
         """Create or change a consumer group."""
@@ -172,6 +170,12 @@ class Admin:
         if physical_offset < 0:
             raise InvalidArgument(f"physical offset {physical_offset} may not be negative")
         return broker_pb2.MessageRecords(records=[bytes(self._store.view(physical_offset))])
+
+    def _is_dropping(self, name: str) -> bool:
+        """Whether the topic's deletion is not dispatched yet: made anew now, it would keep its old messages."""
+        if self._dropping.get(name, 0) <= self._store.dispatched_offset:
+            self._dropping.pop(name, None)
+        return name in self._dropping
 
     def _writer(self) -> StateLog:
         self._role.check_master()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.proto.errors import DiskFull
 from penstock.proto.record.layout import FIXED_BYTES
 
 from .producers import ProducerTable
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 SLICE_BYTES = 4 * 1024 * 1024
 """A slice holds the event loop for about a millisecond; between slices requests get their turn."""
+
+DISK_FULL_RETRY_S = 2.0
 
 Arrivals = dict[str, set[int]]
 """topic -> queue ids that have new messages."""
@@ -70,7 +73,13 @@ class Dispatcher:
         while True:
             await self._progress.wait()
             self._progress.clear()
-            await self.drain()
+            try:
+                await self.drain()
+            except DiskFull as error:
+                # Nothing was taken, so the slice can be tried again when somebody has made space; reads go on.
+                log.error("dispatch waits for space error=%s retry_s=%.0f", error, DISK_FULL_RETRY_S)
+                await asyncio.sleep(DISK_FULL_RETRY_S)
+                self._progress.set()
 
     async def drain(self) -> None:
         """Dispatch everything that is confirmed now, slice by slice."""

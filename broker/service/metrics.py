@@ -152,9 +152,10 @@ class MetricsServer:
         self._collector = _OnLoop(collect, loop)
         self._server: Any = None
         self._thread: threading.Thread | None = None
+        self.port = 0  # once it listens
 
     def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which the system chooses for 0.
+        """Listen, with 0 on a port that the system chooses; returns the port.
 
         Raises:
             ConfigError: the port is in use.
@@ -167,9 +168,9 @@ class MetricsServer:
             raise ConfigError(
                 f"metricsPromExporterPort {port} on {host or 'all addresses'}: {error.strerror}: choose another port"
             ) from error
-        bound: int = self._server.server_address[1]
-        log.info("metrics served port=%d path=/metrics", bound)
-        return bound
+        self.port = int(self._server.server_address[1])
+        log.info("metrics served port=%d path=/metrics", self.port)
+        return self.port
 
     def stop(self) -> None:
         """Close the port. Must not run on the event loop's thread: a scrape under way needs the loop."""

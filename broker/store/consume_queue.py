@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from .slots import ARENA_MAX, Slots
 log = logging.getLogger(__name__)
 
 _FLUSHED_AT_ONCE = 32
+_MADE_INLINE_MAX = 64
+"""With more queues than this, their files are made ahead by a thread."""
 
 
 class ConsumeQueues:
@@ -33,6 +36,7 @@ class ConsumeQueues:
         self.files = QueueFiles(disk, directory, file_bytes, handles_max)
         self.lock = threading.RLock()
         self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
+        self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")
         self._runs: Bytes = np.zeros(1 << 16, np.uint8)
         self._touched: Ints = np.zeros(1 << 12, np.int32)
         self._run_counts: Ints = np.zeros(1 << 12, np.int32)
@@ -54,15 +58,21 @@ class ConsumeQueues:
             DiskFull, StorageError: nothing is added that a repetition would not add again in its place.
             Corrupt: a record does not continue its queue.
         """
-        grown: dict[int, None] = {}
+        grown: list[Ints] = []
         start = 0
         with self.lock:
             while start < count:
                 status, start = self._put_planned(rows, start, count, slots, grown)
                 if status != PLANNED:
                     self._begin_again(rows[start], int(slots[start]), status)
-            topics, queue_ids, maxima = self.slots.topics, self.slots.queue_ids, self.slots.next_offsets
-            return [(topics[slot], queue_ids[slot], int(maxima[slot])) for slot in grown]
+            if not grown:
+                return []
+            touched = grown[0] if len(grown) == 1 else np.unique(np.concatenate(grown))
+            topics, queue_ids = self.slots.topics, self.slots.queue_ids
+            maxima = self.slots.next_offsets[touched].tolist()
+            return [
+                (topics[slot], queue_ids[slot], maximum) for slot, maximum in zip(touched.tolist(), maxima, strict=True)
+            ]
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """[minimum, maximum) of the queue's offsets, None if it is unknown."""
@@ -115,6 +125,11 @@ class ConsumeQueues:
             taken = self.files.take_dirty()
         self.files.sync(taken)
 
+    def close(self) -> None:
+        """Close all files; what was not flushed stays so."""
+        self._maker.shutdown(cancel_futures=True)
+        self.files.close()
+
     def totals(self) -> tuple[int, int]:
         """Number of queues with entries, and the sum of their maxima: a checksum of what a checkpoint counts on."""
         maxima = self.slots.next_offsets[: len(self.slots.topics)]
@@ -129,7 +144,7 @@ class ConsumeQueues:
             self.files.write(slots.topics[slot], slots.queue_ids[slot], offset, entries)
             slots.arena_counts[slot] = 0
 
-    def _put_planned(self, rows: Rows, start: int, end: int, slots: Ints, grown: dict[int, None]) -> tuple[int, int]:
+    def _put_planned(self, rows: Rows, start: int, end: int, slots: Ints, grown: list[Ints]) -> tuple[int, int]:
         """Add the rows up to the first that does not continue its queue; (status, that row or ``end``)."""
         table = self.slots
         self._reserve(end - start)
@@ -190,7 +205,7 @@ class ConsumeQueues:
             table.ends,
             self._runs,
         )
-        grown.update(dict.fromkeys(touched.tolist()))
+        grown.append(touched.copy())
         return status, planned
 
     def _reserve(self, count: int) -> None:
@@ -229,3 +244,12 @@ class ConsumeQueues:
             raise Corrupt(f"record at {offset}: topic {topic!r}, queue {queue_id} can name no directory", offset=offset)
         with self.lock:
             self.slots.add(topic, queue_id)
+        if len(self.slots.topics) > _MADE_INLINE_MAX and row["queue_offset"] == 0:
+            self._maker.submit(self._make_file, topic, queue_id)
+
+    def _make_file(self, topic: str, queue_id: int) -> None:
+        """Make a new queue's first file before dispatch needs it: a directory can take as long as 1000 messages."""
+        try:
+            self.files.prepare(topic, queue_id, self.lock)
+        except OSError as error:
+            log.warning("queue file not made ahead topic=%s queue=%d error=%s", topic, queue_id, error)

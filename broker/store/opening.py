@@ -132,7 +132,7 @@ class _Opening:
     def abandon(self) -> None:
         """Close what is open; nothing is written."""
         self._log.close()
-        self._queues.files.close()
+        self._queues.close()
         self._index.close()
         if self._checkpoint is not None:
             self._checkpoint.close()
@@ -178,7 +178,7 @@ class _Opening:
             loaded = self._queues.totals() == (positions.queues, positions.entries)
         rebuilt = not loaded
         if rebuilt:
-            self._queues.files.close()
+            self._queues.close()
             self._queues = self._new_queues()
             QueueLoader(self._queues, self._log).load(None, clean=False)
         known = positions if derived is not None else None

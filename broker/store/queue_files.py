@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -122,6 +123,21 @@ class QueueFiles:
         """Let a queue without files begin at ``offset``: the entries before it in that file are blank."""
         first = offset * ENTRY // self.file_bytes * self.file_bytes // ENTRY
         self.write(topic, queue_id, first, BLANK_ENTRY * (offset - first))
+
+    def prepare(self, topic: str, queue_id: int, lock: threading.RLock) -> None:
+        """Make the queue's first file if it has none; beside other calls, whose ``lock`` is held for moments only."""
+        queue = f"{self.directory}/{topic}/{queue_id}"
+        self._disk.make_directories(queue)
+        path = self._path(topic, queue_id, 0)
+        if self._disk.list(queue):
+            return
+        handle = self._disk.open(path, create=True)
+        try:
+            self._disk.truncate(handle, self.file_bytes)
+        finally:
+            self._disk.close(handle)
+        with lock:
+            self._new_names.update((queue, f"{self.directory}/{topic}", self.directory))
 
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
         """Entries from ``offset`` on, at most ``count``, of one file; fewer where it ends, none if it is missing."""

@@ -45,10 +45,7 @@ class QueueLoader:
                 continue
             steps = {later - base for base, later in itertools.pairwise(queue.bases)}
             whole = steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
-            if whole:
-                slot = self._queues.slots.add(queue.topic, queue.queue_id)
-                whole = self._load(queue, slot, derived, clean=clean)
-            if whole:
+            if whole and self._load(queue, derived, clean=clean):
                 continue
             if derived is not None:
                 return False
@@ -58,12 +55,15 @@ class QueueLoader:
                 self._queues.slots.remove(queue.topic, queue.queue_id)
         return True
 
-    def _load(self, queue: QueueName, slot: int, derived: int | None, *, clean: bool) -> bool:
+    def _load(self, queue: QueueName, derived: int | None, *, clean: bool) -> bool:
         first = queue.bases[0] // ENTRY
         end = self._end_below(queue, derived) if derived is not None else self._valid_end(queue)
         if derived is None or not clean:
             self._files.trim(queue, end)
+        if end == 0:
+            return True  # made ahead, or emptied: it becomes known with its first message
         slots = self._queues.slots
+        slot = slots.add(queue.topic, queue.queue_id)
         slots.next_offsets[slot] = end
         slots.min_offsets[slot] = end
         if end == first:

@@ -269,7 +269,7 @@ class Store:
         finally:
             self._flusher.stop()
             self._log.close()
-            self._queues.files.close()
+            self._queues.close()
             parts.index.close()
             parts.checkpoint.close()
             parts.lock.release()

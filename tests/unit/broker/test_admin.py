@@ -119,6 +119,23 @@ async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still
 
 
 @in_loop
+async def test_a_topic_is_not_made_anew_before_its_deletion_is_dispatched_even_if_nobody_waits_for_it() -> None:
+    parts = Parts(sync_flush=True, store=FakeStore(flushes=False, confirms=False))
+    parts.add_topic()
+    parts.store.set_confirm(parts.store.end_offset)
+    parts.dispatch()
+    with pytest.raises(OutcomeUnknown, match="deletion of topic orders"):
+        await parts.admin.delete_topic("orders")
+    with pytest.raises(NotEnoughReplicas, match="being deleted"):
+        await parts.admin.create_topic(creating())
+    parts.store.set_confirm(parts.store.end_offset)
+    parts.dispatch()
+    with pytest.raises(OutcomeUnknown, match="topic orders"):
+        await parts.admin.create_topic(creating())
+    assert parts.state.topic("orders") is not None
+
+
+@in_loop
 async def test_changes_need_the_master_enough_replicas_and_their_word() -> None:
     parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
     with pytest.raises(OutcomeUnknown, match="FLUSH_DISK_TIMEOUT"):

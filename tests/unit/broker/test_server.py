@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,29 @@ def test_topics_reach_the_nameserver_and_a_slave_finds_its_master_there(tmp_path
                 await to_master.append()
                 await eventually(lambda: follower.parts.store.queue_range("orders", 0) == (0, 1))
                 assert follower.parts.role.master_address == master.address
+
+    asyncio.run(check())
+
+
+def test_metrics_of_a_running_broker_are_served_on_their_own_port(tmp_path: Path) -> None:
+    async def check() -> None:
+        settings = {"metricsExporterType": "PROM", "metricsPromExporterHost": "127.0.0.1", "metricsPromExporterPort": 0}
+        async with running(tmp_path, **settings) as (broker, caller):
+            await caller.create_topic()
+            await caller.append([b"x"] * 5)
+            assert broker.parts.metrics is not None
+            url = f"http://127.0.0.1:{broker.parts.metrics.port}/metrics"
+
+            def scrape() -> str:
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    text: str = answer.read().decode()
+                return text
+
+            text = await asyncio.to_thread(scrape)
+            assert (
+                'rocketmq_messages_in_total{cluster="main",node_id="broker-a-0",node_type="broker",topic="orders"} 5'
+                in text
+            )
 
     asyncio.run(check())
 

@@ -62,7 +62,7 @@ class Heard:
         self.resets: list[tuple[MessageQueue, int]] = []
         self.lost: list[PenstockError] = []
 
-    def on_joined(self, session: ConsumerSession, session_id: int) -> None:
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
         self.joined.append(session_id)
 
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:

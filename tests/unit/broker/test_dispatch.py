@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.broker.service import dispatch
+from penstock.broker.service.state import Topic
+from penstock.proto.errors import Corrupt, DiskFull
+from tests.support.broker_parts import Parts, in_loop
+from tests.support.fake_store import FakeStore
+from tests.support.waiting import eventually
+
+
+@in_loop
+async def test_dispatch_follows_the_confirm_offset() -> None:
+    parts = Parts(store=FakeStore(confirms=False))
+    parts.add_topic()
+    await parts.append()
+    task = asyncio.create_task(parts.dispatcher.run())
+    parts.dispatcher.poke()
+    await asyncio.sleep(0)
+    assert parts.store.queue_range("orders", 0) == (0, 0)
+    parts.store.set_confirm(parts.store.end_offset)
+    parts.dispatcher.poke()
+    await asyncio.wait_for(parts.dispatcher.wait_dispatched(parts.store.end_offset), 5)
+    assert parts.store.queue_range("orders", 0) == (0, 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@in_loop
+async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append()
+    problems: list[Exception] = [DiskFull("no space"), DiskFull("no space")]
+    real = parts.store.dispatch
+
+    def failing(max_bytes: int) -> object:
+        if problems:
+            raise problems.pop(0)
+        return real(max_bytes)
+
+    parts.store.dispatch = failing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "DISK_FULL_RETRY_S", 0.001)
+        task = asyncio.create_task(parts.dispatcher.run())
+        parts.dispatcher.poke()
+        await eventually(lambda: parts.store.queue_range("orders", 0) == (0, 1))
+        problems.append(Corrupt("a record does not continue its queue"))
+        parts.dispatcher.poke()
+        with pytest.raises(Corrupt):
+            await task
+
+
+@in_loop
+async def test_a_topic_made_anew_in_the_slice_of_its_deletion_keeps_its_new_messages() -> None:
+    parts = Parts()
+    parts.add_topic()
+    dropped: list[str] = []
+    parts.store.drop_topic = dropped.append
+    parts.state_log.delete_topic("orders")
+    parts.state_log.put_topic(Topic("orders", 4, 4))
+    parts.state_log.delete_topic("other")
+    parts.dispatch()
+    assert dropped == ["other"]
