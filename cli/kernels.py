@@ -42,7 +42,12 @@ def main() -> None:
 
         return penstock.client.kernels
 
-    compile_kernels(show, [("client", client)])
+    def store() -> object:
+        import penstock.broker.store.store
+
+        return penstock.broker.store.store
+
+    compile_kernels(show, [("client", client), ("store", store)])
 
 
 if __name__ == "__main__":

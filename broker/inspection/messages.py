@@ -28,7 +28,7 @@ class StoredRecord(NamedTuple):
         """Its properties."""
         return decode_properties(self.record.properties)
 
-    def keys(self) -> list[str]:
+    def index_keys(self) -> list[str]:
         """What the index has it under: its unique key, then its keys. None for a rolled-back transaction."""
         if self.record.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK:
             return []
@@ -37,8 +37,8 @@ class StoredRecord(NamedTuple):
         return found + [key for key in properties.get(KEYS, "").split(KEY_SEPARATOR) if key]
 
     def key_hashes(self) -> list[int]:
-        """The hashes of :meth:`keys` in index files."""
-        return [index_key_hash(self.record.topic, key) for key in self.keys()]
+        """The hashes of :meth:`index_keys` in index files."""
+        return [index_key_hash(self.record.topic, key) for key in self.index_keys()]
 
 
 class RecordReader:

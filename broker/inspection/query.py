@@ -305,7 +305,7 @@ class _Wanted:
         """The real topic, key and time: equal hashes say little."""
         record = stored.record
         right_time = self.begin_ms <= record.store_timestamp_ms <= self.end_ms
-        return right_time and record.topic == self.topic and self.key in stored.keys()
+        return right_time and record.topic == self.topic and self.key in stored.index_keys()
 
 
 def _is_at(stored: StoredRecord, topic: str, queue_id: int, offset: int) -> bool:

@@ -44,7 +44,7 @@ def test_lost_answers_refusals_and_restarts_neither_lose_nor_double_nor_reorder(
         broker.append_hook = refusing(randomness)  # type: ignore[assignment]
         stop = threading.Event()
         disturber = threading.Thread(target=disturb, args=(cluster, broker, randomness, stop))
-        with Producer(cluster.namesrv, batch_count_max=100, delivery_timeout_s=60) as producer:
+        with Producer(cluster.namesrv, batch_count_max=100, delivery_timeout_s=60, send_retries=100) as producer:
             producer.prepare(TOPIC)
             disturber.start()
 
