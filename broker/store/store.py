@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -116,7 +117,8 @@ class Store:
             DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored.
         """
         self._check_writable()
-        ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
+        with self._named_errors("reading the log's end"):
+            ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
         result = self._log.append(ends, data)
         self._placement.on_appended(result.end)
@@ -135,7 +137,8 @@ class Store:
     def start_at(self, offset: int) -> None:
         """Let the log, which must be empty, begin at ``offset``, as the master's does."""
         self._check_writable()
-        self._log.start_at(offset)
+        with self._named_errors("beginning anew"):
+            self._log.start_at(offset)
         self._dispatcher.offset = self.confirm_offset = offset
         self._flusher.start_at(offset)
         self._checkpointer.want()
@@ -164,7 +167,8 @@ class Store:
         """
         if self._is_closed:
             raise StoreClosed(f"{self._config.root}: the store is closed")
-        return self._dispatcher.run(self.confirm_offset, max_bytes)
+        with self._named_errors("dispatching"):
+            return self._dispatcher.run(self.confirm_offset, max_bytes)
 
     def replay(self, start: int) -> Iterator[DispatchResult]:
         """State records and producer marks of ``[start, dispatched_offset)`` again; nothing arrives.
@@ -230,7 +234,8 @@ class Store:
     def drop_topic(self, topic: str) -> None:
         """Forget the topic's queues; its records stay in the log, and a topic made anew begins at offset 0."""
         self._placement.drop_topic(topic)
-        self._queues.drop_topic(topic)
+        with self._named_errors(f"dropping topic {topic}"):
+            self._queues.drop_topic(topic)
         self._checkpointer.want()
 
     def queues(self) -> dict[str, list[int]]:
@@ -264,15 +269,32 @@ class Store:
                     self._write_checkpoint(clean=True)
                 parts.abort.remove()
                 log.info("store closed root=%s end=%d", self._config.root, self.end_offset)
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             log.error("store not closed cleanly root=%s error=%s", self._config.root, error)
         finally:
-            self._flusher.stop()
-            self._log.close()
-            self._queues.close()
-            parts.index.close()
-            parts.checkpoint.close()
-            parts.lock.release()
+            self._release()
+
+    def abandon(self) -> None:
+        """Give everything back without a sync and without marking the exit as clean, as a killed process would."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._checkpointer.stop()
+            self._release()
+
+    def _release(self) -> None:
+        self._flusher.stop()
+        self._log.close()
+        self._queues.close()
+        self._parts.index.close()
+        self._parts.checkpoint.close()
+        self._parts.lock.release()
+
+    @contextlib.contextmanager
+    def _named_errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, error.filename or str(self._config.root), doing) from error
 
     def _write_checkpoint(self, *, clean: bool) -> None:
         """The order makes it true: first the bytes, then what says that they are there."""

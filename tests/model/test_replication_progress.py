@@ -133,3 +133,19 @@ def test_with_too_few_replicas_nothing_is_confirmed() -> None:
     assert confirmed_end(100, [50, 70], 2) == 50
     assert confirmed_end(100, [50, 170], 1) == 100
     assert confirmed_end(100, [], 0) == 100
+
+
+def test_copies_that_are_gone_do_not_count_with_later_ones() -> None:
+    progress = Progress(ReplicationConfig(sync=True, in_sync_replicas=3), end=100, flushed=100, confirm=0)
+    first = progress.connect(1, "slave-1", 0, 0.0)
+    first.sent = 100
+    progress.on_ack(first, 100, 0, 0.0)
+    progress.disconnect(first, "killed")
+    second = progress.connect(2, "slave-2", 0, 1.0)
+    second.sent = 100
+    progress.on_ack(second, 100, 0, 1.0)
+    assert progress.confirm == 0
+    first = progress.connect(1, "slave-1", 100, 2.0)
+    assert progress.confirm == 0, "a hello is a claim"
+    progress.on_ack(first, 100, 0, 2.0)
+    assert progress.confirm == 100

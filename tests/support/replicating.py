@@ -89,11 +89,17 @@ async def following(
     pending: list[frames.Commits] = []
     grown: list[int] = []
     own = more.pop("identity", identity(broker_id))
+
+    def on_confirm(offset: int) -> None:
+        assert offset <= log.end_offset, f"confirmed {offset}, the slave's log ends at {log.end_offset}"
+        assert offset > max(confirms, default=0), f"confirm offset went from {confirms[-1:]} to {offset}"
+        confirms.append(offset)
+
     replica = Replica(
         own,  # type: ignore[arg-type]
         log,
         on_appended=lambda: grown.append(log.end_offset),
-        on_confirm=confirms.append,
+        on_confirm=on_confirm,
         pending_commits=lambda: list(pending),
         **more,  # type: ignore[arg-type]
     )

@@ -21,7 +21,7 @@ SYNC = ReplicationConfig(
     heartbeat_interval_ms=20,
     replica_timeout_ms=300,
     frame_bytes=4 * KIB,
-    window_bytes=32 * KIB,
+    window_bytes=30_000,
 )
 
 

@@ -46,6 +46,7 @@ def test_waiters_that_timed_out_do_not_pile_up() -> None:
         patient = asyncio.create_task(waiters.wait(1000, 10))
         await asyncio.sleep(0)
         waiters.on_confirm(999)
+        await asyncio.sleep(0)
         assert not patient.done()
         waiters.on_confirm(1000)
         assert await patient

@@ -1,0 +1,185 @@
+"""Reading by offset, tag, time and key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.store import ReadStatus, Store
+from penstock.proto.errors import MessageNotFound
+from penstock.proto.record.hashing import string_hash
+from penstock.proto.record.layout import decode_record
+from tests.support.clock import ManualClock
+from tests.support.stores import batch, bodies, dispatch_all, store_config
+
+ALL_TIME = (0, 1 << 60)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    opened = Store.open(store_config(tmp_path), clock=clock)
+    yield opened
+    opened.close()
+
+
+def _fill(store: Store, count: int, size: int = 10) -> None:
+    for number in range(count):
+        store.append("t", batch("t", [b"%d" % number + bytes(size)]), queues=1)
+    dispatch_all(store)
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "following"),
+    [
+        (0, ReadStatus.FOUND, 10),
+        (9, ReadStatus.FOUND, 10),
+        (10, ReadStatus.NO_NEW_MESSAGE, 10),
+        (11, ReadStatus.OFFSET_OVERFLOW, 10),
+        (-1, ReadStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_the_status_says_where_to_go_on(store: Store, offset: int, status: ReadStatus, following: int) -> None:
+    _fill(store, 10)
+    result = store.read("t", 0, offset, 1 << 20)
+    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, following, 0, 10)
+
+
+def test_an_unknown_queue_is_told_apart(store: Store) -> None:
+    _fill(store, 1)
+    assert store.read("t", 1, 0, 100).status is ReadStatus.QUEUE_NOT_FOUND
+    assert store.read("u", 0, 0, 100).status is ReadStatus.QUEUE_NOT_FOUND
+    assert store.queue_range("u", 0) == (0, 0)
+
+
+def test_limits_hold_and_one_record_comes_whatever_its_size(store: Store) -> None:
+    _fill(store, 200, size=1000)
+    size = store.read("t", 0, 0, 1).bytes
+    assert store.read("t", 0, 0, 1).count == 1
+    assert store.read("t", 0, 0, 3 * size + 2).count == 3
+    assert store.read("t", 0, 0, 1 << 30, max_count=7).count == 7
+    assert store.read("t", 0, 0, 1 << 30).count == 200
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 128, 500])
+def test_entries_in_memory_and_in_files_are_one_queue(store: Store, count: int) -> None:
+    _fill(store, count)
+    _fill(store, 7)
+    expected = [b"%d" % number + bytes(10) for number in (*range(count), *range(7))]
+    assert bodies(store, "t") == expected
+    store.checkpoint()
+    assert bodies(store, "t") == expected
+    assert bodies(store, "t", max_count=3) == expected
+
+
+def test_tags_choose_records_and_a_read_without_any_gets_on(store: Store) -> None:
+    tags = [b"TAGS\x01%s\x02" % tag for tag in (b"a", b"b", b"c")] + [b""]
+    store.append("t", batch("t", [b"%d" % n for n in range(40)], properties=tags * 10), queues=1)
+    dispatch_all(store)
+    wanted = {string_hash("a"), string_hash("c")}
+    assert bodies(store, "t", tags=wanted) == [b"%d" % n for n in range(40) if n % 4 in (0, 2)]
+    none = store.read("t", 0, 0, 1 << 20, tags={string_hash("z")})
+    assert (none.status, none.next_offset, none.count) == (ReadStatus.NO_MATCHED_MESSAGE, 40, 0)
+    assert bodies(store, "t", tags={0}) == [b"%d" % n for n in range(3, 40, 4)]
+
+
+def test_search_by_time_finds_the_edges_of_equal_times(store: Store, clock: ManualClock) -> None:
+    start = clock.wall_ms()
+    for step in (0, 1, 0, 0, 2):
+        clock.advance(step)
+        store.append("t", batch("t", [b"x"]), queues=1)
+    dispatch_all(store)  # times: 0, 1, 1, 1, 3 seconds after start
+    times = [start, start + 1000, start + 1000, start + 1000, start + 3000]
+    assert [store.store_timestamp_at("t", 0, n) for n in range(5)] == times
+    assert store.store_timestamp_at("t", 0, 5) is None
+    for asked in (start - 1, start, start + 1, start + 1000, start + 1001, start + 3000, start + 3001):
+        lower = min([n for n in range(5) if times[n] >= asked], default=5)
+        upper = max([n for n in range(5) if times[n] <= asked], default=0)
+        assert store.search_offset("t", 0, asked) == lower
+        assert store.search_offset("t", 0, asked, upper=True) == upper
+
+
+def test_view_finds_exactly_record_starts(store: Store) -> None:
+    _fill(store, 3)
+    size = store.end_offset // 3
+    assert decode_record(store.view(size)).body.startswith(b"1")
+    for offset in (-1, 1, size - 1, store.end_offset, 1 << 50):
+        with pytest.raises(MessageNotFound):
+            store.view(offset)
+    store.append("t", batch("t", [b"not dispatched"]), queues=1)
+    with pytest.raises(MessageNotFound):
+        store.view(3 * size)
+
+
+def _keyed(number: int) -> bytes:
+    return b"KEYS\x01all %d-key  n\xc3\xa4h\x02UNIQ_KEY\x01U%d\x02" % (number, number)
+
+
+def test_query_compares_real_keys_over_several_index_files(store: Store, clock: ManualClock, tmp_path: Path) -> None:
+    for number in range(100):
+        clock.advance(0.5)
+        store.append("t", batch("t", [b"%d" % number], properties=[_keyed(number)]), queues=1)
+        store.append("other", batch("other", [b"o"], properties=[b"KEYS\x01all\x02"]), queues=1)
+    dispatch_all(store)
+    assert len(list((tmp_path / "index").iterdir())) == 5  # 500 keys, 119 in each
+
+    def found(key: str, count: int = 1000, begin: int = 0, end: int = 1 << 60) -> list[bytes]:
+        return [decode_record(raw).body for raw in store.query("t", key, count, begin, end)]
+
+    everything = [b"%d" % number for number in reversed(range(100))]
+    assert found("all") == everything
+    assert found("näh") == everything
+    assert found("all", 3) == everything[:3]
+    assert found("17-key") == found("U17") == [b"17"]
+    assert found("missing") == found("17") == found("") == []
+    middle = clock.wall_ms() - 25_000  # store time of number 49
+    assert found("all", begin=middle) == everything[:51]
+    assert found("all", end=middle) == everything[50:]
+
+
+def test_the_index_survives_a_clean_exit_a_crash_and_its_deletion(tmp_path: Path) -> None:
+    def keys_found(store: Store) -> list[int]:
+        return [len(store.query("t", f"U{number}", 10, *ALL_TIME)) for number in range(200)]
+
+    config = store_config(tmp_path)
+    store = Store.open(config)
+    for number in range(90):
+        store.append("t", batch("t", [b"x"], properties=[_keyed(number)]), queues=1)
+    dispatch_all(store)
+    store.close()
+    store = Store.open(config)
+    assert store.recovery.clean
+    for number in range(90, 130):
+        store.append("t", batch("t", [b"x"], properties=[_keyed(number)]), queues=1)
+    dispatch_all(store)
+    store.checkpoint()
+    for number in range(130, 200):
+        store.append("t", batch("t", [b"x"], properties=[_keyed(number)]), queues=1)
+    dispatch_all(store)
+    assert keys_found(store) == [1] * 200
+    store.abandon()
+    store = Store.open(config)
+    assert not store.recovery.clean
+    assert keys_found(store) == [1] * 200
+    assert len(store.query("t", "all", 1000, *ALL_TIME)) == 200
+    store.close()
+    for file in (tmp_path / "index").iterdir():
+        file.unlink()
+    store = Store.open(config)
+    assert keys_found(store) == [1] * 200
+    store.close()
+
+
+def test_without_index_nothing_is_written_or_found(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path, index_enable=False))
+    store.append("t", batch("t", [b"x"], properties=[_keyed(1)]), queues=1)
+    dispatch_all(store)
+    assert store.query("t", "U1", 10, *ALL_TIME) == []
+    store.close()
+    assert not (tmp_path / "index").exists()
