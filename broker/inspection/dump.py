@@ -107,7 +107,7 @@ def _items(path: Path, kind: str, at: int, count: int) -> Iterator[Item]:
         elif kind == "extension":
             found = _extensions(file, at)
         elif kind == "index":
-            found = _index_items(path, at)
+            found = _index_items(path, at, count)
         elif kind == "checkpoint":
             found = iter((fixed_item("checkpoint", file.read(0, 40), 0, _CHECKPOINT),))
         else:
@@ -168,8 +168,8 @@ def _extensions(file: InputFile, at: int) -> Iterator[Item]:
         position += item.size
 
 
-def _index_items(path: Path, at: int) -> Iterator[Item]:
-    """Header, used slots, entries."""
+def _index_items(path: Path, at: int, count: int) -> Iterator[Item]:
+    """Header, used slots, entries; from the file's beginning half of ``count`` slots at most."""
     from .index_files import IndexFile
 
     index = IndexFile(path)
@@ -179,10 +179,14 @@ def _index_items(path: Path, at: int) -> Iterator[Item]:
             yield fixed_item("index header", index.file.read(0, HEADER_BYTES), 0, _INDEX_HEADER)
         entries_at = HEADER_BYTES + 4 * index.slots
         first_slot = max(0, (at - HEADER_BYTES) // 4)
+        left = count // 2 if at < HEADER_BYTES else count
         for slot in range(first_slot, index.slots):
             data = index.file.read(HEADER_BYTES + 4 * slot, 4)
             if data.strip(b"\0") or (slot == first_slot and at >= HEADER_BYTES):
                 yield fixed_item(f"hash slot {slot}", data, HEADER_BYTES + 4 * slot, (("newestIndex", "i4"),))
+                left -= 1
+            if left <= 0:
+                break
         if not index.slots:
             return
         first = max(1, (at - entries_at) // ENTRY_BYTES)

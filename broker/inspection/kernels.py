@@ -369,6 +369,9 @@ def find_sound(buffer, start, end, base, store_timestamp_min):
     address = address_of(buffer)
     position = start
     while position + FIXED_BYTES <= end:
+        if load_i64(address, position + 4) == 0:
+            position += 8  # no magic begins with a zero
+            continue
         magic = load_i32(address, position + 4)
         right_magic = magic == MAGIC_V1
         right_magic |= magic == MAGIC_V2

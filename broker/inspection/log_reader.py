@@ -101,7 +101,7 @@ class LogReader:
         self.batch_units: dict[tuple[str, int], list[BatchUnit]] = {}
         self.records = 0
         self.last_time = TIME_MIN  # store time of the last good record
-        self.last_start = -1  # where it begins, for the log's last one
+        self.lost_at: int | None = None  # the first record that a rebuild put in place of lost ones
         self.last_end = store.log_start
         self.tail = Tail(store.log_start)
         self._progress = progress
@@ -181,6 +181,11 @@ class LogReader:
             self.entries = np.concatenate((self.entries, np.empty(1024, kernels.ENTRY_ROW)))
         self.entries[self.entry_count] = (physical, offset, tags_code, time_ms, slot, size)
         self.entry_count += 1
+
+    def lost_before(self, physical: int) -> bool:
+        """Whether records in front of that position are lost, now or since before a rebuild."""
+        damaged = any(damage.lost and damage.start < physical for damage in self.damages)
+        return damaged or (self.lost_at is not None and self.lost_at < physical)
 
     def show_progress(self, position: int) -> None:
         """Tell that everything below a log position is done."""

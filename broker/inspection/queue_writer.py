@@ -49,6 +49,10 @@ class QueueWriter:
         """Entries of filling within queues, for records that the log has lost."""
         self.restarted: set[str] = set()
 
+    def __len__(self) -> int:
+        """Number of queues."""
+        return len(self._next)
+
     def take(self, rows: Rows) -> None:
         """Write the entries of a batch.
 

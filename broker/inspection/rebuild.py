@@ -36,11 +36,10 @@ from .files import InputFile, Unreadable
 from .index_files import DEFAULT_ENTRIES, DEFAULT_SLOTS, HEADER_BYTES, IndexFile
 from .index_writer import IndexWriter
 from .log_reader import Damage, LogReader, Progress
-from .queue_table import QueueTable
+from .queue_table import LOST_TOPIC, QueueTable
 from .queue_writer import QueueWriter, write_at, write_batch_queues
 from .side_files import CHECKPOINT_BYTES, CheckpointFields
 
-LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
 FILLER_BYTES_MAX = 1 << 20
 COPY_BYTES = 8 << 20
 COPIED = ("config", "timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity")
@@ -104,6 +103,7 @@ class _Rebuild:
         self._root = root
         self._progress = progress
         self._report = RebuildReport(str(into))
+        self._fillers = 0
 
     def run(self) -> RebuildReport:
         """Prove the old log, copy it, derive the rest from the copy."""
@@ -174,6 +174,7 @@ class _Rebuild:
             size = left if left <= FILLER_BYTES_MAX else min(FILLER_BYTES_MAX, left - FIXED_BYTES)
             made += _filler(start, size, max(0, old.last_time))
             start += size
+            self._fillers += 1
         return made
 
     def _derive(self, new: StoreDirectory, batch_topics: frozenset[str]) -> None:
@@ -189,7 +190,8 @@ class _Rebuild:
         sizes = [segment.size for queue in self._old.batch_queues.values() for segment in queue.segments]
         write_batch_queues(self._root, reader.batch_units, max(sizes, default=0))
         report = self._report
-        report.records, report.queues = reader.records, len(table)
+        report.records = reader.records - self._fillers
+        report.queues = len(queues)
         report.queue_entries, report.filled_entries, report.keys = queues.entries, queues.filled, index.keys
 
 

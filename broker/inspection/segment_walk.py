@@ -25,6 +25,7 @@ from . import kernels
 from .files import Bytes, InputFile, Unreadable
 from .kernels import Check
 from .log_reader import WINDOW_BYTES, Batch, BatchUnit, Damage, LogReader, OffsetJump, Tail
+from .queue_table import LOST_TOPIC
 
 RECORD_BYTES_MAX = 256 << 20
 """What claims to be longer is no record: brokers take 4 MiB by default."""
@@ -62,6 +63,8 @@ class SegmentWalk:
             elif status == Check.NEW_QUEUE:
                 record = self._record()
                 self._reader.table.add(record.topic.encode("utf-8", "surrogateescape"), record.queue_id)
+                if record.topic == LOST_TOPIC and self._reader.lost_at is None:
+                    self._reader.lost_at = self._start + self.position
             elif status in _PASSES:
                 self._deal_with(status)
                 self._passed |= _PASSES[status]
@@ -231,7 +234,10 @@ class SegmentWalk:
                 return position + int(found)
             if size < len(buffer):
                 return None
-            position += size // 2  # a record of up to half a window may go on behind its end
+            if kernels.first_nonzero(buffer, 0, size) == size:
+                position += size - FIXED_BYTES
+            else:
+                position += size // 2  # a record of up to half a window may go on behind its end
         return None
 
     def _first_nonzero(self, position: int) -> int | None:

@@ -107,7 +107,7 @@ class _Verifier:
         for damage in reader.damages:
             self._tell_damage(damage)
         for jump in reader.jumps:
-            self._tell_jump(jump, reader.damages)
+            self._tell_jump(jump, reader)
         self._tell_tail(reader, loose_end=loose_end)
         self._queues.finish(self._findings, self._settled_ms, aborted=aborted)
         self._tell_absent_queues()
@@ -136,13 +136,13 @@ class _Verifier:
         lost = f"; {damage.end - damage.start} bytes up to the next sound record" if damage.lost else ""
         self._findings.problem(path, position, f"{damage.reason}{lost}")
 
-    def _tell_jump(self, jump: OffsetJump, damages: list[Damage]) -> None:
+    def _tell_jump(self, jump: OffsetJump, reader: LogReader) -> None:
         topic, queue_id = self._table.names[jump.slot]
         path, position = self._log_place(jump.physical_offset)
         if jump.queue_offset == 0:
             text = f"{topic} {queue_id} begins anew at queue offset 0: the topic was deleted and made again"
             self._findings.note(path, position, text)
-        elif jump.queue_offset > jump.expected and any(d.lost and d.start < jump.physical_offset for d in damages):
+        elif jump.queue_offset > jump.expected and reader.lost_before(jump.physical_offset):
             text = f"{topic} {queue_id}: queue offsets {jump.expected} to {jump.queue_offset - 1} lay in damaged bytes"
             self._findings.note(path, position, text)
         else:

@@ -24,6 +24,7 @@ from .disk import Bytes, Disk
 from .kernels import Ints, Longs, Rows
 from .log_file import FileAllocator, LogFile, load_log_files
 from .log_kernels import first_nonzero, misplaced_mark
+from .prefault import Prefaulter
 from .results import AppendResult
 
 _BLANK = struct.Struct(">ii")
@@ -75,6 +76,7 @@ class CommitLog:
         self.end_offset = 0
         self.last_store_timestamp_ms = 0
         self._allocator = FileAllocator(disk, self.directory, config.segment_bytes)
+        self._prefaulter = Prefaulter()
         self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
         self._stamp = 0
         self._touched_queues: Ints = np.zeros(64, np.int32)
@@ -122,6 +124,7 @@ class CommitLog:
             raise self._refusal(PlaceStatus(status), int(bad), ends)
         self.last_store_timestamp_ms = now_ms
         self.end_offset = start + len(records)
+        self._prefaulter.advance(file.bytes, self.end_offset - file.base)
         queue_ids = self._touched_queues[:touched].tolist()
         return AppendResult(start, self.end_offset, count, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
 
@@ -139,6 +142,7 @@ class CommitLog:
             file = self._next_file(base)
         file.bytes[start - base : start - base + len(data)] = np.frombuffer(data, np.uint8)
         self.end_offset = start + len(data)
+        self._prefaulter.advance(file.bytes, self.end_offset - base)
         return self.end_offset
 
     def start_at(self, offset: int) -> None:
@@ -234,6 +238,7 @@ class CommitLog:
     def close(self) -> None:
         """Close everything, sync nothing."""
         self._allocator.close()
+        self._prefaulter.close()
         for file in self.files:
             self._disk.close(file.descriptor)
         self.files = []

@@ -213,3 +213,15 @@ def write_durably(disk: Disk, path: str, content: bytes) -> None:
         disk.close(descriptor)
     disk.rename(temporary, path)
     disk.sync_directory(os.path.dirname(path))
+
+
+def make_directories_durably(disk: Disk, path: str) -> None:
+    """Make the directory and those above it; a power cut after that takes none of the new ones away."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    if missing:
+        disk.make_directories(missing[0])
+    for made in reversed(missing):
+        disk.sync_directory(os.path.dirname(made) or ".")

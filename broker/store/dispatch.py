@@ -118,7 +118,7 @@ class Dispatcher:
                 self._slots, self._marked = np.zeros(len(self._rows), np.int32), np.zeros(len(self._rows), np.int32)
             else:
                 stop = min(bound, stop + max(bytes_max, stop - start))
-        if status == ScanStatus.BLANK or bound == file.end:
+        if status == ScanStatus.BLANK or (not more and bound == file.end):
             whole = count  # a batch does not span files: nothing more of it will come
         if whole < count:
             position = int(self._rows["position"][whole])

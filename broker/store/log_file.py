@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from penstock.proto.errors import Corrupt, WrongStore
 
 from .disk import Bytes, Disk, storage_error
+from .prefault import AHEAD_BYTES, prefault
 
 log = logging.getLogger(__name__)
 
@@ -158,5 +159,6 @@ class FileAllocator:
             failure = storage_error(error, path, "allocating the log file")
             log.warning("log file not made path=%s error=%s", path, failure)
             raise failure from error
+        prefault(mapped, 0, AHEAD_BYTES)
         log.info("log file made path=%s bytes=%d", path, self._size)
         return LogFile(base, path, descriptor, mapped)

@@ -24,6 +24,7 @@ _LONGS = types.Array(types.int64, 1, "C")
 _INTS = types.Array(types.int32, 1, "C")
 _ROWS = types.Array(from_dtype(ROW), 1, "C")
 _MARK_BYTES = len(MARK_PREFIX)
+_SECTOR = 512
 _MARK_HEAD = int.from_bytes(MARK_PREFIX[:4], "big", signed=True)
 _MARK_4, _MARK_5, _MARK_6 = MARK_PREFIX[4:]
 
@@ -122,3 +123,30 @@ def first_nonzero(buffer, start, end):
     while position < end and load_u8(address, position) == 0:
         position += 1
     return position
+
+
+@njit([types.int64(_BYTES, _ROWS, types.int64, types.int64)], nogil=True, cache=True)
+def first_torn(buffer, rows, count, from_offset):
+    """The first row from log offset ``from_offset`` on whose topic or properties are not what anybody wrote, or count.
+
+    The checksum covers the body alone. What was never written is zero: a byte of the topic, the last byte of the
+    properties, or a whole sector among them.
+    """
+    address = address_of(buffer)
+    for i in range(count):
+        row = rows[np.uint64(i)]
+        if row.physical_offset < from_offset:
+            continue
+        for at in range(row.topic_position, row.topic_position + row.topic_size):
+            if load_u8(address, at) == 0:
+                return i
+        start = row.properties_position
+        end = start + row.properties_size
+        if end > start and load_u8(address, end - 1) == 0:
+            return i
+        sector = start + (-start) % _SECTOR
+        while sector + _SECTOR <= end:
+            if first_nonzero(buffer, sector, sector + _SECTOR) == sector + _SECTOR:
+                return i
+            sector += _SECTOR
+    return count

@@ -15,7 +15,7 @@ from penstock.proto.record.rows import ROW
 from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog
 from .kernels import Ints
 from .log_file import LogFile
-from .log_kernels import find_marks, find_record, first_nonzero
+from .log_kernels import find_marks, find_record, first_nonzero, first_torn
 from .recovery import Damage, MarkTracker, Verdict, judge
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
     end, newest_ms, boundary = start, log_.last_store_timestamp_ms, derived == start
     damaged: Chunk | None = None
     for chunk in log_.chunks(start, log_.end_offset, rows, check_crc=True):
+        chunk = chunk if synced is None else _sound_part(chunk, synced)
         if chunk.count:
             newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
             _track(tracker, chunk, marked)
@@ -62,6 +63,7 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
             tracker.on_file_end()
         if chunk.status in _DAMAGED:
             damaged = chunk
+            break
     reason = ""
     if damaged is not None:
         reason = _judge(log_, damaged.file, end, damaged.status, newest_ms, synced)
@@ -79,6 +81,15 @@ def first_record(log_: CommitLog) -> int:
         return file.base
     found = int(find_record(data, 0, len(data), file.base, 0))
     return file.base + found if found >= 0 and first_nonzero(data, 0, found) == found else file.base
+
+
+def _sound_part(chunk: Chunk, synced: int) -> Chunk:
+    """The chunk up to the first record behind ``synced`` that was not written whole."""
+    torn = int(first_torn(chunk.file.bytes, chunk.rows, chunk.count, synced))
+    if torn == chunk.count:
+        return chunk
+    end = int(chunk.rows["physical_offset"][torn])
+    return Chunk(chunk.file, chunk.rows, torn, end, ScanStatus.BAD)
 
 
 def _track(tracker: MarkTracker, chunk: Chunk, marked: Ints) -> None:

@@ -14,7 +14,7 @@ from .checkpoint import Checkpoint, Positions
 from .commit_log import CommitLog
 from .config import StoreConfig, delay_levels_ms
 from .consume_queue import ConsumeQueues
-from .disk import Disk
+from .disk import Disk, make_directories_durably
 from .dispatch import Dispatcher
 from .index import Index
 from .lock import AbortMarker, StoreLock
@@ -51,7 +51,7 @@ def open_parts(config: StoreConfig, disk: Disk, clock: Clock) -> Opened:
     """Open everything; see :meth:`Store.open`. Whatever fails, the lock is given back."""
     root = str(config.root)
     for directory in (root, config.log_directory, config.queue_directory, f"{root}/config"):
-        disk.make_directories(directory)
+        make_directories_durably(disk, directory)
     lock = StoreLock(disk, root)
     opening = _Opening(config, disk, clock, lock)
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import BrokerNode, Cluster, cluster, wait_replicated
-from tests.support.traffic import create_topic, missing, read_all, writing
+from tests.support.traffic import commit_offsets, committed_offsets, create_topic, missing, read_all, writing
 from tests.support.waiting import wait_until
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
@@ -149,3 +149,48 @@ def test_both_killed_at_once_lose_nothing_that_was_acknowledged(shard: Cluster) 
     assert_same_logs(master, slave)
     for node in (master, slave):
         assert missing(history, read_all(node.address)) == []
+
+
+def test_one_of_two_slaves_is_enough_for_two_copies(tmp_path: Path) -> None:
+    with cluster(tmp_path, replicas=3, **SYNC) as shard:
+        shard.start()
+        master, first, second = (shard.broker("a", broker_id) for broker_id in range(3))
+        wait_until(lambda: len(master.status().replicas) == 2, what="both slaves are connected")
+        wait_until(lambda: all(replica.in_sync for replica in master.status().replicas), what="both are in sync")
+        create_topic(master.address)
+        with writing(master.address) as writer:
+            writer.wait_acknowledged(100)
+            first.kill()
+            writer.wait_acknowledged(500)
+            first.restart()
+            wait_until(lambda: all(replica.in_sync for replica in master.status().replicas), what="both are back")
+            history = writer.stop()
+        assert history.unknown == 0
+        assert not history.refused
+        assert_same_logs(master, first)
+        assert_same_logs(master, second)
+
+
+@pytest.mark.parametrize("shard", [{}], ids=["async"], indirect=True)
+def test_offsets_committed_at_the_slave_reach_the_master_when_it_returns(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(200)
+    wait_replicated(master, slave)
+    commit_offsets(master.address, "billing", {0: 5, 1: 6})
+    wait_until(lambda: committed_offsets(slave.address, "billing") == {0: 5, 1: 6}, what="the slave knows the commits")
+    master.kill()
+    commit_offsets(slave.address, "billing", {0: 15})
+    assert committed_offsets(slave.address, "billing") == {0: 15, 1: 6}
+    master.restart()
+    wait_until(lambda: committed_offsets(master.address, "billing") == {0: 15, 1: 6}, what="the master took them over")
+
+
+def test_a_slave_of_another_cluster_is_refused_by_name_and_harms_nobody(tmp_path: Path) -> None:
+    with cluster(tmp_path, **SYNC) as shard:
+        master, slave = shard.broker("a", 0), shard.broker("a", 1)
+        slave.settings |= {"brokerClusterName": "another", "haMasterAddress": master.address, "namesrvAddr": ""}
+        shard.start("nameserver-0", master.name, slave.name)
+        wait_until(lambda: "WrongCluster" in slave.log() and "brokerClusterName" in slave.log(), what="the refusal")
+        assert slave.status().max_offset == 0
+        assert not in_sync(master)

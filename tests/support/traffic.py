@@ -116,6 +116,35 @@ def create_topic(address: str, topic: str = "orders", queues: int = 4) -> None:
             raise from_rpc_error(error, address) from None
 
 
+def commit_offsets(address: str, group: str, offsets: dict[int, int], *, topic: str = "orders") -> None:
+    """Commit as an administrator does: by queue id, without a session."""
+    offset_list = common_pb2.TopicOffsets(topic=topic, queue_ids=list(offsets), offsets=list(offsets.values()))
+    request = broker_pb2.CommitOffsetsRequest(group=group, client_id="test", offsets=[offset_list])
+    with open_channel(address) as channel:
+        try:
+            reply = BrokerStub(channel).CommitOffsets(request, timeout=10, wait_for_ready=True)  # type: ignore[no-untyped-call]
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, address) from None
+    assert not reply.refused, f"commit refused: {reply.refused}"
+
+
+def committed_offsets(address: str, group: str, *, topic: str = "orders") -> dict[int, int]:
+    """What the group has committed, by queue id; nothing while the broker does not answer."""
+    with open_channel(address) as channel:
+        request = broker_pb2.QueryOffsetsRequest(group=group)
+        try:
+            reply = BrokerStub(channel).QueryOffsets(request, timeout=10)  # type: ignore[no-untyped-call]
+        except grpc.RpcError:
+            return {}
+    return {
+        queue_id: offset
+        for each in reply.offsets
+        if each.topic == topic
+        for queue_id, offset in zip(each.queue_ids, each.offsets, strict=True)
+        if offset >= 0
+    }
+
+
 def read_all(address: str, *, topic: str = "orders", queues: int = 4) -> dict[Position, bytes]:
     """Every message that the broker at ``address`` serves, by position."""
     found: dict[Position, bytes] = {}

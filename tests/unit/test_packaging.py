@@ -9,12 +9,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench")
 PACKAGED = {".py", ".pyi", ".proto", ".typed"}
-
 
 
 def test_the_wheel_holds_exactly_the_tracked_code(tmp_path: Path) -> None:

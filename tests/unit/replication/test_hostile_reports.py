@@ -91,6 +91,23 @@ def test_a_slave_that_never_acknowledges_gets_one_window_and_then_heartbeats() -
     asyncio.run(scenario())
 
 
+def test_room_in_the_window_is_used_at_once() -> None:
+    async def scenario() -> None:
+        config = ReplicationConfig(
+            heartbeat_interval_ms=30_000, master_timeout_ms=60_000, frame_bytes=4 * KIB, window_bytes=4 * KIB
+        )
+        log = MemoryLog()
+        log.write(bytes(8 * KIB))
+        async with serving(new_master(log, config)) as master, raw_slave(master.address) as slave:
+            await slave.send(greeting())
+            await slave.receive_until(lambda frame: len(frame.data) == 4 * KIB)
+            await asyncio.sleep(0.05)  # the sender has gone to sleep: nothing tells so from outside
+            await slave.send(frames.ack(1, 4 * KIB, 0))
+            assert (await slave.receive()).start == 4 * KIB
+
+    asyncio.run(scenario())
+
+
 def test_a_stalled_slave_holds_a_window_and_stalls_nobody() -> None:
     async def scenario() -> None:
         config = ReplicationConfig(sync=True, heartbeat_interval_ms=20, replica_timeout_ms=300, window_bytes=1 << 20)

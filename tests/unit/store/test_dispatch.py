@@ -110,7 +110,9 @@ def test_prepared_and_rolled_back_records_get_no_entry(tmp_path: Path) -> None:
 
 
 def _ship(store: Store, queue_offset: int, body: bytes = b"x", topic: str = "t") -> None:
-    record = Record(topic=topic, body=body, physical_offset=store.end_offset, queue_offset=queue_offset, store_host=HOST)
+    record = Record(
+        topic=topic, body=body, physical_offset=store.end_offset, queue_offset=queue_offset, store_host=HOST
+    )
     store.append_bytes(store.end_offset, memoryview(encode_record(record)))
 
 

@@ -1,0 +1,175 @@
+"""Which log files may go, and when writes are refused: decisions only. Times, ages, sizes and holds are passed in.
+
+| Disk in use | What happens |
+|---|---|
+| at most ``used_max`` (75 %) | expired files go in the hours of ``delete_hours`` |
+| more | expired files go at any hour |
+| more than ``forced_from`` (85 %) | the oldest files go, expired or not, whatever wants to keep them |
+| more than ``full_from`` (90 %) | the same, and messages are refused until use is at ``forced_from`` again |
+
+A file is expired when it was last written ``reserved_ms`` ago: age counts per file, not per message. The last file
+never goes. Files go from the oldest on, and the first one that must stay keeps all behind it.
+
+Two kinds of limits keep a file. What the broker itself has not worked up (synced, dispatched, in snapshots) keeps
+it always. A wish (a slave that has not got it yet, messages that a group has not read) keeps it until the disk
+forces it.
+Source: RocketMQ DefaultMessageStore.CleanCommitLogService; differs: it knows no limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+HOUR_MS = 3_600_000
+JUMP_TOLERATED_MS = 60_000
+JUMP_BELIEVED_AFTER_S = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRules:
+    """What the operator wants; per cents of the disk as RocketMQ counts them, rounded up."""
+
+    reserved_ms: int = 72 * HOUR_MS
+    delete_hours: frozenset[int] = frozenset({4})
+    used_max: int = 75
+    forced_from: int = 85
+    full_from: int = 90
+    is_forcing: bool = True  # may unexpired files be deleted?
+    files_max: int = 10  # per round
+
+
+class FileAge(NamedTuple):
+    """A log file: offsets ``[base, end)``, and when it was last written."""
+
+    base: int
+    end: int
+    modified_ms: int
+
+
+class Wish(NamedTuple):
+    """Somebody who wants to keep what lies from ``offset`` on."""
+
+    who: str
+    offset: int
+
+
+class Choice(NamedTuple):
+    """The first ``files`` files, which end at ``end``, are to go. ``kept_by``: why the one behind them is not."""
+
+    files: int = 0
+    end: int = 0
+    is_forced: bool = False
+    kept_by: str = ""
+
+
+class DiskUse(NamedTuple):
+    """Bytes of a file system: in use, and free for this process."""
+
+    used: int
+    free: int
+
+    @property
+    def percent(self) -> int:
+        """Used share, rounded up as RocketMQ does: so 75.01 % is more than 75."""
+        total = self.used + self.free
+        return -(-100 * self.used // total) if total else 100
+
+
+def is_writable(was_writable: bool, percent: int, rules: CleaningRules) -> bool:
+    """Whether messages are welcome: refused above ``full_from``, welcome again only at ``forced_from`` or below."""
+    if percent > rules.full_from:
+        return False
+    return was_writable or percent <= rules.forced_from
+
+
+def hour_of(now_ms: int) -> int:
+    """The hour of the local day."""
+    return datetime.fromtimestamp(now_ms / 1000).astimezone().hour
+
+
+def choose(
+    files: Sequence[FileAge],
+    rules: CleaningRules,
+    *,
+    now_ms: int,
+    percent: int,
+    must_keep: int,
+    wishes: Sequence[Wish] = (),
+) -> Choice:
+    """What one round deletes of ``files``, which are in the order of the log.
+
+    ``must_keep``: nothing from this offset on may go, not even when the disk forces it.
+    """
+    forced = rules.is_forcing and percent > rules.forced_from
+    if not (forced or percent > rules.used_max or hour_of(now_ms) in rules.delete_hours):
+        return Choice()
+    chosen = Choice(is_forced=forced)
+    for number, file in enumerate(files[:-1][: rules.files_max], start=1):
+        expired = now_ms - file.modified_ms >= rules.reserved_ms
+        if not (forced or expired):
+            break
+        if file.end > must_keep:
+            return chosen._replace(kept_by="not synced, dispatched or in snapshots yet")
+        keeper = min((wish for wish in wishes if wish.offset < file.end), key=lambda wish: wish.offset, default=None)
+        if keeper is not None and not forced:
+            return chosen._replace(kept_by=keeper.who)
+        chosen = Choice(number, file.end, forced and not expired, "")
+    return chosen
+
+
+def next_to_go(files: Sequence[FileAge], rules: CleaningRules, *, now_ms: int, percent: int) -> int:
+    """Where the log will begin when the next deletion is over, if nobody keeps anything; its minimum now if nothing
+    goes.
+
+    The next deletion is the coming hour of ``delete_hours``, or the running one; short of space it is any moment.
+    """
+    if not files:
+        return 0
+    forced = rules.is_forcing and percent > rules.forced_from
+    until_ms = now_ms + HOUR_MS if percent > rules.used_max else _end_of_hour(now_ms, rules.delete_hours)
+    end = files[0].base
+    for number, file in enumerate(files[:-1]):
+        if until_ms - file.modified_ms < rules.reserved_ms and not (forced and number < rules.files_max):
+            break
+        end = file.end
+    return end
+
+
+def _end_of_hour(now_ms: int, hours: frozenset[int]) -> int:
+    """The end of the first hour from now on, the running one included, that is one of ``hours``."""
+    start_ms = now_ms - now_ms % HOUR_MS
+    for step in range(25):
+        if hour_of(start_ms + step * HOUR_MS) in hours:
+            return start_ms + (step + 1) * HOUR_MS
+    return start_ms + 25 * HOUR_MS  # an hour that a change to summer time left out today
+
+
+class SteadyClock:
+    """Wall time that does not run ahead: retention must not delete because somebody set the clock forward.
+
+    It follows the wall clock back at once, which deletes later, and forward only when the jump has lasted for
+    ``JUMP_BELIEVED_AFTER_S``: until then it goes on with monotonic time.
+    """
+
+    def __init__(self, wall_ms: int, monotonic_s: float) -> None:
+        self._now_ms = wall_ms
+        self._at_s = monotonic_s
+        self._ahead_since: float | None = None
+
+    def now_ms(self, wall_ms: int, monotonic_s: float) -> int:
+        """Milliseconds since 1970, given what both clocks say."""
+        expected = self._now_ms + round(1000 * (monotonic_s - self._at_s))
+        self._at_s = monotonic_s
+        if wall_ms <= expected + JUMP_TOLERATED_MS:
+            self._now_ms, self._ahead_since = wall_ms, None
+        else:
+            if self._ahead_since is None:
+                self._ahead_since = monotonic_s
+            lasted = monotonic_s - self._ahead_since >= JUMP_BELIEVED_AFTER_S
+            self._now_ms = wall_ms if lasted else expected
+            if lasted:
+                self._ahead_since = None
+        return self._now_ms

@@ -1,0 +1,384 @@
+"""Random histories of a store on a simulated disk: appends, syncs, rolls, checkpoints, power cuts, recoveries.
+
+A history is a list of steps, each a name and a seed of its own; so a part of the steps is a history too, which is
+how :func:`shortest` makes a failure readable. After each recovery the store is compared with what was appended:
+all that was acknowledged is there, then a prefix of the rest, and nothing else; queues and index follow from that.
+
+Record sizes are few, so that new records end where old ones did, and a leftover behind the log's end fits exactly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.broker.store import AppendResult, FlushMode, Store, StoreConfig
+from penstock.proto.record.batch import BatchEncoder, producer_mark
+from penstock.proto.record.layout import Host
+from tests.support.clock import ManualClock
+from tests.support.log_history import LogHistory, check_derived, check_end, check_index_files, check_key, check_reading
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
+from tests.support.stepped_store import abandon, flusher_of, forget_background, run_background, stepped_stores
+
+SEGMENT_BYTES = 8192
+INDEX_SLOTS, INDEX_ENTRIES = 7, 24
+HOST = Host.parse("10.0.0.1:10911")
+TOPICS = ("orders", "clicks")
+QUEUES = 3
+BODY_SIZES = (16, 280, 900)
+_ENCODERS = {topic: BatchEncoder(topic, HOST) for topic in TOPICS}
+
+WEIGHTS = {
+    "append": 22,
+    "marked": 12,
+    "roll": 3,
+    "sync": 12,
+    "dispatch": 12,
+    "checkpoint": 7,
+    "write_back": 6,
+    "background": 3,
+    "cut": 9,
+    "kill": 4,
+    "close": 3,
+    "lose_derived": 2,
+}
+REPLICA_WEIGHTS = WEIGHTS | {"ship": 20, "promote": 1}
+
+
+class Step(NamedTuple):
+    """What happens, and the seed of its details."""
+
+    name: str
+    seed: int
+
+
+class Failed(AssertionError):
+    """A history after which the store is not what it must be."""
+
+
+def steps_of(seed: int, count: int) -> list[Step]:
+    """The history with that seed."""
+    chooser = random.Random(seed)
+    weights = REPLICA_WEIGHTS if is_replica(seed) else WEIGHTS
+    names = chooser.choices(list(weights), list(weights.values()), k=count)
+    return [Step(name, chooser.getrandbits(48)) for name in names]
+
+
+def is_replica(seed: int) -> bool:
+    """Whether that history is about a store that gets a master's bytes."""
+    return seed % 4 == 3
+
+
+def run(seed: int, steps: list[Step]) -> CrashRun:
+    """Play a history; the steps are those of ``seed``, or some of them.
+
+    Raises:
+        Failed: the store is not what it must be.
+    """
+    history = CrashRun(seed)
+    done: list[str] = []
+    try:
+        with stepped_stores(arena_entries=1 + seed % 3):
+            for step in steps:
+                done.append(f"{step.name}:{step.seed}")
+                history.play(step)
+            done.append("end")
+            history.finish()
+    except Exception as error:
+        raise Failed(f"history {seed} failed after {' '.join(done)}: {type(error).__name__}: {error}") from error
+    finally:
+        history.leave()
+    return history
+
+
+def shortest(seed: int, steps: list[Step]) -> list[Step]:
+    """The failing history with all those steps left out that its failure does not need."""
+    size = len(steps) // 2
+    while size:
+        start = 0
+        while start < len(steps):
+            fewer = steps[:start] + steps[start + size :]
+            try:
+                run(seed, fewer)
+                start += size
+            except Failed:
+                steps = fewer
+        size //= 2
+    return steps
+
+
+class CrashRun:
+    """One history in progress: disk, store, and what the store must hold."""
+
+    def __init__(self, seed: int, root: str = "/srv/broker/store") -> None:
+        chooser = random.Random(seed ^ 0x5EED)
+        self.cuts = self.recoveries = self.messages = 0
+        self.sync_mode = chooser.random() < 0.7
+        self.master: CrashRun | None = None
+        self.root = root
+        self.chooser = chooser
+        self.clock = ManualClock()
+        self.disk = SimulatedDisk(chooser.getrandbits(32))
+        self.history = LogHistory()
+        self.acknowledged = 0  # every byte below survives whatever happens
+        self.sequence = 0
+        self.store: Store | None = None
+        if is_replica(seed):
+            self.master = CrashRun(seed & ~3, "/srv/master/store")
+
+    @property
+    def open(self) -> Store:
+        """The store, which has to be open."""
+        assert self.store is not None
+        return self.store
+
+    def play(self, step: Step) -> None:
+        """Do one step."""
+        self.chooser = random.Random(step.seed)
+        if self.store is None:
+            self._open()
+        self.clock.set_wall(self.clock.wall_ms() + self.chooser.choice((0, 0, 1, 1, 1000, -5)))
+        action: Callable[[], None] = getattr(self, f"_{step.name}")
+        action()
+
+    def finish(self) -> None:
+        """Close what is left, and look into the files."""
+        if self.store is None:
+            self._open()
+        self._dispatch_all()
+        end = self.open.dispatched_offset
+        self.open.close()
+        self.store = None
+        index = f"{self.root}/index"
+        files = [self.disk.contents(f"{index}/{name}") for name in self.disk.list(index)]
+        check_index_files(files, INDEX_SLOTS, INDEX_ENTRIES, self.history, end)
+
+    def leave(self) -> None:
+        """Give the lock back, however it ended."""
+        for run_ in (self, self.master):
+            if run_ is not None and run_.store is not None:
+                abandon(run_.store)
+                run_.store = None
+
+    def _config(self) -> StoreConfig:
+        return StoreConfig(
+            root=Path(self.root),
+            segment_bytes=SEGMENT_BYTES,
+            consume_queue_bytes=7 * 20,
+            flush_mode=FlushMode.SYNC_FLUSH if self.sync_mode else FlushMode.ASYNC_FLUSH,
+            store_host=HOST,
+            index_slots=INDEX_SLOTS,
+            index_entries=INDEX_ENTRIES,
+        )
+
+    def _open(self) -> None:
+        """Open, perhaps with cuts on the way, and compare."""
+        while True:
+            self.disk.cut_after = self.chooser.randint(0, 60) if self.chooser.random() < 0.3 else None
+            try:
+                store = Store.open(self._config(), disk=self.disk, clock=self.clock)
+                break
+            except PowerCut:
+                self._power_cut()
+        self.disk.cut_after = None
+        self.store = store
+        store.on_flushed = self._on_flushed
+        self.recoveries += 1
+        history = self._known()
+        end = check_end(store, history, self.acknowledged)
+        history.truncate(end)
+        self.history = history
+        assert store.dispatched_offset == end, "everything recovered is dispatched"
+        check_derived(store, history)
+        check_reading(store, history, self.chooser.choice(TOPICS), self.chooser.randrange(QUEUES))
+        for _ in range(2):
+            check_key(store, history, self.chooser.choice(TOPICS), f"k{self.chooser.randrange(6)}")
+        if self.sync_mode:
+            self.acknowledged = max(self.acknowledged, end)  # consumers have seen it
+
+    def _known(self) -> LogHistory:
+        """What the log can be a prefix of."""
+        return self.history if self.master is None else self.master.history.copy()
+
+    def _on_flushed(self, offset: int) -> None:
+        self.acknowledged = max(self.acknowledged, offset)
+
+    def _append(self) -> None:
+        self._produce(self.chooser.choice((1, 1, 2, 3)), marked=False)
+
+    def _marked(self) -> None:
+        self._produce(self.chooser.choice((1, 2, 2, 4)), marked=True)
+
+    def _produce(self, count: int, *, marked: bool, size: int | None = None) -> None:
+        if self.master is not None:
+            if self.master.store is None:
+                with_cuts, self.master.chooser = self.chooser, random.Random(0)
+                self.master._open()
+                self.master.chooser = with_cuts
+            self.master.chooser = self.chooser
+            self.master._produce(count, marked=marked, size=size)
+            return
+        topic = self.chooser.choice(TOPICS)
+        bodies, properties = [], []
+        for _ in range(count):
+            self.sequence += 1
+            length = size or self.chooser.choice(BODY_SIZES)
+            bodies.append((b"%08d" % self.sequence * (length // 8 + 1))[:length])
+            keys = " ".join(f"k{self.chooser.randrange(6)}" for _ in range(self.chooser.choice((0, 1, 2))))
+            fields = [b"TAGS\x01tag%d\x02" % self.chooser.randrange(3)]
+            fields += [b"KEYS\x01%s\x02" % keys.encode()] if keys else []
+            fields += [b"UNIQ_KEY\x01u%06d\x02" % self.sequence] if self.chooser.random() < 0.5 else []
+            properties.append(b"".join(fields))
+        queues = np.array([self.chooser.randrange(QUEUES) for _ in range(count)], np.int32)
+        mark = producer_mark(7, 1, 0, self.sequence, count) if marked else None
+        records = _ENCODERS[topic].encode(bodies, properties, queues, mark=mark, born_timestamp_ms=1)
+        before = self.history.end
+        result = self.open.append(topic, records, queues=QUEUES)
+        self._on_appended(before, result, marked=marked)
+        self.messages += count
+
+    def _on_appended(self, before: int, result: AppendResult, *, marked: bool) -> None:
+        assert result.start >= before - before % SEGMENT_BYTES
+        assert result.start == before or result.start % SEGMENT_BYTES == 0, "a gap in the log"
+        self.history.on_append(self.open, result, marked=marked)
+
+    def _roll(self) -> None:
+        """Fill the file up to a few bytes, exactly, or beyond."""
+        history = self.history if self.master is None else self.master.history
+        left = SEGMENT_BYTES - history.end % SEGMENT_BYTES
+        size = left - 91 - 8 - 6 - 11 - self.chooser.choice((0, 1, 7, 8, 9, 100))
+        if 8 <= size < 3000:
+            self._produce(1, marked=False, size=size)
+        elif size >= 3000:
+            self._produce(3, marked=self.chooser.random() < 0.5, size=size // 3 - 130)
+
+    def _ship(self) -> None:
+        """A slave takes some of the master's bytes, wherever they are divided."""
+        if self.master is None or self.master.store is None:
+            return
+        for _ in range(self.chooser.randint(1, 4)):
+            start = self.open.end_offset
+            wanted = self.chooser.choice((1, 50, 300, 700, 2000, 8192))
+            self.open.append_bytes(start, self.master.open.read_bytes(start, wanted))
+
+    def _promote(self) -> None:
+        """The slave becomes master: its log ends behind the last whole record, or batch, that it has."""
+        if self.master is None:
+            return
+        if self.master.store is not None:
+            abandon(self.master.store)
+        history, self.master = self.master.history, None
+        sent = self.open.end_offset
+        whole = [one.end for one in history.records if one.end <= sent]
+        del history.image[sent:]
+        last = max([0, *whole, *(end for end in history.ends if end <= sent)])
+        history.truncate(last)
+        if history.ends[-1] != last:
+            history.ends.append(last)
+        self.history = history
+        self.acknowledged = min(self.acknowledged, last)
+        self._produce(1, marked=False)
+
+    def _sync(self) -> None:
+        self._meanwhile()
+        self.open.request_flush(self.open.end_offset)
+        flusher_of(self.open).step()
+        self.disk.on_synced = None
+
+    def _meanwhile(self) -> None:
+        """Perhaps something is appended, and dispatched, while a sync is under way."""
+        if self.chooser.random() < 0.3:
+            self.disk.on_synced = self._happens_meanwhile
+
+    def _happens_meanwhile(self) -> None:
+        store = self.open
+        if store._queues.lock._is_owned() or store._parts.index.lock.locked():  # type: ignore[attr-defined]
+            return
+        self._append()
+        if self.chooser.random() < 0.7:
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        store = self.open
+        store.set_confirm(store.flushed_offset if self.sync_mode else store.end_offset)
+        for _ in range(self.chooser.randint(1, 3)):
+            store.dispatch(self.chooser.choice((1, 400, 2000, 1 << 20)))
+        if self.sync_mode:
+            self.acknowledged = max(self.acknowledged, store.dispatched_offset)
+
+    def _dispatch_all(self) -> None:
+        store = self.open
+        self._sync()
+        store.set_confirm(store.end_offset)
+        before = -1
+        while store.dispatched_offset != before:
+            before = store.dispatched_offset
+            store.dispatch()
+        check_derived(store, self._known())
+
+    def _checkpoint(self) -> None:
+        self._meanwhile()
+        self.open.checkpoint()
+        self.disk.on_synced = None
+
+    def _write_back(self) -> None:
+        self.disk.write_back()
+
+    def _background(self) -> None:
+        run_background()
+
+    def _cut(self) -> None:
+        """The power fails: now, or in the middle of the next few things."""
+        if self.chooser.random() < 0.5:
+            self.disk.cut_after = self.chooser.randint(0, 6)
+            try:
+                for name in self.chooser.choices(("append", "marked", "roll", "sync", "dispatch", "checkpoint"), k=4):
+                    getattr(self, f"_{name}")()
+            except PowerCut:
+                pass
+            self.disk.on_synced = None
+        self._power_cut()
+        self._open()
+
+    def _power_cut(self) -> None:
+        self.cuts += 1
+        self._gone()
+        self.disk = self.disk.cut()
+
+    def _kill(self) -> None:
+        """The process ends without a word, the system goes on."""
+        self._gone()
+        self.disk = self.disk.kill()
+        self._open()
+
+    def _gone(self) -> None:
+        if self.store is not None:
+            abandon(self.store)
+        forget_background()
+        self.store = None
+
+    def _close(self) -> None:
+        """A clean end; afterwards perhaps a power cut."""
+        self.open.close()
+        if self.sync_mode:
+            self.acknowledged = max(self.acknowledged, self.open.end_offset)
+        self.store = None
+        if self.chooser.random() < 0.5:
+            self._power_cut()
+        self._open()
+
+    def _lose_derived(self) -> None:
+        """Somebody deletes queues, index or both, of a store that is not open."""
+        if self.chooser.random() < 0.5:
+            self.open.close()
+        else:
+            self._gone()
+            self.disk = self.disk.kill()
+        self.store = None
+        for name in self.chooser.choice((("consumequeue",), ("index",), ("consumequeue", "index"))):
+            self.disk.remove_tree(f"{self.root}/{name}")
+        self._open()

@@ -1,0 +1,368 @@
+"""A disk in memory that forgets, at a power cut, what was not synced.
+
+It keeps two versions of everything: what running programs see, and what is *saved*. Of a file, the pages that
+differ are dirty; of a directory, names made and removed since the last ``sync_directory`` are pending. A cut keeps
+of each file any subset of the dirty pages, or of their 512-byte sectors, and any size it had since its last sync;
+of each directory the first few of the pending changes. A file whose name was not saved is gone. That is more than
+today's file systems lose, and nothing that they promise to keep.
+
+Mapped bytes are the very array that a file's readers see, so writing to them makes pages dirty as well.
+For one thread at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+
+from penstock.broker.store.disk import Bytes, Data
+
+PAGE = 4096
+SECTOR = 512
+
+
+class PowerCut(BaseException):
+    """The machine has stopped; no handler may go on after it."""
+
+
+class _File:
+    def __init__(self) -> None:
+        self.data: Bytes = np.zeros(0, np.uint8)
+        self.saved: Bytes = np.zeros(0, np.uint8)
+        self.sizes: list[int] = [0]  # each that a cut may leave: the saved one, and all since
+
+    def resize(self, size: int) -> None:
+        if size != len(self.data):
+            grown = np.zeros(size, np.uint8)
+            kept = min(size, len(self.data))
+            grown[:kept] = self.data[:kept]
+            self.data = grown
+            self.sizes.append(size)
+
+    def sync(self) -> None:
+        self.saved = self.data.copy()
+        self.sizes = [len(self.data)]
+
+    def after_cut(self, survival: _Survival) -> Bytes:
+        """The bytes that a cut leaves."""
+        size = survival.choose(self.sizes)
+        left, seen = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+        left[: len(self.saved)] = self.saved[:size]
+        seen[: len(self.data)] = self.data[:size]
+        dirty = left != seen
+        if dirty.any():
+            for page in range(0, size, PAGE):
+                if dirty[page : page + PAGE].any():
+                    survival.keep(left[page : page + PAGE], seen[page : page + PAGE])
+        return left
+
+
+class _Directory:
+    def __init__(self) -> None:
+        self.names: dict[str, _File | _Directory] = {}
+        self.saved: dict[str, _File | _Directory] = {}
+        self.pending: list[dict[str, _File | _Directory | None]] = []  # each happens whole, in this order
+
+    def change(self, changes: dict[str, _File | _Directory | None]) -> None:
+        _apply(self.names, changes)
+        self.pending.append(changes)
+
+    def sync(self) -> None:
+        self.saved = dict(self.names)
+        self.pending = []
+
+    def after_cut(self, survival: _Survival) -> _Directory:
+        names = dict(self.saved)
+        for changes in self.pending[: survival.count(len(self.pending))]:
+            _apply(names, changes)
+        left = _Directory()
+        for name, entry in names.items():
+            if isinstance(entry, _Directory):
+                left.names[name] = entry.after_cut(survival)
+            else:
+                file = _File()
+                file.data = entry.after_cut(survival)
+                file.sync()
+                left.names[name] = file
+        left.saved = dict(left.names)
+        return left
+
+
+def _apply(names: dict[str, _File | _Directory], changes: dict[str, _File | _Directory | None]) -> None:
+    for name, entry in changes.items():
+        if entry is None:
+            names.pop(name, None)
+        else:
+            names[name] = entry
+
+
+class _Survival:
+    """What one cut keeps: nothing, everything, or each with a probability; by pages or by sectors."""
+
+    def __init__(self, chooser: random.Random) -> None:
+        self._chooser = chooser
+        self._share = chooser.choice((0.0, 0.1, 0.5, 0.5, 0.9, 1.0))
+        self._unit = chooser.choice((PAGE, PAGE, SECTOR))
+
+    def count(self, changes: int) -> int:
+        return round(changes * self._share) if self._share in (0, 1) else self._chooser.randint(0, changes)
+
+    def choose(self, sizes: list[int]) -> int:
+        return sizes[0] if self._share == 0 else sizes[-1] if self._share == 1 else self._chooser.choice(sizes)
+
+    def keep(self, left: Bytes, seen: Bytes) -> None:
+        for start in range(0, len(left), self._unit):
+            if self._share == 1 or self._chooser.random() < self._share:
+                left[start : start + self._unit] = seen[start : start + self._unit]
+
+
+class SimulatedDisk:
+    """A :class:`penstock.broker.store.disk.Disk` under the directory ``/``, cut by :meth:`cut`.
+
+    ``cut_after`` effects from now on the power fails by itself. ``on_synced``, when set, is called once by the
+    next sync, behind its effect: something else happens while the caller still waits. Of the calls of ``fail_kind``
+    the one with number ``fail_nth``, from 1, fails with ``fail_code``; ``calls`` counts them.
+    """
+
+    def __init__(self, seed: int = 0, root: _Directory | None = None) -> None:
+        self.cut_after: int | None = None
+        self.on_synced: Callable[[], None] | None = None
+        self.fail_kind, self.fail_nth, self.fail_code, self.calls = "", 0, errno.EIO, 0
+        self._chooser = random.Random(seed)
+        self._root = root or _Directory()
+        self._open: dict[int, tuple[_File, str]] = {}
+        self._descriptors = itertools.count(1000)
+        self._left: _Directory | None = None  # after the cut
+
+    def cut(self) -> SimulatedDisk:
+        """End this disk, at once or where it ended already, and begin another with what is left."""
+        if self._left is None:
+            self._left = self._root.after_cut(_Survival(self._chooser))
+        return SimulatedDisk(self._chooser.getrandbits(32), self._left)
+
+    def kill(self) -> SimulatedDisk:
+        """The process ends, the machine goes on: another disk that sees everything, saved or not."""
+        after = SimulatedDisk(self._chooser.getrandbits(32), self._root)
+        self._left = _Directory()
+        return after
+
+    def write_back(self) -> None:
+        """Save some dirty pages, as the system does whenever it likes."""
+        survival = _Survival(self._chooser)
+        for file in _files(self._root):
+            if len(file.sizes) > 1 or len(file.saved) != len(file.data) or (file.saved != file.data).any():
+                left = file.after_cut(survival)
+                file.sizes = [len(left), *file.sizes[file.sizes.index(len(left)) + 1 :]]
+                file.saved = left
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        self._call("open", changes=False)
+        directory, name = self._parent(path)
+        file = directory.names.get(name)
+        if isinstance(file, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if file is None:
+            if not create:
+                raise _missing(path)
+            self._call("create")
+            file = _File()
+            directory.change({name: file})
+        descriptor = next(self._descriptors)
+        self._open[descriptor] = file, path
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        self._open.pop(descriptor, None)
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        self._call("allocate")
+        file = self._file(descriptor)
+        if size > len(file.data):
+            file.sizes.append(size // 2 - size // 2 % SECTOR)  # in several transactions, each sets the size
+            file.resize(size)
+
+    def map(self, descriptor: int, size: int) -> Bytes:
+        self._call("map", changes=False)
+        data = self._file(descriptor).data
+        assert len(data) == size, "mapped beyond the end, which ends in SIGBUS"
+        return data
+
+    def sync(self, descriptor: int) -> None:
+        self._call("sync")
+        self._file(descriptor).sync()
+        self._tell_synced()
+
+    def sync_directory(self, path: str) -> None:
+        self._call("sync_directory")
+        self._directory(path).sync()
+        self._tell_synced()
+
+    def sync_all(self, path: str) -> None:
+        self._call("sync_all")
+        for file in _files(self._root):
+            file.sync()
+        _sync_names(self._root)
+        self._tell_synced()
+
+    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+        self._call("pwrite")
+        written = np.frombuffer(data, np.uint8)
+        file = self._file(descriptor)
+        if position + len(written) > len(file.data):
+            file.resize(position + len(written))
+        file.data[position : position + len(written)] = written
+
+    def pread(self, descriptor: int, size: int, position: int) -> bytes:
+        self._call("pread", changes=False)
+        return cast(bytes, self._file(descriptor).data[position : position + size].tobytes())
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        self._call("truncate")
+        self._file(descriptor).resize(size)
+
+    def zero(self, descriptor: int, start: int, size: int) -> None:
+        self._call("zero")
+        self._file(descriptor).data[start:size] = 0
+
+    def size(self, path: str) -> int:
+        self._call("size", changes=False)
+        entry = self._entry(path)
+        return len(entry.data) if isinstance(entry, _File) else PAGE
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._entry(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        self._call("list", changes=False)
+        try:
+            return sorted(self._directory(path).names)
+        except FileNotFoundError:
+            return []
+
+    def make_directories(self, path: str) -> None:
+        self._call("make_directories", changes=False)
+        found = self._root
+        for name in path.strip("/").split("/"):
+            entry = found.names.get(name)
+            if entry is None:
+                self._call("mkdir")
+                entry = _Directory()
+                found.change({name: entry})
+            assert isinstance(entry, _Directory)
+            found = entry
+
+    def rename(self, old: str, new: str) -> None:
+        self._call("rename")
+        (source, old_name), (target, new_name) = self._parent(old), self._parent(new)
+        entry = self._entry(old)
+        if source is target:
+            source.change({old_name: None, new_name: entry})
+        else:
+            target.change({new_name: entry})
+            source.change({old_name: None})
+
+    def unlink(self, path: str) -> None:
+        self._call("unlink")
+        directory, name = self._parent(path)
+        if name not in directory.names:
+            raise _missing(path)
+        directory.change({name: None})
+
+    def remove_tree(self, path: str) -> None:
+        self._call("remove_tree", changes=False)
+        if self.exists(path):
+            self.unlink(path)
+
+    def free_bytes(self, path: str) -> int:
+        return 1 << 40
+
+    def modified_ms(self, path: str) -> int:
+        return 0
+
+    def lock(self, descriptor: int) -> int | None:
+        return None
+
+    def contents(self, path: str) -> bytes:
+        """What a reader sees of that file."""
+        entry = self._entry(path)
+        assert isinstance(entry, _File)
+        return cast(bytes, entry.data.tobytes())
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Give that file, which is there, other bytes, saved at once."""
+        entry = self._entry(path)
+        assert isinstance(entry, _File)
+        entry.data = np.frombuffer(content, np.uint8).copy()
+        entry.sync()
+
+    def _call(self, kind: str, *, changes: bool = True) -> None:
+        """Each call of the seam begins with this; most of them change something."""
+        if changes and self._left is None and self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after < 0:
+                self._left = self._root.after_cut(_Survival(self._chooser))
+        if self._left is not None:
+            raise PowerCut
+        if kind == self.fail_kind:
+            self.calls += 1
+            if self.calls == self.fail_nth:
+                raise OSError(self.fail_code, os.strerror(self.fail_code))
+
+    def _tell_synced(self) -> None:
+        told, self.on_synced = self.on_synced, None
+        if told is not None:
+            told()
+
+    def _file(self, descriptor: int) -> _File:
+        return self._open[descriptor][0]
+
+    def _entry(self, path: str) -> _File | _Directory:
+        directory, name = self._parent(path)
+        entry = directory.names.get(name)
+        if entry is None:
+            raise _missing(path)
+        return entry
+
+    def _directory(self, path: str) -> _Directory:
+        found = self._root
+        for name in path.strip("/").split("/") if path.strip("/") else ():
+            entry = found.names.get(name)
+            if not isinstance(entry, _Directory):
+                raise _missing(path) if entry is None else NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+            found = entry
+        return found
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        directory, _, name = path.rpartition("/")
+        return self._directory(directory), name
+
+
+def _files(directory: _Directory) -> list[_File]:
+    found: list[_File] = []
+    for entry in directory.names.values():
+        if isinstance(entry, _Directory):
+            found += _files(entry)
+        else:
+            found.append(entry)
+    return found
+
+
+def _sync_names(directory: _Directory) -> None:
+    directory.sync()
+    for entry in directory.names.values():
+        if isinstance(entry, _Directory):
+            _sync_names(entry)
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -1,0 +1,104 @@
+"""Looking into a store that is open and written to."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from penstock.broker.inspection import StoreQuery, list_store, summarize, verify
+from penstock.broker.store import Store, StoreConfig
+from penstock.proto.record.batch import BatchEncoder
+from penstock.proto.record.layout import Host
+from penstock.proto.record.properties import encode_properties
+
+HOST = Host.parse("10.0.0.1:10911")
+QUEUES = 7
+
+
+class Writer:
+    """Appends numbered messages with keys to an open store."""
+
+    def __init__(self, root: Path) -> None:
+        config = StoreConfig(
+            root=root,
+            segment_bytes=1 << 20,
+            consume_queue_bytes=20_000,
+            store_host=HOST,
+            index_slots=1000,
+            index_entries=4000,
+        )
+        self.store = Store.open(config)
+        self._encoder = BatchEncoder("orders", HOST)
+        self.sent = 0
+
+    def append(self, count: int) -> None:
+        numbers = range(self.sent, self.sent + count)
+        bodies = [f"order {number}".encode() * 10 for number in numbers]
+        properties = [encode_properties({"TAGS": "new", "KEYS": f"order-{number}"}) for number in numbers]
+        queue_ids = (np.arange(self.sent, self.sent + count) % QUEUES).astype(np.int32)
+        self.store.append("orders", self._encoder.encode(bodies, properties, queue_ids), queues=QUEUES)
+        self.sent += count
+
+    def dispatch(self) -> None:
+        self.store.set_confirm(self.store.end_offset)
+        while self.store.dispatched_offset < self.store.confirm_offset:
+            self.store.dispatch()
+
+
+def test_an_open_store_is_sound_at_any_moment(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    try:
+        for step in range(20):
+            writer.append(50 + step * 37)
+            if step % 3:
+                writer.dispatch()
+            found = verify(list_store(tmp_path))
+            assert [str(problem) for problem in found.findings.problems] == []
+            assert found.records == writer.sent
+            summarize(list_store(tmp_path))
+    finally:
+        writer.store.close()
+    found = verify(list_store(tmp_path))
+    assert found.findings.ok
+    assert found.index_entries == writer.sent
+
+
+def test_a_store_is_sound_while_it_is_written_to(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    ended = threading.Event()
+    problems: list[str] = []
+
+    def look() -> None:
+        while not ended.is_set():
+            found = verify(list_store(tmp_path))
+            problems.extend(str(problem) for problem in found.findings.problems)
+
+    writer.append(10)
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(300):
+            writer.append(40)
+            writer.dispatch()
+    finally:
+        ended.set()
+        looking.join()
+        writer.store.close()
+    assert problems == []
+
+
+def test_messages_not_in_the_index_yet_are_found(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    try:
+        writer.append(500)
+        writer.dispatch()
+        writer.append(500)
+        query = StoreQuery(list_store(tmp_path))
+        for number in (3, 499, 500, 999):
+            (found,) = query.by_key("orders", f"order-{number}").messages
+            assert found.record.body == f"order {number}".encode() * 10
+        query.close()
+    finally:
+        writer.store.close()

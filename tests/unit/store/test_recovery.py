@@ -1,0 +1,247 @@
+"""Recovery: decisions, and what becomes of damaged stores."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.store import Store
+from penstock.broker.store.checkpoint import Positions
+from penstock.broker.store.recovery import Damage, MarkTracker, Plan, Verdict, judge, plan
+from penstock.proto.errors import Corrupt
+from tests.support.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
+
+
+def _plan(positions: Positions | None, *, aborted: bool) -> Plan:
+    return plan(positions, aborted=aborted, log_min=0, log_end=3000, segment_bytes=1000)
+
+
+def test_the_plan_follows_from_abort_marker_and_checkpoint() -> None:
+    known = Positions(clean=True, end=2500, flushed=2500, derived=2100)
+    assert _plan(known, aborted=False) == Plan(True, None, 2100)
+    assert _plan(known, aborted=True) == Plan(False, 2000, 2100)
+    assert _plan(known._replace(clean=False), aborted=False) == Plan(False, 2000, 2100)
+    assert _plan(None, aborted=False) == Plan(False, 0, None)
+    assert _plan(known._replace(derived=3001), aborted=True) == Plan(False, 0, None)
+    assert _plan(known._replace(min_offset=2050), aborted=True) == Plan(False, 2050, 2100)
+
+
+@pytest.mark.parametrize(
+    ("later", "sector_lost", "synced", "verdict"),
+    [
+        (None, False, 0, Verdict.CUT),
+        (None, False, 999, Verdict.CUT),
+        (None, False, None, Verdict.CUT),
+        (500, True, 0, Verdict.CUT),
+        (500, True, 100, Verdict.CUT),
+        (500, True, 101, Verdict.REFUSE),
+        (500, False, 0, Verdict.REFUSE),
+        (500, True, None, Verdict.REFUSE),
+    ],
+)
+def test_damage_is_a_torn_tail_or_corruption(
+    later: int | None, sector_lost: bool, synced: int | None, verdict: Verdict
+) -> None:
+    assert judge(Damage(100, later, sector_lost, synced)) is verdict
+
+
+def test_a_batch_is_whole_when_its_records_came_or_its_file_ended() -> None:
+    tracker = MarkTracker()
+    tracker.on_records(3)
+    assert tracker.cut_at(50) == 50
+    tracker.on_mark(100, 10, 4)
+    assert tracker.cut_at(200) == 100
+    tracker.on_records(5)
+    assert tracker.cut_at(200) == 100
+    tracker.on_records(1)
+    assert tracker.cut_at(200) == 200
+    tracker.on_mark(300, 10, 4)
+    tracker.on_file_end()
+    assert tracker.cut_at(400) == 400
+
+
+def _crashed(root: Path, *, synced: bool, batches: int = 40, checkpoint_after: int = -1) -> list[int]:
+    """A store whose process died; where each of its records begins."""
+    store = Store.open(store_config(root))
+    starts = []
+    for number in range(batches):
+        starts.append(store.append("t", batch("t", [b"%04d" % number + b"." * 700]), queues=1).start)
+        if number == checkpoint_after:
+            dispatch_all(store)
+            store.checkpoint()
+    if synced:
+        flush(store)
+    starts.append(store.end_offset)
+    store.abandon()
+    return starts
+
+
+def _numbers(store: Store) -> list[int]:
+    return [int(body[:4]) for body in bodies(store, "t")]
+
+
+@pytest.mark.parametrize("checkpoint_after", [-1, 5, 25, 39])
+def test_after_a_kill_everything_appended_is_there(tmp_path: Path, checkpoint_after: int) -> None:
+    starts = _crashed(tmp_path, synced=False, checkpoint_after=checkpoint_after)
+    store = Store.open(store_config(tmp_path))
+    assert (store.recovery.clean, store.recovery.truncated_from) == (False, None)
+    assert store.recovery.replayed_from == (starts[checkpoint_after + 1] if checkpoint_after >= 0 else 0)
+    assert _numbers(store) == list(range(40))
+    assert store.append("t", batch("t", [b"0040"]), queues=1).queue_offsets == [40]
+    store.close()
+
+
+def test_a_torn_last_record_of_any_length_is_cut_and_its_rest_zeroed(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    store = Store.open(store_config(origin))
+    for number in range(3):
+        store.append("t", batch("t", [b"%04d" % number], properties=[b"TAGS\x01TagA\x02"]), queues=1)
+    last = store.append("t", batch("t", [b"0003"], properties=[b"TAGS\x01TagA\x02"]), queues=1)
+    store.abandon()
+    for lost in range(1, last.end - last.start + 1):
+        root = tmp_path / f"lost-{lost}"
+        shutil.copytree(origin, root)
+        path = patch(root, last.end - lost, bytes(lost))
+        reopened = Store.open(store_config(root))
+        assert reopened.end_offset == last.start, f"{lost} bytes lost"
+        assert _numbers(reopened) == [0, 1, 2]
+        assert not any(path.read_bytes()[last.start :])
+        assert reopened.append("t", batch("t", [b"0003"]), queues=1).queue_offsets == [3]
+        reopened.close()
+        shutil.rmtree(root)
+
+
+def test_a_tail_of_garbage_is_zeroed_before_anything_is_appended(tmp_path: Path) -> None:
+    starts = _crashed(tmp_path, synced=False)
+    path = patch(tmp_path, starts[-1], b"\x5a" * 64)
+    store = Store.open(store_config(tmp_path))
+    assert store.end_offset == starts[-1]
+    assert (store.recovery.truncated_from, store.recovery.truncated_bytes) == (starts[-1], 64)
+    assert not any(path.read_bytes()[starts[-1] % 16384 :])
+    assert _numbers(store) == list(range(40))
+    store.close()
+
+
+def test_damage_with_sound_records_behind_it_is_refused_and_nothing_changed(tmp_path: Path) -> None:
+    starts = _crashed(tmp_path, synced=True)
+    path = patch(tmp_path, starts[7] + 95, b"!")
+    before = tree(tmp_path)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=path.name) as caught:
+            Store.open(store_config(tmp_path))
+        assert (caught.value.details["offset"], caught.value.details["later"]) == (starts[7], starts[8])
+    assert tree(tmp_path) == before
+    patch(tmp_path, starts[7] + 95, b".")
+    store = Store.open(store_config(tmp_path))
+    assert _numbers(store) == list(range(40))
+    store.close()
+
+
+def test_pages_that_a_power_cut_lost_from_what_was_not_synced_end_the_log(tmp_path: Path) -> None:
+    starts = _crashed(tmp_path, synced=False)
+    lost = starts[10] - starts[10] % 512 + 512
+    patch(tmp_path, lost, bytes(512))
+    store = Store.open(store_config(tmp_path))
+    assert store.end_offset <= lost
+    kept = _numbers(store)
+    assert kept == list(range(len(kept)))
+    assert len(kept) == sum(end <= lost for end in starts[1:])
+    assert store.recovery.truncated_bytes > 5_000
+    store.close()
+    again = Store.open(store_config(tmp_path))
+    assert again.recovery.clean
+    assert _numbers(again) == kept
+    again.close()
+
+
+def test_synced_pages_that_are_gone_are_corruption(tmp_path: Path) -> None:
+    starts = _crashed(tmp_path, synced=True)
+    patch(tmp_path, starts[10] - starts[10] % 512 + 512, bytes(512))
+    with pytest.raises(Corrupt):
+        Store.open(store_config(tmp_path))
+
+
+def test_an_incomplete_marked_batch_at_the_end_is_cut_whole(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path))
+    store.append("t", batch("t", [b"0000"]), queues=1)
+    start = store.append("t", batch("t", [b"0001", b"0002", b"0003"], mark=(7, 0, 0, 1)), queues=1)
+    store.abandon()
+    size = len(batch("t", [b"0003"]))
+    patch(tmp_path, start.end - size, bytes(size))  # two whole records of three are left
+    reopened = Store.open(store_config(tmp_path))
+    assert reopened.end_offset == start.start
+    assert "lacks 1 of its records" in reopened.recovery.reason
+    assert _numbers(reopened) == [0]
+    reopened.close()
+
+
+def test_later_log_files_go_with_the_cut(tmp_path: Path) -> None:
+    starts = _crashed(tmp_path, synced=False)
+    first_of_second = next(start for start in starts if start >= 16384)
+    for at in range(first_of_second, starts[-1], 512):
+        patch(tmp_path, at, bytes(512))
+    store = Store.open(store_config(tmp_path))
+    assert store.end_offset == first_of_second
+    assert len(list((tmp_path / "commitlog").iterdir())) == 1
+    store.append("t", batch("t", [b"next"]), queues=1)
+    store.close()
+
+
+def test_deleted_queues_are_built_again(tmp_path: Path) -> None:
+    _crashed(tmp_path, synced=True, checkpoint_after=30)
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = Store.open(store_config(tmp_path))
+    assert store.recovery.queues_rebuilt
+    assert _numbers(store) == list(range(40))
+    store.close()
+    (tmp_path / "consumequeue/t/0" / f"{400:020d}").unlink()
+    store = Store.open(store_config(tmp_path))
+    assert _numbers(store) == list(range(40))
+    store.close()
+
+
+def test_entries_behind_the_checkpoint_are_not_believed(tmp_path: Path) -> None:
+    _crashed(tmp_path, synced=True, checkpoint_after=30)
+    path = tmp_path / "consumequeue/t/0" / f"{400:020d}"
+    with path.open("r+b") as file:
+        file.seek(11 * 20)  # entry 31, the first behind the checkpoint
+        file.write(b"\x01" * 180)
+    store = Store.open(store_config(tmp_path))
+    assert not store.recovery.queues_rebuilt
+    assert _numbers(store) == list(range(40))
+    store.close()
+
+
+def test_a_damaged_checkpoint_only_costs_time(tmp_path: Path) -> None:
+    _crashed(tmp_path, synced=True, checkpoint_after=30)
+    for name in ("checkpoint", "penstockCheckpoint"):
+        (tmp_path / name).write_bytes(b"\xff" * 700)
+        store = Store.open(store_config(tmp_path))
+        assert _numbers(store) == list(range(40))
+        assert store.recovery.replayed_from == 0
+        store.abandon()
+
+
+def test_recovery_that_was_interrupted_begins_again(tmp_path: Path) -> None:
+    starts = _crashed(tmp_path, synced=False, checkpoint_after=30)
+    patch(tmp_path, starts[39] + 400, bytes(starts[40] - starts[39] - 400))
+    for _ in range(3):
+        store = Store.open(store_config(tmp_path))
+        assert store.end_offset == starts[39]
+        assert _numbers(store) == list(range(39))
+        store.abandon()
+
+
+def test_a_write_behind_a_clean_end_is_noticed(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path))
+    store.append("t", batch("t", [b"0000"]), queues=1)
+    dispatch_all(store)
+    end = store.end_offset
+    store.close()
+    patch(tmp_path, end, b"\x01")
+    reopened = Store.open(store_config(tmp_path))
+    assert not reopened.recovery.clean
+    assert reopened.end_offset == end
+    reopened.close()
