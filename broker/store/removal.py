@@ -78,9 +78,7 @@ class Removal:
         now_s = time.monotonic()
         with self._guard:
             for file in taken:
-                self._leaving.append(
-                    _Leaving(file.path, file.descriptor, file.bytes, weakref.ref(file.bytes), now_s)
-                )
+                self._leaving.append(_Leaving(file.path, file.descriptor, file.bytes, weakref.ref(file.bytes), now_s))
         return len(taken)
 
     def delete_taken(self, grace_s: float, *, now_s: float | None = None) -> int:

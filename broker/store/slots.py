@@ -169,7 +169,8 @@ class Slots:
         for name in ("next_offsets", "ends", "min_offsets", "cursors", "arena_counts", "new_counts"):
             setattr(self, name, _grown(getattr(self, name), size))
         arena = np.zeros((size, ARENA_MAX * ENTRY), np.uint8)
-        arena[: len(self.arena)] = self.arena
+        used = np.flatnonzero(self.arena_counts[: len(self.arena)])
+        arena[used] = self.arena[used]  # the rest was never written, and takes no memory
         self.arena = arena
 
 

@@ -211,3 +211,22 @@ def test_thousands_of_queues_need_few_handles(tmp_path: Path) -> None:
     assert len(reopened.queues()["t"]) == 2000
     assert len(read(reopened, "t", 1999)) == 6
     reopened.close()
+
+
+def test_many_topics_are_told_apart_dropped_and_made_again(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path, segment_bytes=1 << 20))
+    topics = [f"topic-{number:04d}" for number in range(700)]
+    for turn in range(2):
+        for topic in topics:
+            store.append(topic, batch(topic, [f"{topic}.{turn}".encode()], turn), queues=2)
+    dispatch_all(store)
+    for topic in topics[::3]:
+        store.drop_topic(topic)
+    for topic in topics:
+        store.append(topic, batch(topic, [b"last"]), queues=2)
+    dispatch_all(store)
+    for number, topic in enumerate(topics):
+        expected = [b"last"] if number % 3 == 0 else [f"{topic}.0".encode(), b"last"]
+        assert bodies(store, topic) == expected
+        assert (store.queue_range(topic, 1) == (0, 0)) == (number % 3 == 0)
+    store.close()
