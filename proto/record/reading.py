@@ -112,9 +112,9 @@ class RecordBatch:
         return {}
 
     @cached_property
-    def _spans(self) -> list[tuple[int, int]]:
-        starts = self.rows["body_position"]
-        return list(zip(starts.tolist(), (starts + self.rows["body_size"]).tolist(), strict=True))
+    def _body_columns(self) -> tuple[list[int], list[int]]:
+        # Positions and sizes in lists of their own: a tuple per message would cost more than its body's slice.
+        return self.rows["body_position"].tolist(), self.rows["body_size"].tolist()
 
     @cached_property
     def _is_compressed(self) -> bool:
@@ -127,25 +127,28 @@ class RecordBatch:
             MessageTooLarge: compressed, and it expands beyond the limit.
             Corrupt: compressed, and not readable.
         """
-        start, end = self._spans[index]
-        stored = self.buffer[start:end]
+        starts, sizes = self._body_columns
+        start = starts[index]
+        stored = self.buffer[start : start + sizes[index]]
         if not self._is_compressed:
             return stored if isinstance(stored, bytes) else bytes(stored)
         return decompress(bytes(stored), int(self.rows["sys_flag"][index]), self._expanded_bytes_max)
 
     def stored_body(self, index: int) -> bytes:
         """The body as it lies in the record."""
-        start, end = self._spans[index]
-        return bytes(self.buffer[start:end])
+        starts, sizes = self._body_columns
+        start = starts[index]
+        return bytes(self.buffer[start : start + sizes[index]])
 
     def bodies(self) -> list[bytes]:
         """All bodies as their producers sent them; errors as :meth:`body`."""
         if self._is_compressed:
             return [self.body(index) for index in range(len(self.rows))]
         data = self.buffer
+        starts, sizes = self._body_columns
         if isinstance(data, bytes):
-            return [data[start:end] for start, end in self._spans]
-        return [bytes(data[start:end]) for start, end in self._spans]
+            return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        return [bytes(data[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
 
     def body_array(self) -> tuple[Bytes, Longs]:
         """All bodies laid end to end in one array, and where each ends in it; errors as :meth:`body`."""
