@@ -9,16 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from .cases import CASES, Case
+from .memory import fill_page_cache
 from .rig import Rig, machine
 
 PLOT = "results/against-floors.svg"
 
 
 def run_case(
-    case: Case, *, repeats: int, seconds: float, scratch: Path, progress: Callable[[str], None]
+    case: Case,
+    *,
+    repeats: int,
+    seconds: float,
+    scratch: Path,
+    progress: Callable[[str], None],
+    warm_memory: bool = False,
 ) -> dict[str, Any]:
-    """Run ``case`` ``repeats`` times; its result as one document."""
-    found = machine()
+    """Run ``case`` ``repeats`` times; its result as one document. ``warm_memory``: see :mod:`.memory`."""
+    if warm_memory:
+        progress(f"{case.name}: filling the page cache")
+        fill_page_cache(scratch)
+    found = {**machine(), "warm_memory": warm_memory}
     rig = Rig(seconds=seconds, scratch=scratch, progress=progress)
     runs = []
     for turn in range(repeats):
@@ -95,13 +105,19 @@ def render(folder: Path) -> Path:
             lines.append(_line(result, name, measure))
     lines += ["", f"![medians as multiples of their floors]({PLOT})", "", "## Costs", ""]
     lines += [
-        "| Case | Share of one processor, by process | Log written | Broker's own memory |",
-        "|---|---|---:|---:|",
+        "A fresh page: what the first touch of a page of memory cost when the case began. Above 1 µs the machine's",
+        "host had not backed its memory yet (`bench/memory.py`); *warm*: the page cache was filled first.",
+        "",
+        "| Case | Share of one processor, by process | Log written | Broker's own memory | Load before | Fresh page |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     for result in results:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in result["cpu_share"].items())
         written = f"{result['log_bytes'] / 1e6:,.0f} MB"
-        lines.append(f"| {result['case']} | {shares} | {written} | {result['own_memory_mib']:,.0f} MiB |")
+        found = result["machine"]
+        page = f"{found['fresh_page_us']} µs" + (", warm" if found["warm_memory"] else "")
+        memory = f"{result['own_memory_mib']:,.0f} MiB"
+        lines.append(f"| {result['case']} | {shares} | {written} | {memory} | {found['load_before']} | {page} |")
     lines += ["", "## Machines", ""]
     for description in dict.fromkeys(_machine(result) for result in results):
         lines.append(f"- {description}")

@@ -21,6 +21,7 @@ from penstock.deploy import LocalCluster
 
 from .health import await_replicas, broker_statuses, open_cluster
 from .load import ensure_topic, run_load
+from .memory import fresh_page_us
 from .plan import LoadPlan
 from .report import LoadReport
 
@@ -155,6 +156,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "fresh_page_us": fresh_page_us(),
         "load_before": round(os.getloadavg()[0], 2),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }

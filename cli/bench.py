@@ -29,6 +29,7 @@ def _default_folder() -> Path:
     "--out", type=click.Path(file_okay=False), help="Where results/ and RESULTS.md go. [bench/ of the source]"
 )
 @click.option("--scratch", type=click.Path(exists=True, file_okay=False), help="Where the stores lie. [the system's]")
+@click.option("--warm-memory", is_flag=True, help="Fill the page cache first, as on a machine that has run for long.")
 @click.option("--list", "list_them", is_flag=True, help="Name the cases and their floors, run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per case.")
 def bench(
@@ -37,6 +38,7 @@ def bench(
     seconds: float,
     out: str | None,
     scratch: str | None,
+    warm_memory: bool,
     list_them: bool,
     as_json: bool,
 ) -> int:
@@ -63,7 +65,12 @@ def bench(
     with term_interrupts(), tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
         for name in cases or tuple(CASES):
             result = run_case(
-                CASES[name], repeats=repeats, seconds=seconds, scratch=Path(stores), progress=progress.show
+                CASES[name],
+                repeats=repeats,
+                seconds=seconds,
+                scratch=Path(stores),
+                progress=progress.show,
+                warm_memory=warm_memory,
             )
             progress.clear()
             keep(result, folder)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from penstock.proto.errors import ConfigError, WrongStore
 
-from .files import Unreadable, entries_of
+from .files import Unreadable, entries_of, is_directory, is_file
 from .findings import Findings
 
 ENTRY_BYTES = 20
@@ -116,7 +116,7 @@ def list_store(root: Path, log_directories: Sequence[Path] = ()) -> StoreDirecto
     _list_queues(store)
     for entry in entries_of(root / "index"):
         number = _number(entry.name, 17)
-        if number is None or not entry.is_file():
+        if number is None or not is_file(entry):
             _foreign(store, entry)
         else:
             store.index_files.append(Segment(number, Path(entry.path), entry.stat().st_size))
@@ -167,11 +167,11 @@ def _list_queues(store: StoreDirectory) -> None:
 def _queues(store: StoreDirectory, kind: str) -> dict[QueueKey, QueueFiles]:
     found: dict[QueueKey, QueueFiles] = {}
     for topic in entries_of(store.root / kind):
-        if not topic.is_dir():
+        if not is_directory(topic):
             _foreign(store, topic)
             continue
         for queue in entries_of(Path(topic.path)):
-            if not (queue.is_dir() and queue.name.isascii() and queue.name.isdecimal() and len(queue.name) <= 10):
+            if not (is_directory(queue) and queue.name.isascii() and queue.name.isdecimal() and len(queue.name) <= 10):
                 _foreign(store, queue)
                 continue
             directory = Path(queue.path)
@@ -189,7 +189,7 @@ def _segments(store: StoreDirectory, directory: Path) -> list[Segment]:
         return []
     for entry in entries:
         start = _number(entry.name, 20)
-        if start is None or not entry.is_file():
+        if start is None or not is_file(entry):
             _foreign(store, entry)
             continue
         try:

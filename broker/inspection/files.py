@@ -118,6 +118,22 @@ def read_whole(path: Path, size_max: int = 64 << 20) -> bytes:
         return file.read(0, file.size)
 
 
+def is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a directory, or a link to one; not for a link that leads nowhere or in a circle."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a regular file, or a link to one; not for a link that leads nowhere or in a circle."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
 def entries_of(directory: Path) -> list[os.DirEntry[str]]:
     """What is in ``directory``, sorted by name; nothing if it does not exist.
 

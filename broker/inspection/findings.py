@@ -36,16 +36,25 @@ class Findings:
     def problem(self, path: object, offset: int | None, text: str) -> None:
         """Something that is not as it was written."""
         if len(self.problems) < FINDINGS_MAX:
-            self.problems.append(Finding(str(path), None if offset is None else int(offset), text))
+            self.problems.append(_finding(path, offset, text))
         else:
             self.problems_left_out += 1
 
     def note(self, path: object, offset: int | None, text: str) -> None:
         """Something unusual that a broker is known to leave behind."""
         if len(self.notes) < FINDINGS_MAX:
-            self.notes.append(Finding(str(path), None if offset is None else int(offset), text))
+            self.notes.append(_finding(path, offset, text))
 
     @property
     def ok(self) -> bool:
         """Whether there is no problem."""
         return not self.problems
+
+
+def _finding(path: object, offset: int | None, text: str) -> Finding:
+    return Finding(printable(str(path)), None if offset is None else int(offset), printable(text))
+
+
+def printable(text: str) -> str:
+    """``text`` without what no terminal or JSON reader takes: names of files and topics may be any bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -37,7 +37,7 @@ class Missing(NamedTuple):
 
     physical_offset: int
     last_offset: int
-    last_time: int
+    store_timestamp: int  # of the first
     keys: int
 
 
@@ -49,6 +49,8 @@ class IndexCheck:
         self._findings = findings
         self.surplus: list[Surplus] = []
         self.surplus_left_out = 0
+        self.behind = 0  # entries of records behind the log's end
+        self._log_end: int | None = None
         self.missing: list[Missing] = []
         self.keys = 0
         self.entries = 0
@@ -140,13 +142,16 @@ class IndexCheck:
 
     def _close_block(self) -> None:
         entries = self._block.view(INDEX_ENTRY)
-        for number in np.flatnonzero(self._found != 1).tolist():
+        places = entries["physical_offset"]
+        rest = (self._found != 1) & (places >= self._store.log_start)  # older records were deleted with their files
+        if self._log_end is not None:
+            self.behind += int(np.count_nonzero(rest & (places >= self._log_end)))
+            rest &= places < self._log_end
+        for number in np.flatnonzero(rest).tolist():
+            physical, key_hash = int(places[number]), int(entries["key_hash"][number])
             if len(self.surplus) == SURPLUS_MAX:
                 self.surplus_left_out += 1
                 continue
-            physical, key_hash = int(entries["physical_offset"][number]), int(entries["key_hash"][number])
-            if physical < self._store.log_start:
-                continue  # its record was deleted with the log file
             at = self._base + INDEX_ENTRY_BYTES * (self._first + number)
             self.surplus.append(Surplus(self._path, at, physical, key_hash, bool(self._found[number] == 2)))
         self._open = self._next_block()
@@ -159,15 +164,16 @@ class IndexCheck:
             first, last = keys[absent[start]], keys[absent[end - 1]]
             run = Missing(
                 *(int(first["physical_offset"]), int(last["physical_offset"])),
-                *(int(last["store_timestamp"]), end - start),
+                *(int(first["store_timestamp"]), end - start),
             )
             if len(self.missing) < SURPLUS_MAX:
                 self.missing.append(run)
             else:
                 before = self.missing[-1]
-                self.missing[-1] = Missing(before[0], run.last_offset, run.last_time, before.keys + run.keys)
+                self.missing[-1] = Missing(before[0], run.last_offset, before.store_timestamp, before.keys + run.keys)
 
-    def finish(self) -> None:
-        """Take the entries behind the last key."""
+    def finish(self, log_end: int) -> None:
+        """Take the entries behind the last key; those of records behind ``log_end`` are only counted."""
+        self._log_end = log_end
         while self._open:
             self._close_block()

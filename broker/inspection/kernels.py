@@ -31,6 +31,24 @@ from penstock.proto.record.text import find_byte_at
 
 drop_stale_kernels(__file__)
 
+__all__ = [
+    "ENTRY_ROW",
+    "KEY_ROW",
+    "PASS_BODY",
+    "PASS_OFFSET",
+    "PASS_QUEUE_OFFSET",
+    "PASS_RECORD",
+    "PASS_SPECIAL",
+    "SLOT_BATCH",
+    "SLOT_SCHEDULE",
+    "Check",
+    "check_records",
+    "find_sound",
+    "first_nonzero",
+    "measure_at",
+    "slot_place",
+]
+
 ENTRY_ROW = np.dtype(
     [
         ("physical_offset", np.int64),

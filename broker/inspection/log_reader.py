@@ -62,6 +62,7 @@ class OffsetJump(NamedTuple):
 
     slot: int
     physical_offset: int
+    size: int
     queue_offset: int
     expected: int
 
@@ -104,6 +105,7 @@ class LogReader:
         self.lost_at: int | None = None  # the first record that a rebuild put in place of lost ones
         self.last_end = store.log_start
         self.tail = Tail(store.log_start)
+        self.looks_left = 50  # times to wait for a record that may be just being written
         self._progress = progress
         self.entries: Rows = np.empty(entry_rows, kernels.ENTRY_ROW)
         self.keys: Rows = np.empty(KEY_ROWS, kernels.KEY_ROW)
@@ -175,7 +177,7 @@ class LogReader:
         slot = table.add(name.encode("utf-8", "surrogateescape"), 0)
         expected = int(table.next_offsets[slot])
         if expected >= 0 and offset != expected:
-            self.jumps.append(OffsetJump(slot, physical, offset, expected))
+            self.jumps.append(OffsetJump(slot, physical, size, offset, expected))
         table.next_offsets[slot] = offset + 1
         if self.entry_count == len(self.entries):
             self.entries = np.concatenate((self.entries, np.empty(1024, kernels.ENTRY_ROW)))

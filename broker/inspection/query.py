@@ -13,12 +13,14 @@ from penstock.proto.record.layout import Record
 
 from .directory import StoreDirectory
 from .files import Unreadable
+from .findings import Findings
 from .index_files import IndexFile
 from .log_reader import LogReader, Progress
 from .messages import RecordReader, StoredRecord
 from .queue_rest import read_batch_units
 from .queue_table import QueueTable
 from .queue_view import QueueView, first_true
+from .side_files import load_epochs
 
 TIME_MAX = (1 << 63) - 1
 
@@ -120,6 +122,11 @@ class StoreQuery:
             if first > self._store.log_start:
                 source += f", and scan of the log before {first}"
                 for stored in reversed(list(self._scan_keys(wanted, 0, first))):
+                    found.setdefault(stored.record.physical_offset, stored)
+            if not found and len(load_epochs(self._store.root, Findings())) > 1:
+                # RocketMQ leaves keys out that it takes for those of records cut off at a change of master.
+                source += ", and scan of the whole log, since its master changed"
+                for stored in reversed(list(self._scan_keys(wanted, 0, None))):
                     found.setdefault(stored.record.physical_offset, stored)
             return KeyAnswer(list(found.values())[:max_count], source)
         finally:

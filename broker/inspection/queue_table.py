@@ -18,6 +18,12 @@ LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
 """Topic of the rolled-back records that a rebuild puts in place of damaged bytes."""
 
 
+def can_name_directory(topic: str, queue_id: int) -> bool:
+    """Whether a queue may have a directory: damaged bytes must not lead out of the store's."""
+    fits = 0 < len(topic.encode("utf-8", "surrogateescape")) <= 255 and queue_id >= 0
+    return fits and topic not in (".", "..") and "/" not in topic and "\0" not in topic
+
+
 class QueueTable:
     """Every queue that a log has records of, by (topic, queue id).
 

@@ -15,9 +15,12 @@ from .files import Bytes
 from .log_reader import BatchUnit, Rows
 from .queue_check import ENTRY
 from .queue_rest import BATCH_UNIT
-from .queue_table import QueueTable
+from .queue_table import QueueTable, can_name_directory
 
 DEFAULT_QUEUE_BYTES = 300_000 * ENTRY_BYTES
+FILLED_MAX = 1 << 24
+"""Entries of filling at once; a queue offset further ahead is damaged."""
+OFFSET_MAX = (1 << 63) // ENTRY_BYTES
 DEFAULT_BATCH_BYTES = 300_000 * BATCH_UNIT_BYTES
 
 
@@ -47,7 +50,8 @@ class QueueWriter:
         self.entries = 0
         self.filled = 0
         """Entries of filling within queues, for records that the log has lost."""
-        self.restarted: set[str] = set()
+        self.left_out = 0
+        """Entries that fit no queue, because of a damaged topic or queue offset: their records are in the log only."""
 
     def __len__(self) -> int:
         """Number of queues."""
@@ -73,15 +77,18 @@ class QueueWriter:
 
     def _write_run(self, rows: Rows, order: npt.NDArray[np.int64], first: int, last: int, slot: int) -> None:
         topic, queue_id = self._table.names[slot]
-        directory = self._root / "consumequeue" / topic / str(queue_id)
         offset = int(rows["queue_offset"][order[first]])
-        expected = self._next.get(slot)
-        if expected is not None and offset < expected:
+        expected = self._next.get(slot, offset)
+        right = offset == 0 or expected <= offset <= expected + FILLED_MAX
+        if not right or not can_name_directory(topic, queue_id) or offset >= OFFSET_MAX:
+            self.left_out += last - first
+            return
+        directory = self._root / "consumequeue" / topic / str(queue_id)
+        if slot in self._next and offset < expected:
             for path in directory.iterdir():
                 path.unlink()  # the topic was deleted and made again: the queue begins anew
-            self.restarted.add(topic)
-            expected = None
-        if expected is None:
+            del self._next[slot]
+        if slot not in self._next:
             directory.mkdir(parents=True, exist_ok=True)
             expected = offset - offset % (self._file_bytes // ENTRY_BYTES)
         elif offset > expected:
@@ -108,6 +115,8 @@ def write_batch_queues(root: Path, demanded: dict[QueueKey, list[BatchUnit]], fi
     """Make ``root/batchconsumequeue`` for inner batches."""
     size = file_bytes or DEFAULT_BATCH_BYTES
     for (topic, queue_id), units in demanded.items():
+        if not can_name_directory(topic, queue_id):
+            continue
         directory = root / "batchconsumequeue" / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
         rows = np.array([(*unit, -1, 0) for unit in units], BATCH_UNIT).view(np.uint8)

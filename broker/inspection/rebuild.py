@@ -6,7 +6,7 @@ cannot be left out; they are replaced by what every broker passes over:
 | Damage | In the new log |
 |---|---|
 | within a file | a record of a rolled-back transaction, which no queue and no index has |
-| to a file's end, or a whole file | a blank record, which ends the file |
+| to a file's end, or a whole file | such a record if messages are lost, and a blank record, which ends the file |
 | the tail | zeros |
 
 In a queue, filling stands for records that are lost.
@@ -19,6 +19,8 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from penstock.proto.errors import ConfigError, DiskFull, InvalidArgument
 from penstock.proto.record.layout import (
@@ -35,12 +37,13 @@ from .directory import Segment, StoreDirectory, list_store
 from .files import InputFile, Unreadable
 from .index_files import DEFAULT_ENTRIES, DEFAULT_SLOTS, HEADER_BYTES, IndexFile
 from .index_writer import IndexWriter
-from .log_reader import Damage, LogReader, Progress
-from .queue_table import LOST_TOPIC, QueueTable
-from .queue_writer import QueueWriter, write_at, write_batch_queues
+from .log_reader import Damage, LogReader, OffsetJump, Progress, Rows
+from .queue_table import LOST_TOPIC, QueueTable, can_name_directory
+from .queue_writer import FILLED_MAX, QueueWriter, write_at, write_batch_queues
 from .side_files import CHECKPOINT_BYTES, CheckpointFields
 
 FILLER_BYTES_MAX = 1 << 20
+MARKER_BYTES = FIXED_BYTES + len(LOST_TOPIC)
 COPY_BYTES = 8 << 20
 COPIED = ("config", "timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity")
 
@@ -57,6 +60,7 @@ class RebuildReport:
     filled_entries: int = 0
     keys: int = 0
     lost_bytes: int = 0
+    left_out: int = 0  # entries that fit no queue, because of a damaged topic or queue offset
     replaced: list[dict[str, Any]] = field(default_factory=list)
 
     def as_document(self) -> dict[str, Any]:
@@ -109,9 +113,11 @@ class _Rebuild:
         """Prove the old log, copy it, derive the rest from the copy."""
         batch_topics = frozenset(topic for topic, _ in self._old.batch_queues)
         old = LogReader(self._old, QueueTable(batch_topics), progress=self._part(0, 3))
-        for _ in old.read():
-            pass
-        self._copy_log(old)
+        unusable: list[Damage] = []
+        for batch in old.read():
+            unusable += _nameless(batch.entries, old.table)
+        unusable += _misnumbered(old)
+        self._copy_log(old, sorted([*old.damages, *unusable]))
         self._derive(list_store(self._root), batch_topics)
         for name in COPIED:
             _copy_tree(self._old.root / name, self._root / name)
@@ -127,7 +133,7 @@ class _Rebuild:
             return None
         return lambda done, total: report(number * total + done, parts * total)
 
-    def _copy_log(self, old: LogReader) -> None:
+    def _copy_log(self, old: LogReader, damages: list[Damage]) -> None:
         (self._root / "commitlog").mkdir()
         size, end = self._old.segment_bytes, old.tail.end
         show = self._part(1, 3)
@@ -140,7 +146,7 @@ class _Rebuild:
             write_at(self._root / "commitlog" / f"{self._old.log_start:020d}", 0, b"", size)
         self._report.log_bytes = end - self._old.log_start
         reached = 0
-        for damage in old.damages:
+        for damage in damages:
             if damage.start >= reached:
                 self._replace(damage, old)
                 reached = damage.end
@@ -164,11 +170,15 @@ class _Rebuild:
             start = stop
 
     def _filling(self, start: int, end: int, file_end: int, old: LogReader) -> bytes:
+        made = b""
         if end == file_end:
             if end - start < BLANK_BYTES:
                 raise InvalidArgument(f"log position {start}: no room for a blank record; restore from a replica")
-            return (end - start).to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
-        made = b""
+            if old.jumps and end - start >= MARKER_BYTES + BLANK_BYTES:
+                made = _filler(start, MARKER_BYTES, max(0, old.last_time))  # tells that records are lost here
+                self._fillers += 1
+            left = end - start - len(made)
+            return made + left.to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
         while start < end:
             left = end - start
             size = left if left <= FILLER_BYTES_MAX else min(FILLER_BYTES_MAX, left - FIXED_BYTES)
@@ -193,6 +203,40 @@ class _Rebuild:
         report.records = reader.records - self._fillers
         report.queues = len(queues)
         report.queue_entries, report.filled_entries, report.keys = queues.entries, queues.filled, index.keys
+        report.left_out = queues.left_out
+
+
+def _nameless(entries: Rows, table: QueueTable) -> list[Damage]:
+    """Records whose topic or queue id is damaged so that it can name no directory."""
+    bad = [slot for slot, name in enumerate(table.names) if not can_name_directory(*name)]
+    rows = entries[np.isin(entries["slot"], bad)] if bad else entries[:0]
+    places = zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)
+    return [Damage(at, at + size, "topic and queue id can name no directory", False) for at, size in places]
+
+
+def _misnumbered(old: LogReader) -> list[Damage]:
+    """Records whose queue offset is damaged: their queue goes on behind them as if they had the right one."""
+    found = []
+    following: dict[int, int] = {}  # per slot the offset that the queue really goes on with
+    by_slot: dict[int, list[OffsetJump]] = {}
+    for jump in old.jumps:
+        by_slot.setdefault(jump.slot, []).append(jump)
+    for slot, jumps in by_slot.items():
+        if old.table.names[slot][0].startswith("%LMQ%"):
+            continue  # the record is another queue's
+        for jump, later in zip(jumps, [*jumps[1:], None], strict=True):
+            due = following.pop(slot, jump.expected)
+            goes_back = later is not None and later.expected == jump.queue_offset + 1 and later.queue_offset == due + 1
+            if jump.queue_offset == due:
+                continue
+            beyond = jump.queue_offset < due or jump.queue_offset > due + FILLED_MAX
+            is_last = later is None and int(old.table.next_offsets[slot]) == jump.queue_offset + 1
+            beyond |= is_last and not old.lost_before(jump.physical_offset)
+            if goes_back or (beyond and jump.queue_offset != 0):
+                reason = f"queue offset {jump.queue_offset} where {due} is due"
+                found.append(Damage(jump.physical_offset, jump.physical_offset + jump.size, reason, False))
+                following[slot] = due + 1
+    return found
 
 
 def _filler(physical: int, size: int, time_ms: int) -> bytes:

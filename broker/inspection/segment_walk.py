@@ -13,6 +13,7 @@ that they cut off.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 
 import numpy as np
@@ -24,7 +25,7 @@ from penstock.proto.record.properties import INNER_BASE, INNER_NUM, TAGS, decode
 from . import kernels
 from .files import Bytes, InputFile, Unreadable
 from .kernels import Check
-from .log_reader import WINDOW_BYTES, Batch, BatchUnit, Damage, LogReader, OffsetJump, Tail
+from .log_reader import TIME_MIN, WINDOW_BYTES, Batch, BatchUnit, Damage, LogReader, OffsetJump, Tail
 from .queue_table import LOST_TOPIC
 
 RECORD_BYTES_MAX = 256 << 20
@@ -36,6 +37,8 @@ _PASSES = {
     Check.QUEUE_OFFSET: kernels.PASS_QUEUE_OFFSET,
     Check.SPECIAL: kernels.PASS_SPECIAL,
 }
+_SUSPICIOUS = (Check.BODY, Check.RECORD, Check.OFFSET, Check.BAD)
+LOOK_AGAIN_S = 0.02
 
 
 class SegmentWalk:
@@ -50,28 +53,28 @@ class SegmentWalk:
         self._bytes = reader.store.segment_bytes
         self._window = self._window_end = 0  # file positions of what the reader's buffer holds
         self._passed = 0  # what of the record at the position has been dealt with
+        self._looked_at = -1
 
     def run(self) -> Generator[Batch, None, bool]:
         """Generator of batches that ends with whether the log ends in this file."""
         self._load(min(WINDOW_BYTES, self._bytes - self.position))
         while True:
             status = self._check()
+            if status in _SUSPICIOUS and self._is_being_written():
+                continue
             if status in (Check.END, Check.INCOMPLETE) and self._slide():
                 continue
             if status == Check.ROWS_FULL:
                 yield from self._reader.flush()
             elif status == Check.NEW_QUEUE:
-                record = self._record()
-                self._reader.table.add(record.topic.encode("utf-8", "surrogateescape"), record.queue_id)
-                if record.topic == LOST_TOPIC and self._reader.lost_at is None:
-                    self._reader.lost_at = self._start + self.position
+                self._slot()
             elif status in _PASSES:
                 self._deal_with(status)
                 self._passed |= _PASSES[status]
             elif status == Check.BLANK:
                 return self._after_blank()
             elif not self._resume(status):
-                return self._at_end(status)
+                return (yield from self._at_end(status))
 
     def _check(self) -> Check:
         """Prove records from the position on, as far as the window and what is wrong allow."""
@@ -91,6 +94,17 @@ class SegmentWalk:
             reader.last_time = last_time
             reader.last_end = self._start + self.position
         return Check(status)
+
+    def _is_being_written(self) -> bool:
+        """Look again at what is no sound record: beside a running broker it may be about to become one."""
+        reader = self._reader
+        if not reader.store.aborted or self._looked_at == self.position or reader.looks_left == 0:
+            return False
+        self._looked_at = self.position
+        reader.looks_left -= 1
+        time.sleep(LOOK_AGAIN_S)
+        self._load(min(WINDOW_BYTES, self._bytes - self.position))
+        return True
 
     def _load(self, size: int) -> None:
         reader = self._reader
@@ -122,15 +136,25 @@ class SegmentWalk:
         view = self._reader.buffer.data[: self._window_end - self._window]
         return decode_record(view, self.position - self._window)
 
+    def _slot(self) -> int:
+        """The slot of the queue of the record at the position, by the very bytes of its topic."""
+        buffer, at = self._reader.buffer, self.position - self._window
+        measured = kernels.measure_at(buffer.ctypes.data, at, self._window_end - self._window)
+        topic = buffer[measured[5] : measured[5] + measured[6]].tobytes()
+        if topic == LOST_TOPIC.encode() and self._reader.lost_at is None:
+            self._reader.lost_at = self._start + self.position
+        queue_id = int.from_bytes(buffer[at + 12 : at + 16].tobytes(), "big", signed=True)
+        return self._reader.table.add(topic, queue_id)
+
     def _deal_with(self, status: Check) -> None:
         """Keep what is wrong or special about the record at the position."""
         reader = self._reader
         record = self._record()
         physical, size = self._start + self.position, self._number_at(0)
         if status == Check.QUEUE_OFFSET:
-            slot = reader.table.add(record.topic.encode("utf-8", "surrogateescape"), record.queue_id)
+            slot = self._slot()
             expected = int(reader.table.next_offsets[slot])
-            reader.jumps.append(OffsetJump(slot, physical, record.queue_offset, expected))
+            reader.jumps.append(OffsetJump(slot, physical, size, record.queue_offset, expected))
         elif status == Check.SPECIAL:
             self._add_special(record, physical, size)
         else:
@@ -146,7 +170,7 @@ class SegmentWalk:
         reader = self._reader
         properties = decode_properties(record.properties)
         tags_code = string_hash(properties[TAGS]) if TAGS in properties else 0
-        slot = reader.table.add(record.topic.encode("utf-8", "surrogateescape"), record.queue_id)
+        slot = self._slot()
         count, base = _number(properties.get(INNER_NUM)), _number(properties.get(INNER_BASE))
         if reader.table.kinds[slot] & kernels.SLOT_BATCH and count is not None:
             base = record.queue_offset if base is None else base
@@ -167,7 +191,9 @@ class SegmentWalk:
             reason = f"the blank record that ends the file says {claimed} bytes, {left} are left"
             self._reader.damages.append(Damage(start, start + left, reason, False, True))
         if self._number == len(self._reader.store.segments) - 1:
-            self._reader.tail = Tail(self._start + self._bytes, full=True)
+            end = self._start + self._bytes
+            grown = any((at / f"{end:020d}").exists() for at in self._reader.store.log_directories)
+            self._reader.tail = Tail(end, full=not grown)  # grown: a broker began it since the listing
         return False
 
     def _resume(self, status: Check) -> bool:
@@ -175,6 +201,8 @@ class SegmentWalk:
         after = self._search(self._file, self._start, self.position + FIXED_BYTES)
         if after is None:
             return False
+        if self._was_appended():
+            return True
         reason = "zeros where a record should be" if status == Check.EMPTY else self._describe(status)
         start = self._start + self.position
         self._reader.damages.append(Damage(start, self._start + after, reason, True))
@@ -183,10 +211,20 @@ class SegmentWalk:
         self._load(min(WINDOW_BYTES, self._bytes - after))
         return True
 
-    def _at_end(self, status: Check) -> bool:
+    def _was_appended(self) -> bool:
+        """Whether a sound record is at the position now: a broker wrote it since the window was loaded."""
+        self._load(min(WINDOW_BYTES, self._bytes - self.position))
+        buffer, size = self._reader.buffer, self._number_at(0)
+        base = self._start + self.position
+        fits = 0 < size <= self._window_end - self._window
+        return fits and bool(kernels.find_sound(buffer, 0, size, base, TIME_MIN) == 0)
+
+    def _at_end(self, status: Check) -> Generator[Batch, None, bool]:
         """Nothing sound follows in this file: whether the log ends here."""
         start, end = self._start + self.position, self._start + self._bytes
         if self._goes_on():
+            if self._was_appended():
+                return (yield from self.run())
             reason = self._describe(status)
             if status in (Check.EMPTY, Check.END):
                 reason = "no blank record ends the file, but the log goes on in the next one"

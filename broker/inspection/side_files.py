@@ -48,6 +48,9 @@ def load_checkpoint(root: Path, findings: Findings) -> CheckpointFields | None:
         findings.problem(path, None, str(error).partition(": ")[2])
         return None
     fields = decode_checkpoint(data)
+    if not data and (root / "abort").exists():
+        findings.note(path, None, "empty: the broker has not written its first checkpoint yet")
+        return CheckpointFields(0, 0, 0, 0, 0)
     if len(data) != CHECKPOINT_BYTES:
         findings.problem(path, None, f"the file has {len(data)} bytes, a checkpoint has {CHECKPOINT_BYTES}")
     for position, (name, value) in enumerate((fields._asdict() if fields else {}).items()):

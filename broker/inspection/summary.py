@@ -6,7 +6,7 @@ from typing import Any
 
 from .directory import StoreDirectory
 from .files import InputFile, Unreadable
-from .findings import Findings
+from .findings import Findings, printable
 from .index_files import IndexFile
 from .log_reader import LogReader, Progress
 from .messages import RecordReader
@@ -31,7 +31,7 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
     topics = _topics(store, log["end"], findings, progress)
     index = _index(store, findings)
     return {
-        "path": str(store.root),
+        "path": printable(str(store.root)),
         "aborted": store.aborted,
         "log": log,
         "topics": topics,
@@ -101,7 +101,9 @@ def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: P
     for done, ((name, queue_id), queue) in enumerate(sorted(store.queues.items())):
         if progress is not None and done % 256 == 0:
             progress(done, total)
-        topic = found.setdefault(name, {"topic": name, "queues": 0, "messages": 0, "queue_files": 0, "ranges": []})
+        topic = found.setdefault(
+            name, {"topic": printable(name), "queues": 0, "messages": 0, "queue_files": 0, "ranges": []}
+        )
         topic["queues"] += 1
         topic["queue_files"] += len(queue.segments)
         try:
@@ -116,7 +118,9 @@ def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: P
             tell = findings.note if store.aborted else findings.problem
             tell(queue.directory, None, f"the last entry points to {last.physical_offset}, behind the log's end")
     for (name, queue_id), queue in sorted(store.batch_queues.items()):
-        topic = found.setdefault(name, {"topic": name, "queues": 0, "messages": 0, "queue_files": 0, "ranges": []})
+        topic = found.setdefault(
+            name, {"topic": printable(name), "queues": 0, "messages": 0, "queue_files": 0, "ranges": []}
+        )
         topic["queues"] += 1
         topic["queue_files"] += len(queue.segments)
         units, _ = read_batch_units(queue)

@@ -19,6 +19,8 @@ from .queue_table import QueueTable
 from .side_files import CheckpointFields, load_checkpoint, load_epochs, load_topics
 
 TIME_MAX = 1 << 62
+WRONG_MAX = 100
+"""Wrong index entries told one by one."""
 NO_CHECKPOINT = CheckpointFields(0, 0, 0, 0, 0)
 
 
@@ -85,7 +87,7 @@ class _Verifier:
                 self._max_time = max(self._max_time, int(batch.entries["store_timestamp"].max()))
             self._queues.take(batch.entries, restarts)
             self._index.take(batch.keys)
-        self._index.finish()
+        self._index.finish(reader.tail.end)
         self._judge(reader)
         return Verification(
             self._findings,
@@ -180,7 +182,10 @@ class _Verifier:
     def _tell_index(self, log_end: int, *, loose_end: bool) -> None:
         directory = self._store.root / "index"
         if not self._store.index_files:
-            if self._index.keys and (directory.exists() or self._checkpoint.index_msg_timestamp > 0):
+            settled = [each for each in self._index.missing if not self._is_behind(each)]
+            if self._index.keys and self._aborted and not settled:
+                self._findings.note(directory, None, f"{self._index.keys} keys are not written yet")
+            elif self._index.keys and (directory.exists() or self._checkpoint.index_msg_timestamp > 0):
                 text = f"no index files: {self._index.keys} keys should be in them"
                 self._findings.problem(directory, None, text)
             elif self._index.keys:
@@ -189,45 +194,53 @@ class _Verifier:
         cut = cut_from(self._epochs)
         reader = RecordReader(self._store)
         try:
-            kept = [
-                self._judge_surplus(reader, each, log_end, cut, loose_end=loose_end) for each in self._index.surplus
-            ]
+            kept: list[str] = []
+            for each in self._index.surplus:
+                kept.append(self._judge_surplus(reader, each, cut))
+                if kept.count("wrong") == WRONG_MAX:
+                    break
         finally:
             reader.close()
         if kept.count("again"):
             text = f"{kept.count('again')} entries stand there twice: a broker repeats the last record when it starts"
             self._findings.note(directory, None, text)
-        stale = kept.count("stale")
-        if stale:
-            text = f"{stale} entries are of records that were cut off the log: the index is never cut"
+        stale = kept.count("stale") + self._index.behind
+        if self._index.behind and not loose_end and cut is None:
+            text = f"{self._index.behind} entries point behind the log's end {log_end}"
+            self._findings.problem(directory, None, text)
+        elif stale:
+            text = f"{stale} entries are of records that were cut off the log, or came since it was read"
             self._findings.note(directory, None, text)
-        if self._index.surplus_left_out:
-            self._findings.problem(directory, None, f"and {self._index.surplus_left_out} more entries without a key")
+        left_out = len(self._index.surplus) - len(kept) + self._index.surplus_left_out
+        if left_out:
+            self._findings.problem(directory, None, f"and up to {left_out} more entries without a key")
         for missing in self._index.missing:
             self._judge_missing(missing, cut if stale else None)
 
-    def _judge_surplus(
-        self, reader: RecordReader, entry: Surplus, log_end: int, cut: int | None, *, loose_end: bool
-    ) -> str:
-        stored = reader.find(entry.physical_offset) if entry.physical_offset < log_end else None
+    def _judge_surplus(self, reader: RecordReader, entry: Surplus, cut: int | None) -> str:
+        stored = reader.find(entry.physical_offset)
         if entry.seconds_wrong:
             text = f"the entry's time is not that of its record at {entry.physical_offset}"
             self._findings.problem(entry.path, entry.position, text)
             return "wrong"
         if stored is not None and entry.key_hash in stored.key_hashes():
             return "again"
-        if (cut is not None and entry.physical_offset >= cut) or (entry.physical_offset >= log_end and loose_end):
+        if cut is not None and entry.physical_offset >= cut:
             return "stale"
         what = "the record has no such key" if stored is not None else "no record lies there"
         text = f"the entry with key hash {entry.key_hash} points to {entry.physical_offset}: {what}"
         self._findings.problem(entry.path, entry.position, text)
         return "wrong"
 
+    def _is_behind(self, missing: Missing) -> bool:
+        """Whether the keys lie behind everything that the index has, and behind the checkpoint."""
+        last = missing.physical_offset > self._index.last_indexed
+        return last and missing.store_timestamp >= self._checkpoint.index_msg_timestamp
+
     def _judge_missing(self, missing: Missing, cut: int | None) -> None:
         places = f"{missing.keys} keys of the records {missing.physical_offset} to {missing.last_offset}"
         directory = self._store.root / "index"
-        behind = missing.physical_offset > self._index.last_indexed
-        if self._aborted and behind and missing.last_time >= self._checkpoint.index_msg_timestamp:
+        if self._aborted and self._is_behind(missing):
             self._findings.note(directory, None, f"{places} are behind the checkpoint and not written yet")
         elif cut is not None and missing.physical_offset >= cut:
             text = f"{places} have no entry: records cut off there before have them"

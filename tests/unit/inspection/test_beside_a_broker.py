@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -69,17 +70,20 @@ def test_a_store_is_sound_while_it_is_written_to(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     ended = threading.Event()
     problems: list[str] = []
+    looks: list[int] = []
 
     def look() -> None:
         while not ended.is_set():
             found = verify(list_store(tmp_path))
             problems.extend(str(problem) for problem in found.findings.problems)
+            looks.append(found.records)
 
     writer.append(10)
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        for _ in range(300):
+        deadline = time.monotonic() + 10
+        while len(looks) < 10 and time.monotonic() < deadline:
             writer.append(40)
             writer.dispatch()
     finally:
@@ -87,6 +91,7 @@ def test_a_store_is_sound_while_it_is_written_to(tmp_path: Path) -> None:
         looking.join()
         writer.store.close()
     assert problems == []
+    assert looks
 
 
 def test_messages_not_in_the_index_yet_are_found(tmp_path: Path) -> None:

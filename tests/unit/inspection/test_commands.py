@@ -13,10 +13,11 @@ from tests.support import golden
 
 from .trees import damage, unpack, untouched
 
-MESSAGE_NAMES = (
-    "topic broker_name queue_id queue_offset physical_offset size message_id offset_message_id tag keys properties "
-    "born_timestamp_ms store_timestamp_ms born_host store_host flag sys_flag reconsume_times body_crc body"
-).split()
+MESSAGE_NAMES = [
+    *("topic", "broker_name", "queue_id", "queue_offset", "physical_offset", "size", "message_id"),
+    *("offset_message_id", "tag", "keys", "properties", "born_timestamp_ms", "store_timestamp_ms"),
+    *("born_host", "store_host", "flag", "sys_flag", "reconsume_times", "body_crc", "body"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from penstock.broker.inspection import list_store, rebuild, verify
 from penstock.broker.inspection.queue_table import LOST_TOPIC
 from penstock.proto.errors import ConfigError
+from penstock.proto.record.layout import decode_record
 from tests.support import golden
 
 from .trees import damage, unpack, untouched, variants
@@ -81,13 +83,16 @@ class _Old:
     last_time = 5
 
 
-def test_a_missing_log_file_becomes_one_blank_record(tmp_path: Path) -> None:
+def test_a_missing_log_file_becomes_one_marker_and_a_blank_record(tmp_path: Path) -> None:
     root = unpack("direct", tmp_path / "old")
     damage(root, [{"file": "commitlog/00000000000000032768", "delete": True}])
     report = rebuild(list_store(root), tmp_path / "new")
-    assert (tmp_path / "new" / "commitlog" / "00000000000000032768").read_bytes()[:8].hex() == "00004000cbd43194"
+    made = (tmp_path / "new" / "commitlog" / "00000000000000032768").read_bytes()
+    marker = decode_record(made, check_crc=True)
+    assert (marker.topic, marker.sys_flag, marker.physical_offset) == (LOST_TOPIC, 12, 32768)
+    assert made[112:120].hex() == f"{16384 - 112:08x}cbd43194"
     assert report.lost_bytes == 16384
-    assert verify(list_store(tmp_path / "new")).records == report.records
+    assert verify(list_store(tmp_path / "new")).records == report.records + 1  # with the marker
 
 
 @pytest.mark.parametrize("into", ["old", "old/new", ".", "file", "full", "link/new"])
@@ -114,3 +119,45 @@ def test_nothing_is_left_of_a_rebuild_that_fails(tmp_path: Path, monkeypatch: py
     with pytest.raises(DiskFull, match="No space left on device"):
         rebuild(list_store(root), tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
+
+
+HEADERS = {
+    "a topic that leads out": [{"file": "commitlog/00000000000000000000", "offset": 91, "hex": b"../..".hex()}],
+    "a topic with a zero": [{"file": "commitlog/00000000000000000000", "offset": 95, "hex": "00"}],
+    "a topic that is no text": [{"file": "commitlog/00000000000000000000", "offset": 95, "hex": "fffe"}],
+    "a queue offset ahead": [{"file": "commitlog/00000000000000131072", "offset": 20, "hex": "00000000000000ff"}],
+    "a queue offset behind": [{"file": "commitlog/00000000000000131072", "offset": 20, "hex": "8000000000000001"}],
+    "a negative queue id": [{"file": "commitlog/00000000000000131072", "offset": 12, "hex": "80"}],
+}
+"""Damage that no checksum covers."""
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_damaged_header_neither_leads_astray_nor_stays(name: str, tmp_path: Path) -> None:
+    root = unpack("multi-queue", tmp_path / "store" / "old")
+    damage(root, HEADERS[name])
+    assert not verify(list_store(root)).findings.ok
+    with untouched(root):
+        report = rebuild(list_store(root), tmp_path / "store" / "new")
+    assert report.records in (639, 640)
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["new", "old"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+    if "no text" not in name:  # which can name a directory, as strange as it is
+        assert report.records == 639
+        assert verify(list_store(tmp_path / "store" / "new")).findings.ok
+
+
+def test_random_damage_never_ends_a_rebuild(tmp_path: Path) -> None:
+    chosen = random.Random(11)
+    root = unpack("direct", tmp_path / "old")
+    logs = sorted((root / "commitlog").iterdir())
+    for number in range(30):
+        path = chosen.choice(logs)
+        kept = path.read_bytes()
+        at, size = chosen.randrange(len(kept)), chosen.choice([1, 8, 300, 5000])
+        data = chosen.randbytes(size) if chosen.random() < 0.5 else bytes(size)
+        path.write_bytes((kept[:at] + data + kept[at + size :])[: len(kept)])
+        report = rebuild(list_store(root), tmp_path / f"new{number}")
+        found = verify(list_store(tmp_path / f"new{number}"))
+        assert found.records >= report.records
+        path.write_bytes(kept)
