@@ -28,13 +28,16 @@ from .service.fetch import Fetch
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits
 from .service.registration import Registration
+from .service.retention import Retention, RetentionTimes
 from .service.roles import MasterRole, Role, SlaveRole
 from .service.send import Send
 from .service.snapshots import Snapshots
+from .service.stalls import AppendStalls
 from .service.state import State, Topic
 from .service.state_log import StateLog
 from .service.status import Status
 from .startup import Opened
+from .store.cleaning import HOUR_MS, CleaningRules
 from .store.store import Store
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,7 @@ class Parts:
     counters: Counters
     registration: Registration
     metrics: MetricsServer | None
+    retention: Retention
     imported: bool
     on_refused: Callable[[PenstockError], None]
     """A nameserver refuses this broker; the owner of the parts sets what follows."""
@@ -98,6 +102,7 @@ class Parts:
         await self.dispatcher.drain()
         self.state.on_topics_changed = self._on_topics_changed
         self.offsets.lower_to_log()
+        self.retention.start()
         if self.metrics is not None:
             self.metrics.start(self.config.metrics.host, self.config.metrics.port)
         await self.server.start()
@@ -180,9 +185,12 @@ class _Assembly:
             self._counters,
             body_bytes_max=config.store.body_bytes_max,
             on_appended=self._on_appended,
+            stalls=AppendStalls(config.store.stall_limit_ms / 1000, SystemClock()),
         )
         self._fetch = Fetch(store, state, self._role, self._counters)
         status = self._make_status()
+        retention = self._make_retention(state_log)
+        status.more_metrics.append(retention.describe)
         admin = Admin(
             store,
             state,
@@ -220,6 +228,7 @@ class _Assembly:
             counters=self._counters,
             registration=registration,
             metrics=self._make_metrics(status),
+            retention=retention,
             imported=opened.imported,
             on_refused=lambda error: None,
         )
@@ -269,6 +278,33 @@ class _Assembly:
             self._counters,
             waiting_fetches=lambda: len(self._fetch.waiters),
             version=metadata.version("penstock"),
+        )
+
+    def _make_retention(self, state_log: StateLog | None) -> Retention:
+        settings = self._config.retention
+        rules = CleaningRules(
+            reserved_ms=settings.reserved_hours * HOUR_MS,
+            delete_hours=settings.delete_hours,
+            used_max=settings.used_max,
+            forced_from=settings.forced_from,
+            full_from=settings.full_from,
+            is_forcing=settings.is_forcing,
+            files_max=settings.files_max,
+        )
+        times = RetentionTimes(
+            interval_s=settings.interval_ms / 1000, pause_s=settings.pause_ms / 1000, grace_s=settings.grace_ms / 1000
+        )
+        return Retention(
+            self._store,
+            self._state,
+            self._opened.snapshots,
+            self._role,
+            state_log,
+            rules,
+            times,
+            protect_unread=settings.protect_unread,
+            wait_dispatched=self._dispatcher.wait_dispatched,
+            clock=SystemClock(),
         )
 
     def _make_metrics(self, status: Status) -> MetricsServer | None:

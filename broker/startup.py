@@ -98,6 +98,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         index_enable=settings.index_enable,
         index_slots=settings.index_slots,
         index_entries=settings.index_entries,
+        warm_files=settings.warm_files,
+        lock_files=settings.lock_files,
     )
 
 

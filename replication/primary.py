@@ -109,6 +109,10 @@ class Primary:
         self._observe()
         return self._table.replicas()
 
+    def needed_from(self, patience_s: float) -> int | None:
+        """What lies from here on, a slave still needs; one that left counts for ``patience_s``. None: nobody does."""
+        return self._table.needed_from(self._clock.monotonic_s(), patience_s)
+
     def close(self) -> None:
         """End every stream and let every waiter go unconfirmed; later streams are refused."""
         self._closed = True

@@ -140,6 +140,20 @@ class Progress:
         """Whether enough slaves were in sync at the last :meth:`refresh` for appends to be confirmed."""
         return sum(replica.in_sync for replica in self._replicas.values()) >= self._config.replicas_needed
 
+    def needed_from(self, now: float, patience_s: float) -> int | None:
+        """The lowest offset that a slave still has to get, or to sync; None when nobody needs anything.
+
+        A slave that left counts for ``patience_s``: it is probably being restarted.
+        """
+        return min(
+            (
+                replica.flushed if replica.has_acked else replica.written
+                for replica in self._replicas.values()
+                if replica.connected or now - replica.acked_at <= patience_s
+            ),
+            default=None,
+        )
+
     def replicas(self) -> list[ReplicaProgress]:
         """Every slave ever connected and not forgotten, by id."""
         return [self._replicas[broker_id] for broker_id in sorted(self._replicas)]

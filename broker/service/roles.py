@@ -107,6 +107,10 @@ class MasterRole:
             for each in self._primary.replicas()
         ]
 
+    def needed_from(self, patience_s: float) -> int | None:
+        """What lies from here on in the log, a slave still needs; None: nobody does."""
+        return self._primary.needed_from(patience_s)
+
     @property
     def lag_bytes(self) -> int:
         """A master is behind nobody."""
@@ -206,6 +210,10 @@ class SlaveRole:
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
         """Nobody follows a slave."""
         return []
+
+    def needed_from(self, patience_s: float) -> int | None:
+        """Nobody follows a slave."""
+        return None
 
     @property
     def lag_bytes(self) -> int:

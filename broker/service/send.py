@@ -30,6 +30,7 @@ from penstock.proto.wire import broker_pb2
 from .acknowledge import SEND_OK, Acknowledgements
 from .metrics import Counters
 from .producers import ProducerTable, Receipt, mark_of
+from .stalls import AppendStalls
 from .state import State, Topic
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Send:
         *,
         body_bytes_max: int,
         on_appended: Callable[[int], None],
+        stalls: AppendStalls | None = None,
     ) -> None:
         self._store = store
         self._state = state
@@ -77,6 +79,7 @@ class Send:
         self._counters = counters
         self._batch_bytes_max = body_bytes_max + RECORD_OVERHEAD_MAX
         self._on_appended = on_appended
+        self._stalls = stalls
         self.is_open = True
 
     async def append(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
@@ -160,7 +163,12 @@ class Send:
         )
 
     def _place(self, header: broker_pb2.AppendHeader, topic: Topic, records: memoryview) -> Receipt:
+        if self._stalls is not None:
+            self._stalls.check()
+        started = time.perf_counter()
         result = self._store.append(topic.name, records, queues=topic.write_queues)
+        if self._stalls is not None:
+            self._stalls.on_append(time.perf_counter() - started)
         receipt = Receipt(
             header.sequence,
             result.start,

@@ -71,6 +71,7 @@ class _File:
     counter: int = 0  # of dataVersion
     written: int = 0  # value of changes() that is on disk
     not_before: float = 0.0  # monotonic time of the next write
+    position: int = 0  # logPosition of what is on disk
 
 
 class Snapshots:
@@ -81,6 +82,7 @@ class Snapshots:
         self._state = state
         self._producers = producers
         self._log_end = 0
+        self._writing = asyncio.Lock()
         self._files = [
             _File("topics.json", self._load_topics, self._topics, lambda: state.topics.changes, _base_of(state.topics)),
             _File(
@@ -134,6 +136,7 @@ class Snapshots:
                     )
                     position, ahead = log_end, True
             file.set_base(position)
+            file.position = position
             replay_from = min(replay_from, max(position, log_min))
         return Loaded(replay_from, imported, ahead)
 
@@ -143,14 +146,25 @@ class Snapshots:
             await asyncio.sleep(INTERVAL_S)
             await self.write_changed(position())
 
-    async def write_changed(self, position: int) -> None:
-        """Write the files whose tables changed, leaving the event loop free between pieces and while syncing."""
+    def covered(self) -> int:
+        """Everything recorded in the log below this is in the files on disk."""
+        return min((file.position for file in self._files if file.changes() != file.written), default=1 << 62)
+
+    async def write_changed(self, position: int, *, at_once: bool = False) -> None:
+        """Write the files whose tables changed, leaving the event loop free between pieces and while syncing.
+
+        A huge table is written more seldom, unless ``at_once``.
+        """
+        async with self._writing:
+            await self._write_changed(position, at_once)
+
+    async def _write_changed(self, position: int, at_once: bool) -> None:
         self._producers.expire(int(time.time() * 1000))
         self._state.forget_deleted(position)
         for file in self._files:
             started = time.monotonic()
             changes = file.changes()
-            if changes == file.written or started < file.not_before:
+            if changes == file.written or (started < file.not_before and not at_once):
                 continue
             pieces = []
             for piece in self._document(file, position):
@@ -162,22 +176,26 @@ class Snapshots:
                 # Only the next start gets longer by it: the log has everything.
                 log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
                 continue
-            file.written = changes
+            file.written, file.position = changes, position
             file.not_before = time.monotonic() + (time.monotonic() - started) / COST_SHARE
 
     def write_all(self, position: int) -> None:
         """Write every file that changed, at once: for the end of the process."""
         for file in self._files:
             if file.changes() != file.written or not (self.directory / file.name).exists():
-                self._replace(file.name, "".join(self._document(file, position)))
-                file.written = file.changes()
+                try:
+                    self._replace(file.name, "".join(self._document(file, position)))
+                except OSError as error:
+                    log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
+                    continue
+                file.written, file.position = file.changes(), position
 
     def write_anew(self, position: int) -> None:
         """Write every file and forget the ones before, whose positions mean nothing in this log any more."""
         for file in self._files:
             self._replace(file.name, "".join(self._document(file, position)))
             (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
-            file.written = file.changes()
+            file.written, file.position = file.changes(), position
 
     def _document(self, file: _File, position: int) -> Iterator[str]:
         file.counter += 1

@@ -225,7 +225,8 @@ class State:
                 self.on_offsets_applied(document["group"], topic, offsets)
         elif kind == TOPIC:
             topic_config = Topic.from_json(document)
-            if self.topics.put(position, topic_config.name, topic_config):
+            before = self.topics.get(topic_config.name)
+            if self.topics.put(position, topic_config.name, topic_config) and topic_config != before:
                 self.on_topics_changed([topic_config], [])
         elif kind == TOPIC_DELETED:
             self.offsets.delete_topic(position, document["topicName"])

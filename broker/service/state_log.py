@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.proto import names
@@ -79,6 +79,24 @@ class StateLog:
         for body in kinds.split_offsets(group, offsets):
             end = self._append(kinds.OFFSETS, body)
         return end
+
+    def repeat_older(self, position: int) -> Iterator[int]:
+        """Record again whatever is in the tables by a record below ``position``; yields the end of each new record.
+
+        So nothing is missing in a log that begins at ``position``: a replica that has only that has all.
+        """
+        for name in self.state.topics.older_than(position):
+            topic = self.state.topic(name)
+            if topic is not None:
+                yield self.put_topic(topic)
+        for name in self.state.groups.older_than(position):
+            group = self.state.group(name)
+            if group is not None:
+                yield self.put_group(group)
+        for group_name, topic_name in self.state.offsets.older_than(position):
+            end = self.record(group_name, {topic_name: self.state.offsets.row(group_name, topic_name)})
+            if end is not None:
+                yield end
 
     def _append(self, kind: str, body: bytes) -> int:
         records = self._encoder.encode([body], [self._properties[kind]])

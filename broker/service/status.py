@@ -77,6 +77,7 @@ class Status:
         self._waiting_fetches = waiting_fetches
         self._version = version
         self._started_ms = time.time_ns() // 1_000_000
+        self.more_metrics: list[Callable[[Families], None]] = []
 
     @property
     def wire_role(self) -> common_pb2.Role:
@@ -138,6 +139,8 @@ class Status:
         self._traffic(families)
         self._storage(families)
         self._consumers(families)
+        for add in self.more_metrics:
+            add(families)
         return families.made
 
     def _traffic(self, families: Families) -> None:

@@ -42,6 +42,10 @@ class Table(Generic[V]):
         """All values, as they stand now."""
         return list(self._values.values())
 
+    def older_than(self, position: int) -> list[str]:
+        """Names whose record lies below ``position``, or nobody knows where."""
+        return [name for name, held in self._positions.items() if held < position]
+
     def load(self, name: str, value: V) -> None:
         """Take ``value`` from a snapshot."""
         self._values[name] = value
@@ -96,6 +100,10 @@ class OffsetTable:
     def pairs(self) -> list[tuple[str, str]]:
         """The (group, topic) pairs that have offsets."""
         return list(self._rows)
+
+    def older_than(self, position: int) -> list[tuple[str, str]]:
+        """The (group, topic) pairs with an offset whose record lies below ``position``, or nobody knows where."""
+        return [key for key, row in self._rows.items() if any(held < position for _, held in row.values())]
 
     def topics_of(self, group: str) -> list[str]:
         """The topics in which ``group`` has offsets."""

@@ -11,6 +11,8 @@ from penstock.proto.wire import broker_pb2, common_pb2
 from .state import RETRY_MAX_TIMES_DEFAULT, Group, Topic
 
 QUEUES_MAX = 65_536
+RETENTION_MS = "retention.ms"
+"""Topic attribute: its messages are readable for so long, if their file lives that long; see :mod:`.retention`."""
 
 
 def topic_to_create(
@@ -97,6 +99,9 @@ def _wanted(config: common_pb2.TopicConfig, existing: Topic | None, default_queu
             f"topic {topic.name}: write_queues {topic.write_queues} above read_queues {topic.read_queues}: "
             "nobody could read the messages of the others"
         )
+    kept = topic.attributes.get(RETENTION_MS, "1")
+    if not (kept.isdecimal() and kept.isascii() and 1 <= int(kept) < 1 << 53):
+        raise InvalidArgument(f"topic {topic.name}: {RETENTION_MS} {kept[:40]!r}: a number of milliseconds from 1 on")
     if not 1 <= topic.perm <= 7 or not topic.perm & names.PERM_READ_WRITE:
         raise InvalidArgument(f"topic {topic.name}: perm {topic.perm}: READ 4, WRITE 2 or both, 6, are allowed")
     return topic

@@ -70,7 +70,9 @@ class Checkpoint:
     """Reads and writes both files; writing is for one thread at a time, the hint for another."""
 
     def __init__(self, disk: Disk, root: str) -> None:
+        self.is_known = False  # whether positions of ours were found
         self._disk = disk
+        self._root = root
         self._paths = (f"{root}/penstockCheckpoint", f"{root}/checkpoint")
         self._sequence = 0
         self._own = self._standard = -1
@@ -89,6 +91,7 @@ class Checkpoint:
             self._sequence = max(self._sequence, sequence)
             if Standard(*fields[11:]) == self.standard and (found is None or sequence > found[0]):
                 found = sequence, Positions(*fields[:11])
+        self.is_known = found is not None
         if found is None:
             return None
         flushed, crc_of_hint = _HINT.unpack_from(content, _HINT_AT)
@@ -97,10 +100,13 @@ class Checkpoint:
         return found[1]
 
     def begin(self) -> None:
-        """Open, and if need be make, both files for writing."""
+        """Open, and if need be make, both files for writing; made ones are not lost in a power cut."""
+        is_new = not all(map(self._disk.exists, self._paths))
         self._own, self._standard = (self._disk.open(path, create=True) for path in self._paths)
         if self._disk.size(self._paths[0]) < _OWN_BYTES:
             self._disk.pwrite(self._own, bytes(_OWN_BYTES), 0)  # no later write needs space
+        if is_new:
+            self._disk.sync_directory(self._root)
 
     def write(self, positions: Positions, standard: Standard) -> None:
         """Replace both; durable on return. A crash in between leaves the former ones good."""

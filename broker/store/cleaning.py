@@ -116,7 +116,7 @@ def choose(
         keeper = min((wish for wish in wishes if wish.offset < file.end), key=lambda wish: wish.offset, default=None)
         if keeper is not None and not forced:
             return chosen._replace(kept_by=keeper.who)
-        chosen = Choice(number, file.end, forced and not expired, "")
+        chosen = Choice(number, file.end, forced)
     return chosen
 
 

@@ -19,16 +19,18 @@ from penstock.proto.record.kernels import PlaceStatus, ScanStatus, place_batch, 
 from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK
 from penstock.proto.record.rows import ROW
 
-from .config import StoreConfig
+from .config import MIB, FlushMode, StoreConfig
 from .disk import Bytes, Disk
 from .kernels import Ints, Longs, Rows
 from .log_file import FileAllocator, LogFile, load_log_files
 from .log_kernels import first_nonzero, misplaced_mark
 from .prefault import Prefaulter
 from .results import AppendResult
+from .warming import Warming
 
 _BLANK = struct.Struct(">ii")
 _PAGE = 4096
+_TAIL_SHARE = 64
 ROWS_AT_ONCE = 1 << 13
 _TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
 
@@ -74,8 +76,15 @@ class CommitLog:
         self.files: list[LogFile] = []
         self.min_offset = 0
         self.end_offset = 0
+        self.whole_end = 0  # the end of a record; behind it there may be a part of one, from a master
         self.last_store_timestamp_ms = 0
-        self._allocator = FileAllocator(disk, self.directory, config.segment_bytes)
+        self._warming = Warming(
+            disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
+        )
+        self._allocator = FileAllocator(disk, self.directory, config.segment_bytes, self._warming)
+        self._tail_bytes = config.segment_bytes // _TAIL_SHARE
+        if config.segment_bytes >= MIB:
+            self._tail_bytes = max(self._tail_bytes, min(MIB, config.segment_bytes // 8))
         self._prefaulter = Prefaulter()
         self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
         self._stamp = 0
@@ -88,8 +97,10 @@ class CommitLog:
         if self.files:
             self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
 
-    def append(self, ends: QueueEnds, records: Bytes) -> AppendResult:
+    def append(self, ends: QueueEnds, records: Bytes, *, is_state: bool = False) -> AppendResult:
         """Check, place and patch a batch of complete records; the bytes are visible, not yet synced.
+
+        While no next file can be made, the last bytes of a file are kept for records of the broker's own state.
 
         Raises:
             CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
@@ -98,7 +109,7 @@ class CommitLog:
         bad = misplaced_mark(records)
         if bad >= 0:
             raise CorruptBatch(f"record {bad} carries a producer mark: only a batch's first may", index=int(bad))
-        file = self._file_for(len(records))
+        file = self._file_for(len(records), is_state)
         queues = len(ends.next_offsets)
         if queues > len(self._touched_queues):
             self._touched_queues, self._touched_offsets = np.zeros(queues, np.int32), np.zeros(queues, np.int64)
@@ -123,7 +134,7 @@ class CommitLog:
         if status != PlaceStatus.OK:
             raise self._refusal(PlaceStatus(status), int(bad), ends)
         self.last_store_timestamp_ms = now_ms
-        self.end_offset = start + len(records)
+        self.end_offset = self.whole_end = start + len(records)
         self._prefaulter.advance(file.bytes, self.end_offset - file.base)
         queue_ids = self._touched_queues[:touched].tolist()
         return AppendResult(start, self.end_offset, count, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
@@ -205,7 +216,7 @@ class CommitLog:
 
     def cut(self, offset: int) -> int:
         """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0."""
-        self.end_offset = offset
+        self.end_offset = self.whole_end = offset
         self.remove_from(offset)
         if not self.files or offset >= self.files[-1].end:
             return 0
@@ -221,6 +232,16 @@ class CommitLog:
         self._disk.sync(file.descriptor)
         return zeroed
 
+    def remove_before(self, offset: int) -> None:
+        """Delete the files that end at ``offset`` or before."""
+        removed = self.take_before(offset)
+        for file in removed:
+            self._disk.close(file.descriptor)
+            self._disk.unlink(file.path)
+        if removed:
+            self._disk.sync_directory(self.directory)
+            self.min_offset = offset
+
     def remove_from(self, offset: int) -> None:
         """Delete the files that begin at ``offset`` or behind."""
         removed = [file for file in self.files if file.base >= offset]
@@ -230,6 +251,18 @@ class CommitLog:
             self._disk.unlink(file.path)
         if removed:
             self._disk.sync_directory(self.directory)
+
+    def take_before(self, offset: int) -> list[LogFile]:
+        """Let the log begin at ``offset``, where one of its files begins; the files before it, now the caller's."""
+        taken = [file for file in self.files[:-1] if file.end <= offset]
+        if taken:
+            self.files = self.files[len(taken) :]
+            self.min_offset = self.files[0].base
+        return taken
+
+    def keep_free(self, size: int) -> None:
+        """Make no file that would leave less than ``size`` bytes of the disk."""
+        self._allocator.keep_free = size
 
     def discard_unused(self) -> None:
         """Delete files made ahead, as a clean stop does."""
@@ -243,7 +276,7 @@ class CommitLog:
             self._disk.close(file.descriptor)
         self.files = []
 
-    def _file_for(self, size: int) -> LogFile:
+    def _file_for(self, size: int, is_state: bool) -> LogFile:
         """The file with room for ``size`` bytes and a blank behind them; fills the one before if that has none."""
         if size + BLANK_BYTES > self.segment_bytes:
             raise MessageTooLarge(
@@ -255,6 +288,8 @@ class CommitLog:
         file = self.files[-1]
         left = file.end - self.end_offset
         if size + BLANK_BYTES <= left:
+            if left - size < self._tail_bytes and not is_state:
+                self._allocator.check(file.end)
             return file
         following = self._next_file(file.end)  # first, so that nothing has changed when there is no space
         at = self.end_offset - file.base
@@ -264,6 +299,8 @@ class CommitLog:
 
     def _next_file(self, base: int) -> LogFile:
         file = self._allocator.take(base)
+        if self.files:
+            self._warming.unlock(self.files[-1].bytes)
         self.files.append(file)
         self._allocator.prepare(file.end)
         return file

@@ -40,6 +40,8 @@ class StoreConfig:
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
     delay_levels: str = DELAY_LEVELS
+    warm_files: bool = False  # touch the pages of a new log file before it is used
+    lock_files: bool = False  # keep the log file being written, and the next, in memory
 
     def __post_init__(self) -> None:
         smallest = FIXED_BYTES + BLANK_BYTES

@@ -27,6 +27,7 @@ Data = bytes | memoryview | Bytes
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
 _ZEROS = bytes(1 << 20)
+_PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
 class Disk(Protocol):
@@ -69,7 +70,7 @@ class Disk(Protocol):
     def truncate(self, descriptor: int, size: int) -> None: ...
 
     def zero(self, descriptor: int, start: int, size: int) -> None:
-        """Overwrite the file from ``start`` on, below ``size``, with zeros."""
+        """Let the file's bytes ``[start, size)`` be zeros, without ever being shorter; ``size`` is its size."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -88,7 +89,13 @@ class Disk(Protocol):
 
     def remove_tree(self, path: str) -> None: ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """Free on the path's file system, for this process."""
+        ...
+
+    def used_bytes(self, path: str) -> int:
+        """In use on the path's file system."""
+        ...
 
     def modified_ms(self, path: str) -> int: ...
 
@@ -102,6 +109,7 @@ class RealDisk:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
     def open(self, path: str, *, create: bool = False) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
@@ -147,7 +155,9 @@ class RealDisk:
         os.ftruncate(descriptor, size)
 
     def zero(self, descriptor: int, start: int, size: int) -> None:
-        while start < size:
+        if start >= size or self._libc.fallocate(descriptor, _PUNCH_HOLE, start, size - start) == 0:
+            return
+        while start < size:  # a file system without holes
             step = min(size - start, len(_ZEROS))
             self.pwrite(descriptor, _ZEROS[:step], start)
             start += step
@@ -180,6 +190,10 @@ class RealDisk:
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+    def used_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000

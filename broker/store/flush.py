@@ -44,6 +44,7 @@ class Flusher(threading.Thread):
         self._asked = flushed
         self._condition = threading.Condition()
         self._is_stopping = False
+        self._cuts = 0
         self.failure: SyncFailed | None = None
 
     def request(self, end: int) -> None:
@@ -52,6 +53,13 @@ class Flusher(threading.Thread):
             with self._condition:
                 self._asked = max(self._asked, end)
                 self._condition.notify()
+
+    def on_cut(self, end: int) -> None:
+        """The log ends at ``end`` now: what lay behind it, synced or not, is gone."""
+        with self._condition:
+            self._cuts += 1
+            self.flushed_offset = min(self.flushed_offset, end)
+            self._asked = min(self._asked, end)
 
     def start_at(self, offset: int) -> None:
         """The log, which held nothing, begins at ``offset``."""
@@ -103,9 +111,11 @@ class Flusher(threading.Thread):
             behind = end - self.flushed_offset
             if asked or behind >= _LEAST_BYTES or (behind > 0 and now - last >= self._thorough_s):
                 last = now
-                self._sync(end)
+                self._sync()
 
-    def _sync(self, end: int) -> None:
+    def _sync(self) -> None:
+        cuts = self._cuts  # before the end is read: behind a cut it may be lower
+        end = self._log.end_offset
         try:
             self._log.sync(self.flushed_offset, end)
         except OSError as error:
@@ -119,6 +129,8 @@ class Flusher(threading.Thread):
             )
             return
         with self._condition:
+            if cuts != self._cuts:
+                return  # the bytes that were synced are not those that are there now
             self.flushed_offset = end
             self._condition.notify_all()
         self._on_flushed(end)

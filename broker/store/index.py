@@ -11,12 +11,12 @@ from datetime import datetime
 import numpy as np
 
 from penstock.proto.clock import Clock
-from penstock.proto.errors import StorageError
+from penstock.proto.errors import Corrupt, StorageError
 from penstock.proto.record.hashing import index_key_hash
 
 from .checkpoint import Positions
 from .config import StoreConfig
-from .disk import Bytes, Disk
+from .disk import Bytes, Disk, make_directories_durably
 from .index_file import IndexFile
 from .index_kernels import COUNT, put_keys
 from .kernels import Ints, Rows
@@ -67,7 +67,12 @@ class Index:
             self.end = int(self._files[-1].header[3]) + 1 if self._files else 0
             return bool(self._files)
         if not clean and self._files and positions.index_count:
-            self._files[-1].restore(positions.index_count)
+            try:
+                self._files[-1].restore(positions.index_count)
+            except Corrupt as error:
+                log.warning("index damaged error=%s", error)
+                self.close()
+                return self._start_anew(names)
         self.end = positions.derived
         return True
 
@@ -142,6 +147,23 @@ class Index:
                 self._unsynced -= unsynced
         return full_ms
 
+    def remove_before(self, physical_offset: int) -> int:
+        """Delete files of which every record lies below ``physical_offset``, but never the last; how many were."""
+        count = 0
+        with self.lock:
+            while len(self._files) > 1:
+                first = self._files[0]
+                if first.path in self._unsynced or int(first.header[3]) >= physical_offset:
+                    break  # the checkpoint thread may be at it
+                first.close()
+                self._disk.unlink(first.path)
+                del self._files[0]
+                count += 1
+                log.info("index file deleted path=%s", first.path)
+        if count:
+            self._disk.sync_directory(self._directory)
+        return count
+
     def close(self) -> None:
         for file in self._files:
             file.close()
@@ -172,7 +194,7 @@ class Index:
                 file.write(data, position)
             file.slots = None
             file.buffer = _NO_BYTES
-        self._disk.make_directories(self._directory)
+        make_directories_durably(self._disk, self._directory)
         path = f"{self._directory}/{self._next_name()}"
         before = None if file is None else file.header
         self._files.append(

@@ -81,6 +81,8 @@ class IndexFile:
                 configured=size,
             )
         file = cls(disk, path, slots, entries, np.zeros(6, np.int64))
+        if found == 0:  # a crash between making it and giving it its size
+            disk.truncate(file.descriptor, size)
         data = disk.pread(file.descriptor, HEADER_BYTES, 0)
         if len(data) == HEADER_BYTES:
             file.header[:] = _HEADER.unpack(data)
@@ -141,7 +143,10 @@ class IndexFile:
             entries = len(data) // ENTRY
             if entries == 0:
                 raise Corrupt(f"{self.path}: ends before entry {number}: delete the index folder", path=self.path)
-            self.header[USED_SLOTS] += rebuild_slots(data, number, entries, self.slots)
+            used = rebuild_slots(data, number, entries, self.slots)
+            if used < 0:
+                raise Corrupt(f"{self.path}: an entry from {number} on is damaged", path=self.path)
+            self.header[USED_SLOTS] += used
             number += entries
         first = _ENTRY.unpack(self._read(1, 1)) if count > 1 else None
         last = _ENTRY.unpack(self._read(count - 1, 1)) if count > 1 else None
@@ -149,8 +154,7 @@ class IndexFile:
             self.header[2], self.header[3] = first[1], last[1]
             self.header[1] = self.header[0] + 1000 * last[2]
         self.header[COUNT] = self.buffered_first = count
-        self._disk.truncate(self.descriptor, self._entries_at + ENTRY * count)
-        self._disk.truncate(self.descriptor, self._entries_at + ENTRY * self.entries_max)
+        self._disk.zero(self.descriptor, self._entries_at + ENTRY * count, self._entries_at + ENTRY * self.entries_max)
         self.dirty[:] = 1
 
     def write_entries(self) -> None:

@@ -11,7 +11,7 @@ from numba import from_dtype, njit, types
 from penstock.proto.record.freshness import drop_stale_kernels
 from penstock.proto.record.kernels import ROW
 from penstock.proto.record.layout import SysFlag
-from penstock.proto.record.memory import address_of, load_i32, load_u8, store_i32, store_i64
+from penstock.proto.record.memory import address_of, load_i32, load_i64, load_u8, store_i32, store_i64
 from penstock.proto.record.text import carry_hash_at, find_byte_at
 
 from .kernels import equal_at
@@ -158,10 +158,21 @@ def put_keys(buffer, rows, row_first, key_first, count, below, slots, dirty, ent
 
 @njit([types.int64(_BYTES, types.int64, types.int64, _INTS)], nogil=True, cache=True)
 def rebuild_slots(entries, first, count, slots):
-    """Enter ``count`` entries, the first of which has number ``first``, into ``slots``; answers slots newly used."""
+    """Enter ``count`` entries, the first of which has number ``first``, into ``slots``; answers slots newly used.
+
+    -1 when an entry was never written, or does not continue its chain.
+    """
     used = 0
     for i in range(count):
-        slot = np.uint64(load_i32(entries, i * ENTRY) % len(slots))
+        at = i * ENTRY
+        key_hash = load_i32(entries, at)
+        slot = np.uint64(key_hash % len(slots))
+        if (
+            key_hash < 0
+            or load_i32(entries, at + 16) != slots[slot]
+            or (key_hash == 0 and load_i64(entries, at + 4) == 0)
+        ):
+            return -1
         if slots[slot] == 0:
             used += 1
         slots[slot] = first + i

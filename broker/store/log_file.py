@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
+import os
 import re
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from penstock.proto.errors import Corrupt, WrongStore
+from penstock.proto.errors import Corrupt, StorageError, WrongStore
 
 from .disk import Bytes, Disk, storage_error
 from .prefault import AHEAD_BYTES, prefault
+from .warming import Warming
 
 log = logging.getLogger(__name__)
 
+_PIECE = 1 << 20
 _NAME = re.compile(r"[0-9]{20}", re.ASCII)
+_SLOW_S = 0.05
+_SLOW_PAUSE = 10  # an attempt that failed slowly is repeated only after so many times as long
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +47,7 @@ def file_name(base: int) -> str:
 
 
 def load_log_files(disk: Disk, directory: str, size: int) -> list[LogFile]:
-    """Map every log file in ``directory``, in order. Changes nothing but that a last, empty file is deleted.
+    """Map every log file in ``directory``, in order. Changes nothing but that a last, unfinished file is deleted.
 
     Raises:
         WrongStore: a file is of another size, or is no log file.
@@ -54,8 +61,8 @@ def load_log_files(disk: Disk, directory: str, size: int) -> list[LogFile]:
         if not _NAME.fullmatch(name):
             raise WrongStore(f"{path}: not a log file: move it out of this directory", path=path)
         found = disk.size(path)
-        if found == 0 and number == len(names) - 1:
-            empty = path  # a crash between making a file and giving it its size
+        if found < size and number == len(names) - 1 and _is_blank(disk, path, found):
+            empty = path  # a crash while the file was made; its size can grow in several steps
         elif found != size:
             raise WrongStore(
                 f"{path}: has {found} bytes, log files of this store have {size}: configure "
@@ -83,6 +90,16 @@ def load_log_files(disk: Disk, directory: str, size: int) -> list[LogFile]:
     return files
 
 
+def _is_blank(disk: Disk, path: str, size: int) -> bool:
+    """Whether the file holds nothing but zeros."""
+    descriptor = disk.open(path)
+    try:
+        pieces = (disk.pread(descriptor, _PIECE, start) for start in range(0, size, _PIECE))
+        return all(piece.count(0) == len(piece) for piece in pieces)
+    finally:
+        disk.close(descriptor)
+
+
 def _map_file(disk: Disk, directory: str, base: int, size: int) -> LogFile:
     path = f"{directory}/{file_name(base)}"
     try:
@@ -99,7 +116,11 @@ def _map_file(disk: Disk, directory: str, base: int, size: int) -> LogFile:
 class FileAllocator:
     """Makes log files ahead of need in a thread of its own, so that an append hardly ever waits for one."""
 
-    def __init__(self, disk: Disk, directory: str, size: int) -> None:
+    def __init__(self, disk: Disk, directory: str, size: int, warming: Warming | None = None) -> None:
+        self.keep_free = 0  # bytes of the disk that no log file may take
+        self._failed: StorageError | None = None
+        self._not_before = 0.0
+        self._warming = warming
         self._disk = disk
         self._directory = directory
         self._size = size
@@ -120,15 +141,32 @@ class FileAllocator:
         ahead = self._coming.pop(base, None)
         if ahead is not None and not (ahead.done() and ahead.exception() is not None):
             return ahead.result()
-        return self._worker.submit(self._make, base).result()
+        return self._try_again(base)
+
+    def check(self, base: int) -> None:
+        """That file is made, or still being made; a failure ahead of need is tried once more.
+
+        Raises:
+            DiskFull, StorageError: it cannot be made now.
+        """
+        ahead = self._coming.get(base)
+        if ahead is not None and ahead.done() and ahead.exception() is not None:
+            file = self._try_again(base)
+            made: Future[LogFile] = Future()
+            made.set_result(file)
+            self._coming[base] = made
 
     def discard(self) -> None:
         """Delete the files that nobody took."""
         for future in self._coming.values():
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(StorageError):  # not made, and told
                 file = future.result()
                 self._disk.close(file.descriptor)
-                self._disk.unlink(file.path)
+                try:
+                    self._disk.unlink(file.path)
+                    self._disk.sync_directory(self._directory)
+                except OSError as error:
+                    log.warning("unused log file not deleted path=%s error=%s", file.path, error)
         self._coming.clear()
 
     def close(self) -> None:
@@ -139,14 +177,32 @@ class FileAllocator:
         self._coming.clear()
         self._worker.shutdown()
 
+    def _try_again(self, base: int) -> LogFile:
+        started = time.monotonic()
+        if self._failed is not None and started < self._not_before:
+            raise type(self._failed)(self._failed.message, **self._failed.details)
+        try:
+            file = self._worker.submit(self._make, base).result()
+        except StorageError as error:
+            took_s = time.monotonic() - started
+            self._failed = error
+            self._not_before = started + _SLOW_PAUSE * took_s if took_s > _SLOW_S else 0.0
+            raise
+        self._failed = None
+        return file
+
     def _make(self, base: int) -> LogFile:
         path = f"{self._directory}/{file_name(base)}"
         try:
+            if self._disk.free_bytes(self._directory) < self._size + self.keep_free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)  # without making a file to find out
             if self._disk.exists(path):
                 self._disk.unlink(path)
             descriptor = self._disk.open(path, create=True)
         except OSError as error:
-            raise storage_error(error, path, "making the log file") from error
+            failure = storage_error(error, path, "making the log file")
+            log.warning("log file not made path=%s error=%s", path, failure)
+            raise failure from error
         try:
             self._disk.allocate(descriptor, self._size)
             self._disk.sync(descriptor)
@@ -160,5 +216,7 @@ class FileAllocator:
             log.warning("log file not made path=%s error=%s", path, failure)
             raise failure from error
         prefault(mapped, 0, AHEAD_BYTES)
+        if self._warming is not None:
+            self._warming.warm(mapped, descriptor)
         log.info("log file made path=%s bytes=%d", path, self._size)
         return LogFile(base, path, descriptor, mapped)

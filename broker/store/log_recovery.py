@@ -53,7 +53,7 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
         chunk = chunk if synced is None else _sound_part(chunk, synced)
         if chunk.count:
             newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
-            _track(tracker, chunk, marked)
+            track(tracker, chunk, marked)
             if derived is not None and int(rows["physical_offset"][0]) <= derived:
                 found = int(np.searchsorted(rows["physical_offset"][: chunk.count], derived))
                 boundary = boundary or (found < chunk.count and int(rows["physical_offset"][found]) == derived)
@@ -92,7 +92,7 @@ def _sound_part(chunk: Chunk, synced: int) -> Chunk:
     return Chunk(chunk.file, chunk.rows, torn, end, ScanStatus.BAD)
 
 
-def _track(tracker: MarkTracker, chunk: Chunk, marked: Ints) -> None:
+def track(tracker: MarkTracker, chunk: Chunk, marked: Ints) -> None:
     """Follow the last valid mark of the chunk."""
     data, rows, count = chunk.file.bytes, chunk.rows, chunk.count
     for number in marked[: find_marks(data, rows, count, marked)][::-1].tolist():
@@ -143,13 +143,15 @@ def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -
 
 
 def _sector_lost(file: LogFile, offset: int, later: int | None) -> bool:
-    """Whether a sector of zeros lies between the damage and the next sound record."""
+    """Whether a sector between the damage and the next sound record lacks its end, or all of it.
+
+    It lacks its end when it was written out while a record was only in part there, as a slave's may be.
+    """
     data = file.bytes
     stop = len(data) if later is None or later >= file.end else later - file.base
     start = offset - file.base
-    while start < stop:
-        following = min(start - start % _SECTOR + _SECTOR, stop)
-        if first_nonzero(data, start, following) == following:
-            return True
-        start = following
-    return False
+    last = stop - stop % _SECTOR
+    if last > start and bool((data[start - start % _SECTOR + _SECTOR - 1 : last : _SECTOR] == 0).any()):
+        return True
+    rest = max(start, last)
+    return rest < stop and bool(first_nonzero(data, rest, stop) == stop)

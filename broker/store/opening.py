@@ -97,13 +97,20 @@ class _Opening:
         found = self._find_end(todo, positions)
         self._abort.create()
         self._checkpoint.begin()
+        self._log.remove_before(self._log.min_offset)
         if found.reason and positions is not None:
             self._checkpoint.write_hint(found.end)
+            if found.end < positions.flushed:  # before the bytes go, or their files would be missed
+                self._checkpoint.write(positions._replace(clean=False, flushed=found.end), self._checkpoint.standard)
         zeroed = 0 if todo.clean else self._log.cut(found.end)
         self._log.end_offset = found.end
         self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
         derived = todo.derived if found.derived_is_boundary and (todo.derived or 0) <= found.end else None
         synced = min(positions.flushed, found.end) if positions is not None else self._log.min_offset
+        if not todo.clean:  # readers will see all of it
+            self._log.sync(synced, found.end)
+            synced = found.end
+        self._log.whole_end = synced
         rebuilt, replay_from, dispatcher = self._derive(positions, derived, clean=todo.clean, aborted=aborted)
         report = RecoveryReport(
             clean=todo.clean,
@@ -145,6 +152,8 @@ class _Opening:
             log_.min_offset = log_.end_offset = at
         elif positions is not None and log_.min_offset <= positions.min_offset < log_.files[0].end:
             log_.min_offset = positions.min_offset
+        elif positions is not None and log_.files[0].end <= positions.min_offset <= log_.files[-1].base:
+            log_.min_offset = positions.min_offset  # files before it were on their way out
         else:
             log_.min_offset = first_record(log_)
 
@@ -152,7 +161,7 @@ class _Opening:
         """Whether nothing follows what was the log's end: a quick look, in case somebody else has written."""
         if positions is None or not self._log.files or positions.end >= self._log.files[-1].end:
             return True
-        if positions.end < self._log.files[0].base:
+        if not self._log.files[0].base <= positions.end or self._log.files[-1].base > positions.end:
             return False
         file = self._log.file_of(positions.end)
         at = positions.end - file.base
@@ -180,7 +189,11 @@ class _Opening:
         if rebuilt:
             self._queues.close()
             self._queues = self._new_queues()
-            QueueLoader(self._queues, self._log).load(None, clean=False)
+            loader = QueueLoader(self._queues, self._log)
+            if positions is None:
+                loader.load(None, clean=False)
+            else:
+                loader.drop()  # some files do not fit the checkpoint: no entry can be believed for looking right
         known = positions if derived is not None else None
         index_good = self._index.load(known, clean=clean if known is not None else not aborted)
         start = derived if derived is not None and loaded and index_good else self._log.min_offset

@@ -6,16 +6,16 @@ import logging
 
 import numpy as np
 
-from penstock.proto.record.kernels import ScanStatus
 from penstock.proto.record.rows import ROW
 
 from .commit_log import ROWS_AT_ONCE, CommitLog, QueueEnds
 from .consume_queue import ConsumeQueues
 from .kernels import Longs
+from .log_recovery import track
+from .recovery import MarkTracker
 
 log = logging.getLogger(__name__)
 
-_TORN = (ScanStatus.INCOMPLETE, ScanStatus.BAD, ScanStatus.EMPTY)
 
 
 class Placement:
@@ -64,14 +64,24 @@ class Placement:
         return offsets
 
     def _learn(self, dispatched: int) -> None:
+        """Learn the offsets anew, and cut off what has no end.
+
+        A slave that became master may have a part of a record, of a batch or of a blank at its log's end: the rest of
+        it will not come, and what is appended behind it could not be told from it.
+        """
         self._ends.clear()
         self._undispatched.clear()
         queues = self._queues
         rows, slots = np.zeros(ROWS_AT_ONCE, ROW), np.zeros(ROWS_AT_ONCE, np.int32)
+        tracker, marked = MarkTracker(), np.zeros(ROWS_AT_ONCE, np.int32)
         end = dispatched
         for chunk in self._log.chunks(dispatched, self._log.end_offset, rows, check_crc=False):
-            end = chunk.end
+            if chunk.end <= self._log.end_offset:
+                end = chunk.end
+            elif chunk.count:
+                end = int(rows["physical_offset"][chunk.count - 1] + rows["size"][chunk.count - 1])
             if chunk.count:
+                track(tracker, chunk, marked)
                 queues.assign(chunk.file.bytes, rows, chunk.count, slots)
                 taken = slots[: chunk.count] >= 0
                 highest = np.full(len(queues.slots.topics), -1, np.int64)
@@ -81,8 +91,11 @@ class Placement:
                     topic[queues.slots.queue_ids[slot]] = int(highest[slot]) + 1
                 newest = int(rows["store_timestamp"][: chunk.count].max())
                 self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, newest)
-            if chunk.status in _TORN:
-                # A slave that became master in the middle of a record: the rest of it will not come.
-                log.warning("unfinished record cut from the log's end at=%d end=%d", end, self._log.end_offset)
-                self._log.cut(end)
+            if end == chunk.file.end:
+                tracker.on_file_end()
+        end = tracker.cut_at(end)
+        if end < self._log.end_offset:
+            log.warning("unfinished batch cut from the log's end at=%d end=%d", end, self._log.end_offset)
+            self._log.cut(end)
+            self._learn(dispatched)
         self._known_end = self._log.end_offset

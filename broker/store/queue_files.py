@@ -162,8 +162,7 @@ class QueueFiles:
                 self._disk.unlink(path)
             elif position < base + self.file_bytes:
                 handle = self._handle(path)
-                self._disk.truncate(handle, position - base)
-                self._disk.truncate(handle, self.file_bytes)
+                self._disk.zero(handle, position - base, self.file_bytes)
                 self._dirty.add(path)
         self._new_names.add(f"{self.directory}/{queue.topic}/{queue.queue_id}")
 
@@ -176,6 +175,20 @@ class QueueFiles:
         self._new_names = {name for name in self._new_names if name != path and not name.startswith(path + "/")}
         self._disk.remove_tree(path)
         self._new_names.add(self.directory if queue_id is None else f"{self.directory}/{topic}")
+
+    def remove_leading(self, topic: str, queue_id: int, offset: int) -> int:
+        """Delete files that hold nothing from ``offset`` on, but never the last; how many were."""
+        queue = f"{self.directory}/{topic}/{queue_id}"
+        bases = [int(name) for name in self._disk.list(queue) if _FILE_NAME.fullmatch(name)]
+        gone = [base for base in bases[:-1] if base + self.file_bytes <= offset * ENTRY]
+        for base in gone:
+            path = self._path(topic, queue_id, base)
+            self._close(path)
+            self._dirty.discard(path)
+            self._disk.unlink(path)
+        if gone:
+            self._new_names.add(queue)
+        return len(gone)
 
     def take_dirty(self) -> tuple[set[str], set[str]]:
         """What :meth:`sync` must sync: files, and directories; they count as clean from now on."""

@@ -23,6 +23,7 @@ from .queue_files import QueueName
 log = logging.getLogger(__name__)
 
 _READ_ENTRIES = 1 << 16
+_LIGHT = "%LMQ%"
 
 
 class QueueLoader:
@@ -54,6 +55,12 @@ class QueueLoader:
             if self._queues.slots.find(queue.topic, queue.queue_id) is not None:
                 self._queues.slots.remove(queue.topic, queue.queue_id)
         return True
+
+    def drop(self) -> None:
+        """Delete every queue that can be derived from the log; light queues are believed as without a checkpoint."""
+        for queue in self._files.scan():
+            if not queue.topic.startswith(_LIGHT) or not self._load(queue, None, clean=False):
+                self._files.remove(queue.topic, queue.queue_id)
 
     def _load(self, queue: QueueName, derived: int | None, *, clean: bool) -> bool:
         first = queue.bases[0] // ENTRY
@@ -132,4 +139,4 @@ class QueueLoader:
         queue_id = int.from_bytes(found[12:16], "big", signed=True)
         queue_offset = int.from_bytes(found[20:28], "big", signed=True)
         # A light queue's entries point to records of another topic and queue.
-        return queue.topic.startswith("%LMQ%") or (queue_id == queue.queue_id and queue_offset == offset)
+        return queue.topic.startswith(_LIGHT) or (queue_id == queue.queue_id and queue_offset == offset)

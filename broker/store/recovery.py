@@ -9,7 +9,7 @@ its end). So:
 | nothing sound behind the first damage | a torn tail: cut there |
 | sound records behind it, damage below what is known to be synced | corruption: refuse, keep all bytes |
 | sound records behind it, no lost sector in the damaged stretch | corruption: something else wrote there |
-| sound records behind it, a sector of zeros there, nothing known to be synced | a power cut's torn tail: cut |
+| sound records behind it, a sector without its end there, nothing known to be synced | a power cut's torn tail: cut |
 | a marked batch with fewer records than its mark says, at the end | cut whole: it was never acknowledged |
 """
 
@@ -34,7 +34,7 @@ class Damage:
 
     offset: int
     later_record: int | None  # where a sound record begins behind it
-    sector_lost: bool  # an aligned sector between the two is all zeros
+    sector_lost: bool  # an aligned sector between the two ends in zeros
     synced: int | None  # what is known to have been synced; None: another program wrote the store
 
 

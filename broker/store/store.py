@@ -22,6 +22,8 @@ from .flush import Checkpointer, Flusher
 from .opening import Opened, open_parts
 from .placement import Placement
 from .reading import Reader, store_timestamp
+from .removal import Removal
+from .reserve import BYTES_MAX, Reserve
 from .results import AppendResult, DispatchResult, ReadResult, RecoveryReport
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,8 @@ class Store:
     """One open store directory. The owner thread calls everything; flushing has threads of its own.
 
     ``on_flushed(flushed offset)`` and ``on_fatal(error)`` are called from those threads. After a fatal error every
-    append raises it, and the only way on is to end the process and open the store again.
+    append raises it, and the only way on is to end the process and open the store again. While ``refusal`` is set,
+    appends raise such an error, except records of the broker's own state.
 
     Offsets of the log: ``min_offset`` <= ``dispatched_offset`` <= ``confirm_offset`` <= ``end_offset``. Readers by
     queue see what is dispatched.
@@ -54,6 +57,10 @@ class Store:
         self._dispatcher = opened.dispatcher
         self._placement = Placement(opened.log, opened.queues)
         self._reader = Reader(opened.log, opened.queues)
+        self.removal = Removal(disk, opened.log, opened.queues, opened.index)
+        reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
+        self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)
+        self.refusal: StorageError | None = None
         self._is_closed = False
         self._checkpoint_lock = threading.Lock()
         self._checkpointed = opened.report.replayed_from
@@ -74,6 +81,7 @@ class Store:
             WrongStore: its files have other sizes than configured, or are no store's.
             Corrupt: bytes are damaged in a way that a crash does not explain; nothing was changed.
             DiskFull: there is no space for what recovery must write.
+            SyncFailed: what recovery wrote may not be on the disk.
         """
         used = disk or RealDisk()
         root = str(config.root)
@@ -85,8 +93,15 @@ class Store:
         store._flusher.start()
         store._checkpointer.start()
         store._flusher.request(store.end_offset)
-        if not store.recovery.clean:
-            store._checkpointer.want()
+        if opened.checkpoint.is_known:
+            if not store.recovery.clean:
+                store._checkpointer.want()
+            return store
+        try:
+            store.checkpoint()  # now: the next recovery must know what a power cut may have lost, and what not
+        except BaseException:
+            store.close()
+            raise
         return store
 
     @property
@@ -105,6 +120,15 @@ class Store:
     def dispatched_offset(self) -> int:
         return self._dispatcher.offset
 
+    @property
+    def checkpointed_offset(self) -> int:
+        """A start after a crash needs nothing of the log below this."""
+        return self._checkpointed
+
+    def want_checkpoint(self) -> None:
+        """Have a checkpoint written soon; returns at once."""
+        self._checkpointer.want()
+
     def append(self, topic: str, records: memoryview | bytes | Bytes, *, queues: int) -> AppendResult:
         """Place one batch of complete records of ``topic`` at the end of the log.
 
@@ -117,10 +141,16 @@ class Store:
             DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored.
         """
         self._check_writable()
+        is_state = topic == names.STATE_TOPIC
+        if self.refusal is not None and not is_state:
+            raise type(self.refusal)(self.refusal.message, **self.refusal.details)
         with self._named_errors("reading the log's end"):
             ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
+        if self._log.end_offset < max(self._flusher.flushed_offset, self.confirm_offset):  # a part of a record was cut
+            self._flusher.on_cut(self._log.end_offset)
+            self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        result = self._log.append(ends, data)
+        result = self._log.append(ends, data, is_state=is_state)
         self._placement.on_appended(result.end)
         self._dispatcher.placed.append(result)
         return result
@@ -217,6 +247,10 @@ class Store:
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Records of ``topic`` with ``key`` among their keys, or as unique key, in the time range; newest first."""
+        with self._named_errors("reading the index"):
+            return self._query(topic, key, max_count, begin_ms, end_ms)
+
+    def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         found: dict[int, bytes] = {}
         for physical in self._parts.index.query(topic, key, begin_ms, end_ms):
             if len(found) >= max_count:
@@ -265,6 +299,7 @@ class Store:
         try:
             if self._flusher.failure is None:
                 self._log.discard_unused()
+                self.removal.close(delete=True)
                 with self._checkpoint_lock:
                     self._write_checkpoint(clean=True)
                 parts.abort.remove()
@@ -283,6 +318,7 @@ class Store:
 
     def _release(self) -> None:
         self._flusher.stop()
+        self.removal.close(delete=False)
         self._log.close()
         self._queues.close()
         self._parts.index.close()
@@ -314,7 +350,7 @@ class Store:
                     clean=clean,
                     min_offset=self._log.min_offset,
                     end=end,
-                    flushed=self._flusher.flushed_offset,
+                    flushed=self._whole_below(self._flusher.flushed_offset),
                     derived=derived,
                     queues=queues,
                     entries=entries,
@@ -342,9 +378,13 @@ class Store:
         except StorageError as error:
             log.warning("checkpoint not written, will be tried again root=%s error=%s", self._config.root, error)
 
+    def _whole_below(self, flushed: int) -> int:
+        """An end of whole records that is flushed: recovery must not miss a part of one, which it cuts."""
+        return min(flushed, max(self._log.whole_end, self._dispatcher.offset))
+
     def _tell_flushed(self, offset: int) -> None:
         try:
-            self._parts.checkpoint.write_hint(offset)
+            self._parts.checkpoint.write_hint(self._whole_below(offset))
         except OSError as error:
             self._flusher.fail(SyncFailed(f"{self._config.root}: writing the checkpoint failed: {error}"))
             return

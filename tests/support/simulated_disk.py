@@ -105,9 +105,9 @@ def _apply(names: dict[str, _File | _Directory], changes: dict[str, _File | _Dir
 class _Survival:
     """What one cut keeps: nothing, everything, or each with a probability; by pages or by sectors."""
 
-    def __init__(self, chooser: random.Random) -> None:
+    def __init__(self, chooser: random.Random, share: float | None = None) -> None:
         self._chooser = chooser
-        self._share = chooser.choice((0.0, 0.1, 0.5, 0.5, 0.9, 1.0))
+        self._share = chooser.choice((0.0, 0.1, 0.5, 0.5, 0.9, 1.0)) if share is None else share
         self._unit = chooser.choice((PAGE, PAGE, SECTOR))
 
     def count(self, changes: int) -> int:
@@ -140,16 +140,25 @@ class SimulatedDisk:
         self._descriptors = itertools.count(1000)
         self._left: _Directory | None = None  # after the cut
 
-    def cut(self) -> SimulatedDisk:
-        """End this disk, at once or where it ended already, and begin another with what is left."""
+    def cut(self, share: float | None = None) -> SimulatedDisk:
+        """End this disk, at once or where it ended already, and begin another with what is left.
+
+        ``share`` of what was not saved is kept, by chance as everything else.
+        """
         if self._left is None:
-            self._left = self._root.after_cut(_Survival(self._chooser))
-        return SimulatedDisk(self._chooser.getrandbits(32), self._left)
+            self._left = self._root.after_cut(_Survival(self._chooser, share))
+        return self._following(self._left)
 
     def kill(self) -> SimulatedDisk:
         """The process ends, the machine goes on: another disk that sees everything, saved or not."""
-        after = SimulatedDisk(self._chooser.getrandbits(32), self._root)
+        after = self._following(self._root)
         self._left = _Directory()
+        return after
+
+    def _following(self, root: _Directory) -> SimulatedDisk:
+        after = SimulatedDisk(self._chooser.getrandbits(32), root)
+        after.fail_kind, after.fail_nth, after.fail_code = self.fail_kind, self.fail_nth, self.fail_code
+        after.calls = self.calls
         return after
 
     def write_back(self) -> None:
@@ -228,7 +237,9 @@ class SimulatedDisk:
 
     def zero(self, descriptor: int, start: int, size: int) -> None:
         self._call("zero")
-        self._file(descriptor).data[start:size] = 0
+        file = self._file(descriptor)
+        assert size == len(file.data)
+        file.data[start:size] = 0
 
     def size(self, path: str) -> int:
         self._call("size", changes=False)
@@ -286,11 +297,31 @@ class SimulatedDisk:
     def free_bytes(self, path: str) -> int:
         return 1 << 40
 
+    def used_bytes(self, path: str) -> int:
+        return 1 << 30
+
+    def used_bytes(self, path: str) -> int:
+        return 0
+
     def modified_ms(self, path: str) -> int:
         return 0
 
     def lock(self, descriptor: int) -> int | None:
         return None
+
+    def lose(self, path: str) -> None:
+        """Take away that file or directory, for good, as somebody with a shell may."""
+        directory, name = self._parent(path)
+        directory.change({name: None})
+        directory.sync()
+
+    def save(self, path: str) -> None:
+        """Save that file, and the names in its directory, as the system may do at any time."""
+        directory, _ = self._parent(path)
+        directory.sync()
+        entry = self._entry(path)
+        assert isinstance(entry, _File)
+        entry.sync()
 
     def contents(self, path: str) -> bytes:
         """What a reader sees of that file."""
@@ -327,6 +358,8 @@ class SimulatedDisk:
         return self._open[descriptor][0]
 
     def _entry(self, path: str) -> _File | _Directory:
+        if path == "/":
+            return self._root
         directory, name = self._parent(path)
         entry = directory.names.get(name)
         if entry is None:

@@ -11,7 +11,16 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 from unittest import mock
 
-from penstock.broker.store import Store, commit_log, consume_queue, dispatch, index_file, log_file, log_recovery
+from penstock.broker.store import (
+    Store,
+    commit_log,
+    consume_queue,
+    dispatch,
+    index_file,
+    log_file,
+    log_recovery,
+    prefault,
+)
 from penstock.broker.store import store as store_module
 from penstock.broker.store.flush import Checkpointer, Flusher
 
@@ -27,7 +36,7 @@ class SteppedFlusher(Flusher):
     def step(self) -> None:
         """What the thread does when somebody has asked."""
         if self._asked > self.flushed_offset and self.failure is None:
-            self._sync(self._log.end_offset)
+            self._sync()
 
     def flush(self, timeout_s: float | None = None) -> None:
         self.request(self._log.end_offset)
@@ -102,6 +111,7 @@ def stepped_stores(*, arena_entries: int = 3) -> Iterator[None]:
             (store_module, "Checkpointer", SteppedCheckpointer),
             (log_file, "ThreadPoolExecutor", LateExecutor),
             (consume_queue, "ThreadPoolExecutor", LateExecutor),
+            (prefault, "ThreadPoolExecutor", LateExecutor),
             (consume_queue, "ARENA_MAX", arena_entries),
             (commit_log, "ROWS_AT_ONCE", 16),
             (log_recovery, "ROWS_AT_ONCE", 4),

@@ -80,6 +80,20 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         messageIndexEnable = false
         maxHashSlotNum = 100
         maxIndexNum = 400
+        warmMapedFileEnable = true
+        mlockMappedFileEnable = true
+        osPageCacheBusyTimeOutMills = 500
+        fileReservedTime = 48
+        deleteWhen = 04;16
+        diskMaxUsedSpaceRatio = 70
+        diskSpaceCleanForciblyRatio = 80
+        diskSpaceWarningLevelRatio = 88
+        cleanFileForciblyEnable = false
+        cleanResourceInterval = 5000
+        deleteCommitLogFilesInterval = 50
+        deleteFileBatchMax = 5
+        destroyMapedFileIntervalForcibly = 60000
+        protectUnreadMessages = true
         autoCreateTopicEnable = false
         defaultTopicQueueNums = 4
         autoCreateSubscriptionGroup = false
@@ -107,11 +121,10 @@ def test_the_sample_file_of_rocketmq_is_accepted_with_named_warnings(
         load(
             tmp_path,
             "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\ndeleteWhen = 04\n"
-            "fileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n",
+            "fileReservedTime = 48\nregionId = here\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n",
         )
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == [
-        "deleteWhen",
-        "fileReservedTime",
+        "regionId",
     ]
 
 

@@ -1,0 +1,84 @@
+"""Every call of the disk seam fails once, the first, the second, …; afterwards the store is as after any crash.
+
+On the simulated disk, so that each number of each kind takes milliseconds, and the failure can be followed by a
+power cut. What fails must be told: by an error, or by a line in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+
+import pytest
+
+from penstock.proto.errors import PenstockError
+from tests.support.crash_model import CrashRun, Step
+from tests.support.stepped_store import stepped_stores
+
+KINDS = (
+    "open",
+    "create",
+    "allocate",
+    "map",
+    "sync",
+    "sync_directory",
+    "sync_all",
+    "pwrite",
+    "pread",
+    "truncate",
+    "zero",
+    "size",
+    "list",
+    "make_directories",
+    "mkdir",
+    "unlink",
+    "rename",
+    "remove_tree",
+)
+SCENARIO = (
+    "append sync dispatch marked append sync dispatch checkpoint append roll marked sync background dispatch append "
+    "sync roll append sync dispatch checkpoint marked sync close append sync kill append marked sync dispatch "
+    "lose_derived append sync checkpoint"
+).split()
+SEED = 4
+FAILURES_MAX = 400
+
+
+def _scenario(kind: str, nth: int, code: int, ending: str) -> tuple[bool, bool]:
+    """Play it with that failure, then end and recover; (whether the call failed, whether an error told of it)."""
+    history = CrashRun(SEED)
+    history.chooser.seed(SEED)
+    history.disk.fail_kind, history.disk.fail_nth, history.disk.fail_code = kind, nth, code
+    told = False
+    with stepped_stores(), contextlib.closing(history):
+        try:
+            for number, name in enumerate(SCENARIO):
+                history.play(Step(name, 1000 + number))
+        except (PenstockError, OSError) as error:
+            assert isinstance(error, PenstockError), f"an error without a name: {error!r}"
+            told = True
+        failed = history.disk.calls >= nth
+        history.disk.fail_kind = ""
+        history._gone()
+        if ending == "cut":
+            history._power_cut()
+        else:
+            history.disk = history.disk.kill()
+        history.finish()
+    return failed, told
+
+
+@pytest.mark.parametrize(("code", "ending"), [(errno.EIO, "cut"), (errno.ENOSPC, "kill")], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_any_failed_call_the_store_holds_what_it_acknowledged(
+    kind: str, code: int, ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for nth in range(1, FAILURES_MAX):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            failed, told = _scenario(kind, nth, code, ending)
+        if not failed:
+            return
+        assert told or caplog.records, f"nobody was told that call {nth} failed"
+    raise AssertionError("the scenario never passed untouched")

@@ -1,0 +1,80 @@
+"""Whether the tests find known defects: each patch is applied to a copy of the tree, and its tests must fail there.
+
+``python -m tests.seeded.run [NUMBER …]``
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TREE = HERE.parent.parent
+MODEL = "tests/model/test_crash_model.py"
+DEFECTS = "tests/crash/test_power_cut_defects.py"
+
+# Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.
+FOUND_BY = {
+    "01": (MODEL,),
+    "03": (MODEL,),
+    "04": (MODEL,),
+    "05": (MODEL, f"{DEFECTS}::test_what_readers_see_after_a_kill_survives_a_power_cut"),
+    "06": ("tests/crash/test_replaced_files.py",),
+    "12": (
+        "tests/crash/test_nth_call_failures.py",
+        "tests/unit/store/test_files.py::test_the_first_failed_sync_fences_the_store",
+    ),
+}
+HISTORIES = "2000"
+SECONDS_MAX = 600
+
+
+def main(numbers: list[str]) -> int:
+    """0 when every defect asked for was found."""
+    patches = [path for path in sorted(HERE.glob("*.patch")) if not numbers or path.name[:2] in numbers]
+    missed = []
+    with tempfile.TemporaryDirectory(prefix="penstock-seeded-") as directory:
+        for patch in patches:
+            copy = Path(directory) / patch.stem
+            _copy_tree(copy)
+            subprocess.run(["patch", "-p1", "--silent", "-i", str(patch)], cwd=copy, check=True)
+            for test in FOUND_BY[patch.name[:2]]:
+                started = time.monotonic()
+                why = _fails(copy, test)
+                seconds = time.monotonic() - started
+                print(f"{patch.stem}: {'found' if why else 'MISSED'} by {test} in {seconds:.0f} s  {why}", flush=True)
+                missed += [] if why else [patch.name]
+            shutil.rmtree(copy)
+    return 1 if missed or not patches else 0
+
+
+def _copy_tree(copy: Path) -> None:
+    """The tree, with the compiled kernels of the files that no patch changes."""
+    unwanted = (".git", ".venv", ".demo", "*.egg-info", "results", ".hypothesis", ".pytest_cache", "golden")
+    shutil.copytree(TREE, copy, symlinks=True, ignore=shutil.ignore_patterns(*unwanted))
+
+
+def _fails(copy: Path, test: str) -> str:
+    """The line that says how the test failed; empty when it passed."""
+    environment = os.environ | {
+        "PYTHONPATH": str(copy / ".namespace"),
+        "CRASH_HISTORIES": HISTORIES,
+        "SEEDED_TREE": str(copy),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    done = subprocess.run(
+        command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{test} did not run: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+    failures = [line for line in done.stdout.splitlines() if line.startswith("E  ")]
+    return (failures or ["it failed"])[0][:200] if done.returncode else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""Retention in running brokers: files age by their time stamps, and an empty slave finds the state in what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from penstock.proto.wire import broker_pb2, common_pb2
+from tests.support.running_broker import Caller, running
+from tests.support.waiting import eventually
+
+MIB = 1 << 20
+ALWAYS: dict[str, object] = {
+    "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+    "fileReservedTime": 1,
+    "cleanResourceInterval": 100,
+    "deleteCommitLogFilesInterval": 0,
+}
+
+
+def in_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test, with its fixtures, in an event loop of its own."""
+
+    @functools.wraps(test)
+    def call(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return call
+
+
+async def fill(caller: Caller, size: int) -> None:
+    for _ in range(size // 200_000):
+        await caller.append([bytes(200_000)])
+
+
+def age(root: Path, end: int) -> None:
+    """Let the files below ``end`` be two hours old."""
+    then = time.time() - 7200
+    for path in (root / "store/commitlog").iterdir():
+        if int(path.name) < end:
+            os.utime(path, (then, then))
+
+
+@in_own_loop
+async def test_old_files_go_and_an_empty_slave_finds_topics_groups_and_offsets_in_the_rest(tmp_path: Path) -> None:
+    async with running(tmp_path / "master", **ALWAYS) as (master, caller):
+        await caller.create_topic(queues=1)
+        await fill(caller, 5 * MIB)
+        offsets = [common_pb2.TopicOffsets(topic="orders", queue_ids=[0], offsets=[3])]
+        await caller.call("CommitOffsets", broker_pb2.CommitOffsetsRequest(group="billing", offsets=offsets))
+        assert master.parts.store.min_offset == 0
+        age(tmp_path / "master", 4 * MIB)
+        await eventually(lambda: master.parts.store.min_offset == 4 * MIB, what="the deletion")
+        begin = await eventually(
+            lambda: master.parts.store.queue_range("orders", 0)[0], what="the queue to begin behind it"
+        )
+        reply, data = await caller.fetch((0, begin))
+        assert data[28:36] == (4 * MIB).to_bytes(8, "big")
+        assert reply.results[0].min_offset == begin
+        slave_settings = ALWAYS | {
+            "brokerId": 1,
+            "brokerRole": "SLAVE",
+            "haMasterAddress": caller.address,
+            "protectUnreadMessages": "true",
+        }
+        async with running(tmp_path / "slave", **slave_settings) as (slave, slave_caller):
+            end = master.parts.store.end_offset
+            await eventually(lambda: slave.parts.store.dispatched_offset >= end, what="the slave to catch up")
+            assert slave.parts.store.min_offset == 4 * MIB
+            assert slave.parts.state.topic("orders") is not None
+            assert slave.parts.state.committed("billing", "orders", 0) == 3
+            assert (await slave_caller.status()).min_offset == 4 * MIB
+
+
+@in_own_loop
+async def test_a_master_keeps_what_its_slave_has_not_got(tmp_path: Path) -> None:
+    async with running(tmp_path / "master", **ALWAYS) as (master, caller):
+        await caller.create_topic(queues=1)
+        await fill(caller, 3 * MIB)
+        needed = 2 * MIB + 5
+        master.parts.retention._role.needed_from = lambda patience_s: needed  # type: ignore[method-assign]
+        age(tmp_path / "master", 3 * MIB)
+        await eventually(lambda: master.parts.store.min_offset == 2 * MIB, what="the deletion")
+        rounds = master.parts.retention.files_deleted
+        assert rounds == 2
+
+
+@in_own_loop
+async def test_a_restart_after_a_deletion_is_clean_and_reads_the_rest(tmp_path: Path) -> None:
+    async with running(tmp_path / "b", **ALWAYS) as (broker, caller):
+        await caller.create_topic(queues=1)
+        await fill(caller, 3 * MIB)
+        age(tmp_path / "b", 2 * MIB)
+        await eventually(lambda: broker.parts.store.min_offset == 2 * MIB, what="the deletion")
+        await eventually(lambda: broker.parts.store.queue_range("orders", 0)[0] > 0, what="the queue to follow")
+        expected = broker.parts.store.queue_range("orders", 0)
+    async with running(tmp_path / "b", **ALWAYS) as (broker, caller):
+        assert broker.parts.store.recovery.clean
+        assert broker.parts.store.queue_range("orders", 0) == expected
+        assert broker.parts.state.topic("orders") is not None
+        _, data = await caller.fetch((0, expected[0]))
+        assert len(data) > 200_000

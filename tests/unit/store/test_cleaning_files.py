@@ -1,0 +1,295 @@
+"""Deleting real files: what readers, queues, index and a later start see of it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.broker.store import RealDisk, Store
+from penstock.broker.store.reserve import Reserve
+from penstock.broker.store.warming import Warming
+from penstock.proto import names
+from penstock.proto.errors import DiskFull
+from tests.support.failing_disk import FailingDisk
+from tests.support.stores import batch, bodies, dispatch_all, flush, store_config
+
+SEGMENT = 16384
+
+
+def filled(root: Path, *, batches: int = 60, topics: tuple[str, ...] = ("t",), **how: object) -> Store:
+    """A store of several log files, everything synced and dispatched."""
+    store = Store.open(store_config(root), **how)  # type: ignore[arg-type]
+    for number in range(batches):
+        for topic in topics:
+            record = batch(topic, [b"%04d" % number + bytes(700)], properties=[b"KEYS\x01k%d\x02" % number])
+            store.append(topic, record, queues=1)
+    dispatch_all(store)
+    store.checkpoint()
+    return store
+
+
+def align(store: Store) -> None:
+    for _ in store.removal.align():
+        continue
+
+
+def log_files(root: Path) -> list[int]:
+    return sorted(int(path.name) for path in (root / "commitlog").iterdir())
+
+
+def test_the_log_begins_behind_what_was_taken_out_and_the_file_goes(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    assert [file.end for file in store.removal.files()] == [SEGMENT, 2 * SEGMENT, 3 * SEGMENT]
+    assert store.removal.take_out(SEGMENT) == 1
+    assert store.min_offset == SEGMENT
+    assert store.removal.delete_taken(120) == 1
+    assert log_files(tmp_path)[0] == SEGMENT
+    align(store)
+    low, high = store.queue_range("t", 0)
+    assert (low > 0, high) == (True, 60)
+    assert [int(body[:4]) for body in bodies(store, "t")] == list(range(low, 60))
+    assert store.removal.physical_at("t", 0, low) == SEGMENT
+    store.close()
+
+
+def test_the_last_file_cannot_be_taken_out(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    assert store.removal.take_out(1 << 40) == 2
+    assert store.min_offset == 2 * SEGMENT
+    store.append("t", batch("t", [b"more"]), queues=1)
+    dispatch_all(store)
+    align(store)
+    assert bodies(store, "t")[-1] == b"more"
+    store.close()
+
+
+def test_a_reader_who_holds_a_file_reads_on_and_the_file_waits_for_the_grace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = filled(tmp_path)
+    held = store.read("t", 0, 0, 5000)
+    view = store.read_bytes(0, 1000)
+    expected = bytes(view)
+    store.removal.take_out(2 * SEGMENT)
+    assert store.removal.delete_taken(120) == 0
+    assert log_files(tmp_path)[0] == 0, "files go in the order of the log"
+    del view
+    assert store.removal.delete_taken(120) == 0
+    memory = ctypes.create_string_buffer(held.bytes)
+    with caplog.at_level(logging.WARNING):
+        now_s = store.removal._leaving[0].since_s
+        assert store.removal.delete_taken(120, now_s=now_s + 119) == 0
+        assert store.removal.delete_taken(120, now_s=now_s + 121) == 2
+    assert "deleted under a reader" in caplog.text
+    assert log_files(tmp_path)[0] == 2 * SEGMENT
+    size = held.bytes
+    held.copy_to(ctypes.addressof(memory))  # deleted, and still readable
+    assert memory.raw[:900] == expected[:900]
+    assert size > 900
+    store.close()
+
+
+def test_a_file_goes_at_once_when_its_last_reader_is_done(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    held = store.read("t", 0, 0, 5000)
+    store.removal.take_out(SEGMENT)
+    assert store.removal.delete_taken(120) == 0
+    memory = ctypes.create_string_buffer(held.bytes)
+    held.copy_to(ctypes.addressof(memory))
+    assert store.removal.delete_taken(120) == 1
+    assert store.removal.waiting == 0
+    store.close()
+
+
+def test_leading_queue_files_and_index_files_go_with_the_log(tmp_path: Path) -> None:
+    store = filled(tmp_path, batches=300)
+    queue, index = tmp_path / "consumequeue/t/0", tmp_path / "index"
+    before = len(list(queue.iterdir())), len(list(index.iterdir()))
+    store.removal.take_out(12 * SEGMENT)
+    align(store)
+    low, _ = store.queue_range("t", 0)
+    first = min(int(path.name) for path in queue.iterdir()) // 20
+    assert low - 20 < first <= low
+    assert len(list(queue.iterdir())) < before[0]
+    assert 1 <= len(list(index.iterdir())) < before[1]
+    assert store.query("t", "k299", 10, 0, 1 << 50)
+    assert store.query("t", f"k{low}", 10, 0, 1 << 50)
+    assert not store.query("t", "k0", 10, 0, 1 << 50)
+    store.close()
+    reopened = Store.open(store_config(tmp_path))
+    assert reopened.recovery.clean
+    assert reopened.queue_range("t", 0) == (low, 300)
+    assert len(bodies(reopened, "t")) == 300 - low
+    reopened.close()
+
+
+def test_a_queue_whose_messages_are_all_gone_is_empty_and_goes_on_at_its_maximum(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path))
+    store.append("early", batch("early", [b"a", b"b"]), queues=1)
+    for number in range(60):
+        store.append("t", batch("t", [b"%04d" % number + bytes(700)]), queues=1)
+    dispatch_all(store)
+    store.checkpoint()
+    store.removal.take_out(SEGMENT)
+    align(store)
+    assert store.queue_range("early", 0) == (2, 2)
+    assert store.removal.first_from("early", 0, 0) == 2
+    assert store.append("early", batch("early", [b"c"]), queues=1).queue_offsets == [2]
+    dispatch_all(store)
+    assert bodies(store, "early") == [b"c"]
+    store.close()
+
+
+def test_a_crash_with_files_on_their_way_out_does_not_bring_them_back(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    held = store.read_bytes(0, 100)
+    store.removal.take_out(SEGMENT)
+    store.removal.delete_taken(120)
+    align(store)
+    low, _ = store.queue_range("t", 0)
+    store.checkpoint()
+    store.abandon()
+    assert log_files(tmp_path)[0] == 0
+    reopened = Store.open(store_config(tmp_path))
+    assert not reopened.recovery.clean
+    assert (reopened.min_offset, log_files(tmp_path)[0]) == (SEGMENT, SEGMENT)
+    assert reopened.queue_range("t", 0) == (low, 60)
+    reopened.close()
+    assert len(held) == 100
+
+
+def test_a_crash_right_after_a_deletion_loses_nothing_else(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    flush(store)
+    store.removal.take_out(SEGMENT)
+    store.removal.delete_taken(0)
+    store.abandon()  # before queues and index were aligned, before another checkpoint
+    reopened = Store.open(store_config(tmp_path))
+    low, high = reopened.queue_range("t", 0)
+    assert (reopened.min_offset, high) == (SEGMENT, 60)
+    assert reopened.removal.physical_at("t", 0, low) == SEGMENT
+    assert len(bodies(reopened, "t")) == 60 - low
+    reopened.close()
+
+
+def test_a_queue_can_begin_later_than_the_log(tmp_path: Path) -> None:
+    store = filled(tmp_path, topics=("short", "long"))
+    assert store.removal.raise_min_offset("short", 0, 10)
+    assert not store.removal.raise_min_offset("short", 0, 5)
+    assert not store.removal.raise_min_offset("unknown", 0, 5)
+    assert store.queue_range("short", 0) == (10, 60)
+    assert store.queue_range("long", 0) == (0, 60)
+    assert store.removal.raise_min_offset("short", 0, 1000)
+    assert store.queue_range("short", 0) == (60, 60)
+    assert len(bodies(store, "long")) == 60
+    store.close()
+
+
+def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
+    disk = FailingDisk("unlink")
+    store = filled(tmp_path, disk=disk)
+    store.removal.take_out(SEGMENT)
+    disk.nth = disk.count + 1
+    with pytest.raises(Exception, match="deleting the log file failed"):
+        store.removal.delete_taken(0)
+    assert store.removal.waiting == 1
+    assert store.removal.delete_taken(0) == 1
+    store.close()
+
+
+class SmallDisk(RealDisk):
+    """Says that so much is free, less by each file that is allocated."""
+
+    free = 1 << 40
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        self.free -= size
+        super().allocate(descriptor, size)
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
+
+
+def test_without_space_for_the_next_file_messages_are_refused_and_the_broker_s_own_records_are_not(
+    tmp_path: Path,
+) -> None:
+    disk = SmallDisk()
+    store = Store.open(store_config(tmp_path), disk=disk)
+    disk.free = SEGMENT  # room for one file, none for the next
+    store.append("t", batch("t", [b"first"]), queues=1)
+    appends = iter(lambda: store.append("t", batch("t", [b"x"]), queues=1), None)
+    with pytest.raises(DiskFull):
+        list(appends)
+    names_before = log_files(tmp_path)
+    for _ in range(2):
+        store.append(names.STATE_TOPIC, batch(names.STATE_TOPIC, [b"{}"]), queues=1)
+        with pytest.raises(DiskFull):
+            store.append("t", batch("t", [b"x"]), queues=1)
+    assert log_files(tmp_path) == names_before == [0]
+    disk.free = 1 << 40
+    store.append("t", batch("t", [b"again"]), queues=1)
+    dispatch_all(store)
+    assert bodies(store, "t")[-1] == b"again"
+    store.close()
+
+
+def test_while_refused_only_the_broker_s_own_records_are_taken(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path))
+    store.refusal = DiskFull("disk 91 % full")
+    with pytest.raises(DiskFull, match="91 %"):
+        store.append("t", batch("t", [b"x"]), queues=1)
+    store.append(names.STATE_TOPIC, batch(names.STATE_TOPIC, [b"{}"]), queues=1)
+    store.refusal = None
+    store.append("t", batch("t", [b"x"]), queues=1)
+    store.close()
+
+
+def test_the_reserve_goes_when_space_is_short_and_comes_back(tmp_path: Path) -> None:
+    disk, told = SmallDisk(), []
+    reserve = Reserve(disk, str(tmp_path), 8192, told.append)
+    path = tmp_path / "penstockReserve"
+    reserve.adjust()
+    assert (reserve.is_held, path.stat().st_size, told) == (True, 8192, [8192])
+    disk.free = 8191
+    reserve.adjust()
+    assert (reserve.is_held, path.exists()) == (False, False)
+    disk.free = 16383
+    reserve.adjust()
+    assert not reserve.is_held
+    disk.free = 16384
+    reserve.adjust()
+    assert reserve.is_held
+    again = Reserve(disk, str(tmp_path), 8192, told.append)
+    disk.free = 100
+    again.adjust()
+    assert not path.exists(), "one that a former process left counts as well"
+
+
+def test_new_files_can_be_warmed_and_locked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        store = Store.open(store_config(tmp_path, warm_files=True, lock_files=True))
+        for number in range(60):
+            store.append("t", batch("t", [b"%04d" % number + bytes(700)]), queues=1)
+        dispatch_all(store)
+        assert len(bodies(store, "t")) == 60
+        store.close()
+    permitted = "mlockMappedFileEnable has no effect" not in caplog.text
+    assert permitted or os.geteuid() != 0
+
+
+def test_memory_that_cannot_be_locked_is_one_named_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warming = Warming(RealDisk(), touch=True, lock=True, sync=False)
+    monkeypatch.setattr(warming, "_call", lambda function, mapped: False)
+    data = np.ones(10_000, np.uint8)
+    warming.warm(data, -1)
+    warming.warm(data, -1)
+    warming.unlock(data)
+    assert data[0] == data[4096] == data[8192] == 0
+    assert caplog.text.count("mlockMappedFileEnable has no effect") == 1
