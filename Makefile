@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo test check bench proto setup clean help
+.PHONY: demo test test-crash test-seeded check bench proto setup clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
@@ -14,6 +14,12 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 
 test: setup ## all tests, at most 8 minutes on 2 cores
 	@$(PY) -m pytest
+
+test-crash: setup ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
+	@POWER_CUTS=200 CRASH_HISTORIES=20000 SHORT_WORKLOADS=3 $(PY) -m pytest -s tests/crash tests/model/test_crash_model.py
+
+test-seeded: setup ## whether the tests find the defects kept in tests/seeded
+	@$(PY) -m tests.seeded.run
 
 check: setup ## format, lint, types, layers, generated code
 	@scripts/check

@@ -90,16 +90,24 @@ class Verdict:
     duplicates: int  # seen again: delivered twice, or stored twice
     stored_twice: int  # of the duplicates: at another offset, so a retry was stored again
     lost: int  # acknowledged and never seen
-    out_of_order: int  # older than the message before it in the same queue, of the same sender
+    out_of_order: int  # older than the message before it in the same queue, of the same sender and key
 
 
 def verify(
-    seen: npt.NDArray[np.void], run: int, sent: Mapping[int, int], not_acknowledged: int, exact: Sequence[Missing] = ()
+    seen: npt.NDArray[np.void],
+    run: int,
+    sent: Mapping[int, int],
+    not_acknowledged: int,
+    exact: Sequence[Missing] = (),
+    *,
+    keys: int = 0,
 ) -> Verdict:
     """Compare what was seen with what each stream sent (stream → messages, numbered from 0).
 
     ``exact`` names what was not acknowledged where the sender knows it by number; ``not_acknowledged`` counts it where
-    only the number of such messages is known, and then at most so many missing ones are forgiven.
+    only the number of such messages is known, and then at most so many missing ones are forgiven. With ``keys``,
+    message n had key n modulo ``keys``, and only messages of one key have an order: a key moves to another queue when
+    its broker group dies, behind messages of other keys that were sent after it.
     """
     mine = seen[seen["run"] == run]
     order = np.lexsort((mine["offset"], mine["queue"], mine["sequence"], mine["stream"]))
@@ -124,7 +132,7 @@ def verify(
         duplicates=int(same_message.sum()),
         stored_twice=stored_twice,
         lost=max(missing - not_acknowledged, 0),
-        out_of_order=_out_of_order(first),
+        out_of_order=_out_of_order(first, keys),
     )
 
 
@@ -136,11 +144,14 @@ class Missing:
     sequences: tuple[int, ...]
 
 
-def _out_of_order(first: npt.NDArray[np.void]) -> int:
-    by_queue = first[np.lexsort((first["offset"], first["stream"], first["queue"]))]
+def _out_of_order(first: npt.NDArray[np.void], keys: int) -> int:
+    key = first["sequence"] % np.uint64(keys) if keys else np.zeros(len(first), dtype=np.uint64)
+    order = np.lexsort((first["offset"], key, first["stream"], first["queue"]))
+    by_queue, key = first[order], key[order]
     if len(by_queue) < 2:
         return 0
     together = (by_queue["queue"][1:] == by_queue["queue"][:-1]) & (by_queue["stream"][1:] == by_queue["stream"][:-1])
+    together &= key[1:] == key[:-1]
     return int((together & (by_queue["sequence"][1:] < by_queue["sequence"][:-1])).sum())
 
 

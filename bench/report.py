@@ -147,7 +147,7 @@ def _verdict(plan: LoadPlan, produced: Sequence[dict[str, Any]], seen_paths: Seq
         sent = {int(stream): count for result in produced for stream, count in result["streams"].items()}
         failed = [(int(stream), numbers) for result in produced for stream, numbers in result["failed"].items()]
         exact = [Missing(stream, tuple(numbers)) for stream, numbers in failed]
-        return verify(seen, plan.run, sent, _sum(produced, "failed_uncounted"), exact)
+        return verify(seen, plan.run, sent, _sum(produced, "failed_uncounted"), exact, keys=plan.keys)
     # Nobody says what was sent: what is missing below the largest number seen, of each run and stream, is lost.
     runs: dict[int, dict[int, int]] = {}
     for (run, stream), count in gaps(seen).items():

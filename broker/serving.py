@@ -80,14 +80,22 @@ class Broker:
                 self.on_fatal(error)
             raise error from None
 
+    async def _acknowledge_rest(self) -> None:
+        """Let what was appended reach the disk and the slaves that its senders wait for, for as long as is granted."""
+        if self.parts.role.is_master and not self._store_failed:
+            with contextlib.suppress(StorageError):
+                await self.parts.acknowledgements.wait(self.parts.store.end_offset, STOP_GRACE_S)
+
     async def stop(self) -> None:
         """Refuse new work, let requests finish, and make everything durable. ``run`` has ended before."""
         parts = self.parts
         parts.send.is_open = parts.fetch.is_open = False
         parts.fetch.waiters.wake_all()
         parts.sessions.close()
-        await parts.server.stop(STOP_GRACE_S)
-        parts.role.close()
+        stopping = asyncio.create_task(parts.server.stop(STOP_GRACE_S))
+        await self._acknowledge_rest()
+        parts.role.close()  # a slave's stream ends only here, and the server waits for it
+        await stopping
         if parts.metrics is not None:
             await asyncio.to_thread(parts.metrics.stop)
         if not self._store_failed:

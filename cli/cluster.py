@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from .options import dir_option, json_option, key_values
 from .output import ProgressLine, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.deploy import LocalCluster, NodeState
+    from penstock.deploy import LocalCluster, NodeState, Plan
     from penstock.proto.wire.broker_pb2 import BrokerStatus
 
 MODE_NAMES = ("async", "flush", "sync", "durable")
@@ -58,11 +60,11 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
         made = _opened(directory, progress)
         if not made.is_complete:
             warm_up(progress)
-        report = made.up(**options)
+        report = made.up(**options, check=_require_good_settings)
         late = await_replicas(made)
     finally:
         progress.clear()
-    notes = [*report.notes, *(f"{name} is not in sync with its master yet" for name in late)]
+    notes = [*report.notes, *(_late(made, name) for name in late)]
     document = {
         "directory": str(made.directory),
         "namesrv": made.plan.nameserver_addresses,
@@ -83,6 +85,31 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
     print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
     if document["namesrv"] != "127.0.0.1:9876":
         print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'")
+
+
+def _require_good_settings(plan: Plan) -> None:
+    """Refuse what brokers would refuse, before it stands in the cluster's plan and no broker starts any more."""
+    from penstock.broker.config import load_broker_config
+    from penstock.deploy import DeployUsage
+    from penstock.proto.errors import ConfigError
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "broker.conf"
+        for node in plan.nodes:
+            if not node.is_nameserver:
+                path.write_text(plan.config_text(node, Path(folder)))
+                try:
+                    load_broker_config(path)
+                except ConfigError as error:
+                    told = re.sub(rf"^{re.escape(str(path))}:(\d+: )?", "", error.message)
+                    raise DeployUsage(f"--set: {told.strip()}") from error
+
+
+def _late(made: LocalCluster, name: str) -> str:
+    """That a slave is not in sync, and what it complained of last."""
+    lines = [line for line in made.log_lines(name, 50) if " WARNING " in line or " ERROR " in line]
+    reason = f": {lines[-1].rpartition(' error=')[2]}" if lines else ""
+    return f"{name} is not in sync with its master yet{reason}"
 
 
 @cluster.command()

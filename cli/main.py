@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _failed(error: Exception) -> int:
     from penstock.deploy import DeployError
-    from penstock.proto.errors import ConfigError, PenstockError
+    from penstock.proto.errors import ConfigError, InvalidArgument, InvalidName, PenstockError
 
     if os.environ.get("PENSTOCK_TRACE"):
         import traceback
@@ -85,7 +85,7 @@ def _failed(error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, PenstockError):
         print_error(str(error))
-        return BAD_USAGE if isinstance(error, ConfigError) else FAILED
+        return BAD_USAGE if isinstance(error, (ConfigError, InvalidArgument, InvalidName)) else FAILED
     if isinstance(error, DeployError):
         print_error(str(error))
         return error.exit_code

@@ -6,6 +6,7 @@ No sessions and no claims: nobody is kept from reading the same queues. Offsets 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
@@ -132,6 +133,7 @@ class Assignment:
         self._new_queue = new_queue
         self._retry_at_s = 0.0
         self._commit_at_s = 0.0
+        self._updating = threading.Lock()  # the user's thread assigns while the control thread hears of routes
         self._control = ControlLoop(f"penstock-assignment-{name}", self._tick)
 
     def start(self) -> None:
@@ -213,18 +215,20 @@ class Assignment:
         return frozenset(found)
 
     def _update(self) -> None:
-        wanted = self._wanted()
-        with self._buffers.lock:
-            known = self._buffers.queues
-            # A broker that is away keeps its queues: nobody else can take them over.
-            lost = [local for each, local in known.items() if each not in wanted and self._is_lost(each)]
-        self._save_quietly({local: local.unfinished() for local in lost if local.unfinished() >= 0}, COMMIT_TIMEOUT_S)
-        with self._buffers.lock:
-            for local in lost:
-                local.standing = Standing.REVOKED
-                self._buffers.remove(local.queue)
-            for each in sorted(wanted - known.keys()):
-                known[each] = self._new_queue(each)
+        with self._updating:
+            wanted = self._wanted()
+            with self._buffers.lock:
+                known = self._buffers.queues
+                # A broker that is away keeps its queues: nobody else can take them over.
+                lost = [local for each, local in known.items() if each not in wanted and self._is_lost(each)]
+                progress = {local: offset for local in lost if (offset := local.to_commit()) is not None}
+            self._save_quietly(progress, COMMIT_TIMEOUT_S)
+            with self._buffers.lock:
+                for local in lost:
+                    local.standing = Standing.REVOKED
+                    self._buffers.remove(local.queue)
+                for each in sorted(wanted - known.keys()):
+                    known[each] = self._new_queue(each)
 
     def _is_lost(self, queue: MessageQueue) -> bool:
         return self._queues is not None or queue.topic not in self._subscriptions

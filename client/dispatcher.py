@@ -91,7 +91,8 @@ class Dispatcher:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=max(deadline_s - time.monotonic(), 0.01))
-        late = [thread.name for thread in self._threads if thread.is_alive()]
+        me = threading.current_thread()  # a listener may close its consumer
+        late = [thread.name for thread in self._threads if thread.is_alive() and thread is not me]
         if late:
             log.warning("listeners did not return in time, their messages are delivered again threads=%s", late)
         return not late
@@ -178,7 +179,7 @@ class Dispatcher:
             done += 1
             try:
                 outcome = listener(item)
-            except Exception as error:  # noqa: BLE001  the listener's edge: its failure is a redelivery, and is logged
+            except BaseException as error:  # noqa: BLE001  the listener's edge: a redelivery, and logged; sys.exit too
                 self._note_failure(run, item, error)
                 continue
             if outcome is ConsumeResult.RETRY_LATER:
@@ -198,8 +199,8 @@ class Dispatcher:
             done += 1
             try:
                 failed = self._listener(item) is ConsumeResult.RETRY_LATER
-                error: Exception | None = None
-            except Exception as raised:  # noqa: BLE001  the listener's edge, as above
+                error: BaseException | None = None
+            except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
                 failed, error = True, raised
             if failed:
                 run.attempts += 1
@@ -250,7 +251,7 @@ class Dispatcher:
 
     # Failures
 
-    def _note_failure(self, run: Run, item: Item, error: Exception | None) -> None:
+    def _note_failure(self, run: Run, item: Item, error: BaseException | None) -> None:
         local = run.local
         failed = Failed(local, run.epoch, item)
         failed.for_next_try()
@@ -270,10 +271,10 @@ class Dispatcher:
 
     def _try_again(self, failed: Failed) -> None:
         local = failed.local
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             succeeded = self._listener(failed.item) is not ConsumeResult.RETRY_LATER
-        except Exception as raised:  # noqa: BLE001  the listener's edge, as above
+        except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
             succeeded, error = False, raised
         if not succeeded:
             item = failed.item
@@ -293,7 +294,7 @@ class Dispatcher:
         if local.standing is Standing.REVOKED and not local.is_busy():
             self._on_idle()
 
-    def _log_failure(self, local: PushedQueue, item: Item, attempts: int, error: Exception | None) -> None:
+    def _log_failure(self, local: PushedQueue, item: Item, attempts: int, error: BaseException | None) -> None:
         offset = item[0].queue_offset if isinstance(item, list) else item.queue_offset
         # The trace once: the tries after it fail in the same way most of the time.
         trace = error if attempts == 1 else None

@@ -107,10 +107,12 @@ class Lanes:
         for line in (self.waiting, *(lane.pending for lane in self.lanes.values())):
             late = [part for part in line if part.deadline <= now]
             if late:
+                # What keeps the first of them keeps those behind it, which were never tried.
+                reason = next((part.error for part in line if part.error is not None), None)
                 kept = [part for part in line if part.deadline > now]
                 line.clear()
                 line.extend(kept)
-                failures += [Failure([part], self._unsent(part)) for part in late]
+                failures += [Failure([part], self._unsent(part.error or reason)) for part in late]
         for lane in self.lanes.values():
             batch = lane.batch
             if batch is not None and batch.retry_at is not None and batch.deadline <= now:
@@ -349,8 +351,8 @@ class Lanes:
         error = batch.unknown or OutcomeUnknown(f"topic {self.topic}: no answer")
         return Failure(batch.parts, reworded(error, "not known to be stored when the time was up"))
 
-    def _unsent(self, part: Part) -> PenstockError:
-        if part.error is not None:
-            return reworded(part.error, "not stored when the time was up")
+    def _unsent(self, reason: PenstockError | None) -> PenstockError:
+        if reason is not None:
+            return reworded(reason, "not stored when the time was up")
         state = "every lane is busy" if self.queues.total else "no living master has a writable queue of it"
         return BrokerUnavailable(f"topic {self.topic}: not sent before the time was up: {state}")

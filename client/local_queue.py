@@ -127,6 +127,11 @@ class LocalQueue:
         """The first offset that is not finished: what may be committed."""
         return self.front()
 
+    def to_commit(self) -> int | None:
+        """What should be committed without anybody asking for it; ``None`` when there is nothing new."""
+        offset = self.unfinished()
+        return offset if offset >= 0 and offset != self.committed else None
+
     def is_busy(self) -> bool:
         """Whether something that was handed out is not finished."""
         return False

@@ -123,7 +123,7 @@ class Membership:
         """Commit now.
 
         Raises:
-            CommitRefused: a queue is not (any more) this member's.
+            CommitRefused: a queue is not (any more) this member's, or an offset is beyond its queue's end.
             BrokerUnavailable, OutcomeUnknown: a broker did not answer; nothing is known to be committed there.
         """
         by_broker: dict[str, dict[LocalQueue, int]] = {}
@@ -137,7 +137,10 @@ class Membership:
         for broker_name, of_broker in by_broker.items():
             refused += self._commits.commit(self._shards.get(broker_name), of_broker, timeout_s)
         if refused:
-            raise CommitRefused(f"{len(refused)} queues are not this member's any more, first {refused[0]}")
+            raise CommitRefused(
+                f"{len(refused)} queues, first {refused[0]} with offset {offsets[refused[0]]}: not this member's any "
+                "more, or beyond the queue's end"
+            )
 
     def close(self, deadline_s: float) -> None:
         """Commit what is finished, release everything and leave the group; over at about ``deadline_s``."""
@@ -301,11 +304,7 @@ class Membership:
         shard = self._shards.get(broker_name)
         with self._buffers.lock:
             busy = [local.queue for local in locals_ if local.is_busy()]
-            offsets = {
-                local: local.unfinished()
-                for local in locals_
-                if local.unfinished() not in (NEVER_COMMITTED, local.committed)
-            }
+            offsets = {local: offset for local in locals_ if (offset := local.to_commit()) is not None}
         if busy:
             log.warning("work did not end in time, its queues go on elsewhere count=%d first=%s", len(busy), busy[0])
         if offsets:

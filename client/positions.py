@@ -54,7 +54,7 @@ def uncommitted(buffers: Buffers, broker_name: str | None = None) -> dict[LocalQ
             if broker_name is not None and local.queue.broker_name != broker_name:
                 continue
             if local.standing in (Standing.OWNED, Standing.REVOKED):
-                offset = local.unfinished()
-                if offset >= 0 and offset != local.committed:
+                offset = local.to_commit()
+                if offset is not None:
                     found[local] = offset
         return found

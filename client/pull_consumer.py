@@ -61,6 +61,9 @@ class PulledQueue(LocalQueue):
     def unfinished(self) -> int:
         return self._processed if self.is_outstanding or not self._auto_commit else self.front()
 
+    def to_commit(self) -> int | None:
+        return super().to_commit() if self._auto_commit else None
+
     def is_busy(self) -> bool:
         return self.is_outstanding
 
@@ -224,7 +227,7 @@ class PullConsumer:
         """Commit everything that polls have returned, or these offsets (the next ones to consume), and wait for it.
 
         Raises:
-            CommitRefused: a queue belongs to another member now.
+            CommitRefused: a queue belongs to another member now, or an offset is beyond the queue's end.
             BrokerUnavailable, OutcomeUnknown: a broker did not answer; commit again.
         """
         self._core.require_open()

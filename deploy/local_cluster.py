@@ -27,6 +27,7 @@ _PROBE_PAUSE_S = 0.05
 
 Probe = Callable[[Node], bool]
 Progress = Callable[[str], None]
+PlanCheck = Callable[[Plan], None]
 
 
 def accepts_connections(node: Node) -> bool:
@@ -37,6 +38,10 @@ def accepts_connections(node: Node) -> bool:
 
 
 def _silent(_: str) -> None:
+    return None
+
+
+def _accept(_: Plan) -> None:
     return None
 
 
@@ -105,10 +110,12 @@ class LocalCluster:
         base_port: int | None = None,
         settings: Mapping[str, str] | None = None,
         timeout_s: float = READY_TIMEOUT_S,
+        check: PlanCheck = _accept,
     ) -> UpReport:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
         ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, async.
+        ``check`` sees the plan before it is written: what it raises leaves the directory's plan as it was.
 
         Raises:
             DeployUsage: the directory holds something else, or a port is taken; nothing was started.
@@ -125,6 +132,7 @@ class LocalCluster:
             plan, notes = self._planned(
                 {name: value for name, value in given.items() if value is not None}, settings or {}
             )
+            check(plan)
             running, thawed = self._running(plan)
             missing = [node for node in plan.nodes if node.name not in running]
             _require_free_ports(missing)

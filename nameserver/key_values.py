@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.proto.errors import Corrupt, InvalidArgument, KeyNotFound, StorageError
+from penstock.proto.errors import ConfigError, Corrupt, InvalidArgument, KeyNotFound, StorageError
 from penstock.proto.wire.nameserver_pb2 import KeyValue
 
 log = logging.getLogger(__name__)
@@ -45,11 +45,15 @@ class KeyValues:
         Raises:
             Corrupt: the file is not what was written; it is left as it is.
             StorageError: the file cannot be read.
+            ConfigError: there is no file, and none could be made.
         """
         try:
             content = path.read_bytes()
         except FileNotFoundError:
+            _require_place(path)
             return cls(path, {})
+        except NotADirectoryError as error:
+            raise ConfigError(f"kvConfigPath {path}: {error.strerror}: choose another path") from error
         except OSError as error:
             raise StorageError(f"{path}: cannot be read: {error.strerror}: see kvConfigPath") from error
         try:
@@ -119,6 +123,13 @@ class KeyValues:
                 log.error("key-value configuration not written path=%s error=%s", self._path, error)
                 raise StorageError(f"{self._path}: cannot be written: {error.strerror}; nothing was changed") from error
             self._table = table
+
+
+def _require_place(path: Path) -> None:
+    """The file and its directories are made by the first change; that they can be is better known at the start."""
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"kvConfigPath {path}: directory {nearest} is not writable: choose another path")
 
 
 def _encoded(table: Table) -> bytes:

@@ -32,7 +32,7 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
     """A running nameserver for the length of the ``with`` block; gives its ``host:port``.
 
     Raises:
-        ConfigError: the port cannot be opened.
+        ConfigError: the port cannot be opened, or nothing could be written at ``kvConfigPath``.
         Corrupt, StorageError: the key-value file is damaged or cannot be read.
     """
     service = NameserverService(RouteTable(), KeyValues.open(config.kv_config_path), clock or SystemClock())

@@ -57,8 +57,12 @@ class PendingCommits:
         self._offsets: dict[tuple[str, str, int], int] = {}
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Keep a commit."""
-        self._offsets[group, topic, queue_id] = offset
+        """Keep a commit, unless the log says as much already: no record to come would clear it away.
+
+        What is kept is offered to the master again and again, and would undo an administrator's reset there.
+        """
+        if offset > self._state.committed(group, topic, queue_id):
+            self._offsets[group, topic, queue_id] = offset
 
     def on_applied(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """The log says now: what is kept of the same queues and not beyond is with the master."""

@@ -253,7 +253,8 @@ def commit_runs(
 def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max, count_max, positions, sizes):
     """Choose from ``count`` entries those to return; answers (entries looked at, chosen, their bytes).
 
-    Entries outside ``[log_start, log_end)`` and blank ones are passed over. ``tags`` are sorted. A tags code
+    Entries below ``log_start`` and blank ones are passed over; at one that cannot be true it ends, with -1 chosen.
+    ``tags`` are sorted. A tags code
     that is no 32-bit hash says nothing about the tag, so its record is chosen. Stops at the limits; one record
     is chosen whatever its size.
     """
@@ -262,8 +263,10 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
         at = i * ENTRY
         physical = load_i64(entries, at)
         size = load_i32(entries, at + 8)
-        if size < FIXED_BYTES or physical < log_start or physical + size > log_end:
+        if physical < log_start or size == BLANK_SIZE:
             continue
+        if size < FIXED_BYTES or physical + size > log_end:
+            return i, -1, physical
         if filtered:
             code = load_i64(entries, at + 12)
             if _INT_MIN <= code <= _INT_MAX:
@@ -283,6 +286,22 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
         found += 1
         total += size
     return count, found, total
+
+
+@njit([types.int64(_BYTES, _LONGS, _INTS, types.int64)], nogil=True, cache=True)
+def first_foreign(buffer, positions, sizes, base):
+    """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one."""
+    address = address_of(buffer)
+    for i in range(len(positions)):
+        at, size = positions[np.uint64(i)], np.int64(sizes[np.uint64(i)])
+        if (
+            at < 0
+            or at + size > len(buffer)
+            or load_i32(address, at) != size
+            or load_i64(address, at + 28) != base + at
+        ):
+            return i
+    return -1
 
 
 @njit([types.UniTuple(types.int64, 2)(_BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)

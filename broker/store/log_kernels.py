@@ -127,16 +127,25 @@ def first_nonzero(buffer, start, end):
 
 @njit([types.int64(_BYTES, _ROWS, types.int64, types.int64)], nogil=True, cache=True)
 def first_torn(buffer, rows, count, from_offset):
-    """The first row from log offset ``from_offset`` on whose topic or properties are not what anybody wrote, or count.
+    """The first row from log offset ``from_offset`` on whose other parts than its body are not what anybody wrote.
 
-    The checksum covers the body alone. What was never written is zero: a byte of the topic, the last byte of the
-    properties, or a whole sector among them.
+    ``count`` without one. The checksum covers the body alone. What was never written is zero: a time of the header, a
+    byte of the topic, the last byte of the properties, or the last byte of a sector among them (a sector may have
+    been written out when the record was there in part, as a slave's may be).
     """
     address = address_of(buffer)
+    stored = np.int64(0)
     for i in range(count):
         row = rows[np.uint64(i)]
         if row.physical_offset < from_offset:
             continue
+        boundary = row.position + (-row.position) % _SECTOR
+        in_header = 48 <= boundary - row.position <= FIXED_BYTES
+        if row.store_timestamp < stored or (
+            in_header and row.born_timestamp == 0 and load_u8(address, boundary - 1) == 0
+        ):
+            return i
+        stored = row.store_timestamp
         for at in range(row.topic_position, row.topic_position + row.topic_size):
             if load_u8(address, at) == 0:
                 return i
@@ -144,9 +153,9 @@ def first_torn(buffer, rows, count, from_offset):
         end = start + row.properties_size
         if end > start and load_u8(address, end - 1) == 0:
             return i
-        sector = start + (-start) % _SECTOR
-        while sector + _SECTOR <= end:
-            if first_nonzero(buffer, sector, sector + _SECTOR) == sector + _SECTOR:
+        sector_end = start + (-start) % _SECTOR
+        while sector_end <= end:
+            if sector_end > start and load_u8(address, sector_end - 1) == 0:
                 return i
-            sector += _SECTOR
+            sector_end += _SECTOR
     return count

@@ -57,6 +57,8 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
             if derived is not None and int(rows["physical_offset"][0]) <= derived:
                 found = int(np.searchsorted(rows["physical_offset"][: chunk.count], derived))
                 boundary = boundary or (found < chunk.count and int(rows["physical_offset"][found]) == derived)
+                last = rows[chunk.count - 1]  # what follows may be a blank
+                boundary = boundary or int(last["physical_offset"]) + int(last["size"]) == derived
         end = chunk.end
         boundary = boundary or end == derived
         if end == chunk.file.end:
@@ -70,6 +72,10 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
     cut = tracker.cut_at(end)
     if cut < end:
         reason = f"a batch that begins at {cut} lacks {tracker.missing} of its records"
+        newest_ms = log_.last_store_timestamp_ms
+        for chunk in log_.chunks(start, cut, rows, check_crc=False):
+            if chunk.count:
+                newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
     return LogEnd(cut, newest_ms, boundary, end - start, reason)
 
 

@@ -98,10 +98,10 @@ class _Opening:
         self._abort.create()
         self._checkpoint.begin()
         self._log.remove_before(self._log.min_offset)
-        if found.reason and positions is not None:
+        if positions is not None and found.end < positions.flushed:
+            # Before the bytes go, or their files would be missed.
             self._checkpoint.write_hint(found.end)
-            if found.end < positions.flushed:  # before the bytes go, or their files would be missed
-                self._checkpoint.write(positions._replace(clean=False, flushed=found.end), self._checkpoint.standard)
+            self._checkpoint.write(positions._replace(clean=False, flushed=found.end), self._checkpoint.standard)
         zeroed = 0 if todo.clean else self._log.cut(found.end)
         self._log.end_offset = found.end
         self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
@@ -156,6 +156,13 @@ class _Opening:
             log_.min_offset = positions.min_offset  # files before it were on their way out
         else:
             log_.min_offset = first_record(log_)
+            if positions is not None and positions.min_offset < log_.min_offset:
+                log.warning(
+                    "oldest log files are gone path=%s begins_at=%d began_at=%d",
+                    log_.directory,
+                    log_.min_offset,
+                    positions.min_offset,
+                )
 
     def _is_unused(self, positions: Positions | None) -> bool:
         """Whether nothing follows what was the log's end: a quick look, in case somebody else has written."""

@@ -17,7 +17,6 @@ from .recovery import MarkTracker
 log = logging.getLogger(__name__)
 
 
-
 class Placement:
     """The next offset of every queue, learnt from the queues and from what is in the log but not dispatched yet.
 

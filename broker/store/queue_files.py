@@ -164,7 +164,8 @@ class QueueFiles:
                 handle = self._handle(path)
                 self._disk.zero(handle, position - base, self.file_bytes)
                 self._dirty.add(path)
-        self._new_names.add(f"{self.directory}/{queue.topic}/{queue.queue_id}")
+        topic = f"{self.directory}/{queue.topic}"  # all names: a process that was killed may have made them
+        self._new_names.update((f"{topic}/{queue.queue_id}", topic, self.directory))
 
     def remove(self, topic: str, queue_id: int | None = None) -> None:
         """Delete the files of a queue, or of all queues of a topic."""

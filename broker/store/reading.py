@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from penstock.proto.errors import MessageNotFound
+from penstock.proto.errors import Corrupt, MessageNotFound
 
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
-from .kernels import BLANK_SIZE, Ints, Longs, select_entries
+from .kernels import BLANK_SIZE, Ints, Longs, first_foreign, select_entries
 from .results import ReadResult, ReadStatus
 
 _ENTRIES_AT_ONCE = 2048
@@ -63,9 +63,13 @@ class Reader:
                 self._positions,
                 self._sizes,
             )
+            if chosen < 0:
+                raise self._damaged(topic, queue_id, result.next_offset + scanned, size)
             if result.count and size > left:
                 break  # the first of these records alone is too large
-            self._add(result, chosen, size)
+            foreign = self._add(result, chosen, size)
+            if foreign >= 0:
+                raise self._damaged(topic, queue_id, result.next_offset, foreign)
             result.next_offset += scanned
             if scanned < count:
                 break
@@ -73,8 +77,17 @@ class Reader:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
 
-    def _add(self, result: ReadResult, chosen: int, size: int) -> None:
-        """Take the chosen records, split by log file."""
+    def _damaged(self, topic: str, queue_id: int, offset: int, physical: int) -> Corrupt:
+        path = f"{self._queues.files.directory}/{topic}/{queue_id}"
+        return Corrupt(
+            f"{path}: an entry from {offset} on points to {physical}, where no such record is: stop the broker and "
+            "delete the folder, it is built again",
+            path=path,
+            offset=offset,
+        )
+
+    def _add(self, result: ReadResult, chosen: int, size: int) -> int:
+        """Take the chosen records, split by log file; the log offset of one that is not what its entry says, or -1."""
         positions, sizes = self._positions[:chosen], self._sizes[:chosen]
         start = 0
         while start < chosen:
@@ -82,10 +95,15 @@ class Reader:
             end = chosen
             if positions[-1] >= file.end:
                 end = int(np.searchsorted(positions, file.end))
-            result.parts.append((file.bytes, positions[start:end] - file.base, sizes[start:end].copy()))
-            start = end
+            part = positions[start:end] - file.base, sizes[start:end].copy()
+            foreign = int(first_foreign(file.bytes, *part, file.base))
+            if foreign >= 0:
+                return int(positions[start + foreign])
+            result.parts.append((file.bytes, *part))
+            start = max(end, start + 1)
         result.count += chosen
         result.bytes += size
+        return -1
 
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of the record at that queue offset, None without one."""

@@ -36,11 +36,43 @@ KINDS = (
     "rename",
     "remove_tree",
 )
-SCENARIO = (
-    "append sync dispatch marked append sync dispatch checkpoint append roll marked sync background dispatch append "
-    "sync roll append sync dispatch checkpoint marked sync close append sync kill append marked sync dispatch "
-    "lose_derived append sync checkpoint"
-).split()
+SCENARIO = [
+    "append",
+    "sync",
+    "dispatch",
+    "marked",
+    "append",
+    "sync",
+    "dispatch",
+    "checkpoint",
+    "append",
+    "roll",
+    "marked",
+    "sync",
+    "background",
+    "dispatch",
+    "append",
+    "sync",
+    "roll",
+    "append",
+    "sync",
+    "dispatch",
+    "checkpoint",
+    "marked",
+    "sync",
+    "close",
+    "append",
+    "sync",
+    "kill",
+    "append",
+    "marked",
+    "sync",
+    "dispatch",
+    "lose_derived",
+    "append",
+    "sync",
+    "checkpoint",
+]
 SEED = 4
 FAILURES_MAX = 400
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,49 @@ def test_a_sector_written_out_with_a_part_of_a_record_is_no_corruption() -> None
     assert slave.end_offset == 0
     abandon(slave)
     abandon(source)
+
+
+def test_a_checkpoint_in_front_of_a_blank_is_gone_on_from() -> None:
+    disk = SimulatedDisk()
+    store = _open(disk)
+    while store.end_offset < SEGMENT - 1200:
+        end = _put(store, b"x" * 900)
+    dispatch_all(store)
+    store.checkpoint()
+    _put(store, b"x" * 1200)
+    store = _open(_kill(store, disk))
+    assert (store.recovery.replayed_from, store.recovery.queues_rebuilt) == (end, False)
+    abandon(store)
+
+
+def test_a_recovery_that_is_cut_off_does_not_say_that_bytes_are_synced_which_are_not() -> None:
+    source = Store.open(store_config(Path("/source"), segment_bytes=SEGMENT), disk=SimulatedDisk())
+    for _ in range(5):
+        _put(source, b"x" * 900)
+    for seed in range(60):
+        disk = SimulatedDisk(seed)
+        slave = _open(disk)
+        _feed(slave, source, source.end_offset - 100)
+        disk = _kill(slave, disk)
+        disk.cut_after = seed % 12
+        with contextlib.suppress(PowerCut):
+            abandon(_open(disk))
+        abandon(_open(disk.cut(0.5)))
+    abandon(source)
+
+
+def test_queues_that_a_killed_process_made_are_not_lost_behind_the_next_checkpoint() -> None:
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, *[b"x" * 50] * 10)
+    _sync(store)
+    dispatch_all(store)
+    disk = _kill(store, disk)
+    store = _open(disk)
+    store.checkpoint()
+    store = _open(_cut(store, disk, share=0))
+    assert not store.recovery.queues_rebuilt
+    abandon(store)
 
 
 def _promoted(sent: int) -> tuple[SimulatedDisk, Store, int]:

@@ -133,6 +133,7 @@ class CrashRun:
         self.clock = ManualClock()
         self.disk = SimulatedDisk(chooser.getrandbits(32))
         self.history = LogHistory()
+        self.may_rebuild = True  # all queues; a crash alone must not cost that
         self.acknowledged = 0  # every byte below survives whatever happens
         self.sequence = 0
         self.store: Store | None = None
@@ -187,7 +188,8 @@ class CrashRun:
     def _open(self) -> None:
         """Open, perhaps with cuts on the way, and compare."""
         while True:
-            self.disk.cut_after = self.chooser.randint(0, 60) if self.chooser.random() < 0.3 else None
+            if self.disk.cut_after is None and self.chooser.random() < 0.3:
+                self.disk.cut_after = self.chooser.randint(0, 60)
             try:
                 store = Store.open(self._config(), disk=self.disk, clock=self.clock)
                 break
@@ -197,6 +199,10 @@ class CrashRun:
         self.store = store
         store.on_flushed = self._on_flushed
         self.recoveries += 1
+        assert self.may_rebuild or not store.end_offset or not store.recovery.queues_rebuilt, (
+            "the checkpoint did not fit the queues"
+        )
+        self.may_rebuild = self.may_rebuild and self.recoveries > 1  # the first start notes where it stands
         history = self._known()
         end = check_end(store, history, self.acknowledged)
         history.truncate(end)
@@ -330,6 +336,7 @@ class CrashRun:
     def _checkpoint(self) -> None:
         self._meanwhile()
         self.open.checkpoint()
+        self.may_rebuild = False
         self.disk.on_synced = None
 
     def _write_back(self) -> None:
@@ -371,6 +378,7 @@ class CrashRun:
     def _close(self) -> None:
         """A clean end; afterwards perhaps a power cut."""
         self.open.close()
+        self.may_rebuild = False
         self.acknowledged = max(self.acknowledged, self.open.end_offset)
         self.store = None
         if self.chooser.random() < 0.5:
@@ -387,5 +395,6 @@ class CrashRun:
         self.store = None
         for name in self.chooser.choice((("consumequeue",), ("index",), ("consumequeue", "index"))):
             self.disk.lose(f"{self.root}/{name}")
+        self.may_rebuild = True
         self.clock.advance(10)  # a new index file gets no name that one had
         self._open()

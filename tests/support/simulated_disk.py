@@ -17,7 +17,6 @@ import itertools
 import os
 import random
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 
@@ -229,7 +228,7 @@ class SimulatedDisk:
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:
         self._call("pread", changes=False)
-        return cast(bytes, self._file(descriptor).data[position : position + size].tobytes())
+        return self._file(descriptor).data[position : position + size].tobytes()
 
     def truncate(self, descriptor: int, size: int) -> None:
         self._call("truncate")
@@ -300,9 +299,6 @@ class SimulatedDisk:
     def used_bytes(self, path: str) -> int:
         return 1 << 30
 
-    def used_bytes(self, path: str) -> int:
-        return 0
-
     def modified_ms(self, path: str) -> int:
         return 0
 
@@ -327,7 +323,7 @@ class SimulatedDisk:
         """What a reader sees of that file."""
         entry = self._entry(path)
         assert isinstance(entry, _File)
-        return cast(bytes, entry.data.tobytes())
+        return entry.data.tobytes()
 
     def replace(self, path: str, content: bytes) -> None:
         """Give that file, which is there, other bytes, saved at once."""

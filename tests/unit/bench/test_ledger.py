@@ -78,3 +78,10 @@ def test_messages_of_other_runs_do_not_count(tmp_path: Path) -> None:
 
 def test_gaps_know_how_much_each_stream_must_have_sent(tmp_path: Path) -> None:
     assert gaps(received(tmp_path, (0, 0, 1, 10), (0, 4, 1, 11), (2, 1, 1, 12))) == {(RUN, 0): 5, (RUN, 2): 2}
+
+
+def test_messages_of_different_keys_have_no_order_and_those_of_one_key_have(tmp_path: Path) -> None:
+    other_key = received(tmp_path, (0, 1, 1, 10), (0, 0, 1, 11))
+    same_key = received(tmp_path, (0, 2, 1, 10), (0, 0, 1, 11))
+    assert verify(other_key, RUN, {0: 2}, 0, keys=2).out_of_order == 0
+    assert verify(same_key, RUN, {0: 3}, 0, keys=2).out_of_order == 1

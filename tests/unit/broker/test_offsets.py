@@ -117,6 +117,16 @@ async def test_a_slave_keeps_commits_and_offers_them_until_the_log_has_them() ->
 
 
 @in_loop
+async def test_a_slave_keeps_no_commit_that_its_log_has_already() -> None:
+    parts = await with_messages(Parts(master=False))
+    parts.state_log.commit("billing", {"orders": {0: 6}})
+    assert commit(parts, 6) == []
+    assert parts.pending.take() == []
+    assert commit(parts, 7) == []
+    assert [list(each_queue(offered.offsets)) for offered in parts.pending.take()] == [[("orders", 0, 7)]]
+
+
+@in_loop
 async def test_the_master_takes_only_greater_offsets_from_a_slave() -> None:
     parts = await with_messages(Parts())
     commit(parts, 7)

@@ -308,3 +308,18 @@ def test_a_second_broker_of_the_same_name_and_id_ends_by_name(tmp_path: Path, mo
             assert first.parts.registration.registered
 
     asyncio.run(check())
+
+
+def test_a_master_with_a_slave_stops_without_waiting_for_the_grace_to_pass(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with contextlib.AsyncExitStack() as slave:
+            async with running(tmp_path / "a", brokerRole="SYNC_MASTER") as (master, to_master):
+                follow = {"brokerId": 1, "brokerRole": "SLAVE", "haMasterAddress": master.address}
+                await slave.enter_async_context(running(tmp_path / "b", **follow))
+                await eventually(master.parts.role.can_acknowledge)
+                await to_master.create_topic()
+                assert (await to_master.append([b"x"] * 10)).status == broker_pb2.SEND_OK
+                started = time.monotonic()
+            assert time.monotonic() - started < STOP_GRACE_S * 0.8
+
+    asyncio.run(check())

@@ -263,3 +263,12 @@ def _running(state: Any) -> Any:
     from dataclasses import replace
 
     return replace(state, state="running", pid=1)
+
+
+def test_a_setting_that_brokers_would_refuse_is_refused_before_it_is_in_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", "up", "--dir", str(tmp_path), "--base-port", "0", "--set", "flushDiskTyp=SYNC_FLUSH"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "error: --set: unknown key 'flushDiskTyp': did you mean 'flushDiskType'?"
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]

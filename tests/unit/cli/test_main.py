@@ -15,7 +15,14 @@ import pytest
 from penstock.cli import main as entry
 from penstock.cli.main import COMMANDS, cli, main
 from penstock.deploy import DeployError, DeployUsage
-from penstock.proto.errors import BrokerUnavailable, ConfigError, PenstockError
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    InvalidArgument,
+    InvalidName,
+    PenstockError,
+    TopicNotFound,
+)
 
 
 def failing(error: BaseException) -> Callable[..., Any]:
@@ -32,6 +39,9 @@ def failing(error: BaseException) -> Callable[..., Any]:
         (PenstockError("broke"), 1),
         (BrokerUnavailable("broke"), 1),
         (ConfigError("broke"), 2),
+        (InvalidName("broke"), 2),
+        (InvalidArgument("broke"), 2),
+        (TopicNotFound("broke"), 1),
         (DeployError("broke"), 1),
         (DeployUsage("broke"), 2),
         (PermissionError(13, "broke", "/x"), 1),

@@ -228,3 +228,15 @@ def test_at_most_the_configured_batches_are_under_way_at_a_broker() -> None:
     topic.waiting.extend(part(b"%d" % number) for number in range(10))
     assert len(topic.start_waiting(NOW, 3)) == 3
     assert topic.start_waiting(NOW, 3) == []
+
+
+def test_messages_given_up_behind_a_refused_one_name_its_reason() -> None:
+    topic = lanes(("a", 1))
+    topic.waiting.append(part(b"tried", hashes=[0], deadline=NOW + 5))
+    (batch,) = start(topic)
+    topic.waiting.append(part(b"behind", hashes=[0], deadline=NOW + 5))
+    assert start(topic) == []
+    assert topic.on_error(batch, NotEnoughReplicas("one of two"), NOW) == []
+    failures = topic.expire(NOW + 6)
+    assert [type(failure.error) for failure in failures] == [NotEnoughReplicas, NotEnoughReplicas]
+    assert "not stored when the time was up" in failures[1].error.message

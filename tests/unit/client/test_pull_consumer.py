@@ -135,6 +135,18 @@ def test_commit_by_hand_commits_what_was_returned_and_nothing_else(cluster: Grou
     assert cluster.committed("g", "orders", 0) == 4
 
 
+def test_without_auto_commit_nothing_is_committed_that_nobody_committed(cluster: GroupCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    for subscribing in (True, False):
+        with consumer(cluster, auto_commit=False) as puller:
+            puller.subscribe("orders") if subscribing else puller.assign([Q0])
+            poll_all(puller, 10)
+            puller.seek(Q0, 3)
+            poll_all(puller, 7)
+            time.sleep(0.2)  # several commit intervals
+        assert cluster.committed("g", "orders", 0) == -1
+
+
 def test_commit_of_chosen_offsets_stays(cluster: GroupCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster, auto_commit=False) as puller:
@@ -306,6 +318,23 @@ def test_assigned_queues_are_read_beside_a_group_with_its_offsets(cluster: Group
         assert [each.body for each in poll_all(puller, 10)] == numbered(10)
     assert cluster.committed("g", "orders", 1) == 10
     assert cluster.committed("g", "orders", 0) == 10
+
+
+def test_an_assignment_survives_routes_that_change_meanwhile(
+    cluster: GroupCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with consumer(cluster) as puller:
+        for turn in range(20):
+            puller.assign([Q0] if turn % 2 else [Q1])
+            cluster.create_topic(f"other-{turn}")
+            puller.assign([MessageQueue(f"other-{turn}", "broker-a", 0)])
+        puller.assign([Q0])
+        wait_until(lambda: puller.assignment() == [Q0], what="the last assignment alone")
+        cluster.push_routes()
+        cluster.put("orders", numbered(3), 0)
+        assert [each.body for each in poll_all(puller, 3)] == numbered(3)
+        assert puller.assignment() == [Q0]
+    assert "consumer decision failed" not in caplog.text
 
 
 def test_a_position_set_before_the_first_poll_of_an_assignment_counts(cluster: GroupCluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -512,3 +513,20 @@ def test_a_consumer_without_a_topic_does_not_start(cluster: GroupCluster) -> Non
     with pytest.raises(InvalidArgument, match="no topic"):
         made.start()
     made.close()
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_listener_that_ends_the_thread_fails_its_message_and_nothing_else(
+    cluster: GroupCluster, orderly: bool
+) -> None:
+    cluster.put("orders", numbered(5), 0)
+    tries: list[bytes] = []
+
+    def leave_twice(message: MessageView) -> None:
+        tries.append(message.body)
+        if message.body == b"2" and tries.count(b"2") < 3:
+            sys.exit(1)
+
+    with consumer(cluster, leave_twice, consume_threads=1, orderly=orderly):
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 5, what="all of it")
+    assert tries.count(b"2") == 3

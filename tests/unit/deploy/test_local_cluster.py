@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.deploy import DeployError, DeployUsage, LocalCluster, accepts_connections, ports, processes
+from penstock.deploy import DeployError, DeployUsage, LocalCluster, Plan, accepts_connections, ports, processes
 from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).with_name("fake_node.py")
@@ -197,3 +197,15 @@ def test_modes_choose_flush_and_role(cluster: LocalCluster, mode: str, flush: st
     cluster.up(shards=1, replicas=2, mode=mode, base_port=0)
     text = (cluster.directory / "broker-a-0" / "broker.conf").read_text()
     assert f"flushDiskType={flush}_FLUSH\nbrokerRole={role}_MASTER\n" in text
+
+
+def test_a_plan_that_the_caller_refuses_is_not_kept(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    before = cluster.plan
+
+    def refuse(_: Plan) -> None:
+        raise DeployUsage("no")
+
+    with pytest.raises(DeployUsage, match="no"):
+        cluster.up(settings={"maxMessageSize": "5"}, check=refuse)
+    assert cluster.plan == before

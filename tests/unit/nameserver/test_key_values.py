@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.nameserver.key_values import NAME_LENGTH_MAX, VALUE_LENGTH_MAX, KeyValues
-from penstock.proto.errors import Corrupt, InvalidArgument, KeyNotFound, StorageError
+from penstock.proto.errors import ConfigError, Corrupt, InvalidArgument, KeyNotFound, StorageError
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -117,6 +117,17 @@ def test_a_damaged_file_is_named_and_kept(tmp_path: Path, content: bytes) -> Non
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="see kvConfigPath"):
         KeyValues.open(tmp_path)
+
+
+def test_a_place_where_nothing_can_be_written_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"kvConfigPath .*Not a directory"):
+        KeyValues.open(tmp_path / "file" / "kv.json")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write everywhere
+    with pytest.raises(ConfigError, match=rf"kvConfigPath .*directory {tmp_path} is not writable"):
+        KeyValues.open(tmp_path / "new" / "kv.json")
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

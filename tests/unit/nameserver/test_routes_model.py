@@ -149,7 +149,7 @@ class RoutesAgainstModel(RuleBasedStateMachine):
             change = self.table.heartbeat(session, report, self.now)
         except PenstockError as error:
             if found is None:
-                assert isinstance(error, InvalidArgument)  # noqa: PT017  both outcomes are right
+                assert isinstance(error, InvalidArgument)
                 return
             others = [other for key, other in self.groups[found[0]].live.items() if key != found[1]]
             assert any(other.role == MASTER and other.epoch == epoch for other in others)
