@@ -21,12 +21,6 @@ test-crash: setup ## power cuts on mounted file systems (needs root), and many m
 test-seeded: setup ## whether the tests find the defects kept in tests/seeded
 	@$(PY) -m tests.seeded.run
 
-test-crash: setup ## 200 power cuts each on ext4 and XFS (root; minutes)
-	@POWER_CUTS=200 $(PY) -m pytest tests/crash
-
-test-seeded: setup ## known defects, one after the other: the tests must find each
-	@$(PY) -m tests.seeded.run
-
 check: setup ## format, lint, types, layers, generated code
 	@scripts/check
 
