@@ -6,6 +6,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from penstock.client.config import BODY_BYTES_MAX
 from penstock.proto.errors import ConfigError
 
 from .ledger import HEADER_BYTES
@@ -48,6 +49,9 @@ class LoadPlan:
         smallest = HEADER_BYTES if self.verify else 1
         why = f" with --verify, whose number takes {HEADER_BYTES} bytes of each body" if self.verify else ""
         _require(self.size >= smallest, f"--size {self.size}: must be at least {smallest}{why}")
+        _require(
+            self.size <= BODY_BYTES_MAX, f"--size {self.size}: at most {BODY_BYTES_MAX}, the largest body of a message"
+        )
         _require(self.count is None or self.count >= 1, f"--count {self.count}: must be at least 1")
         _require(self.seconds is None or self.seconds > 0, f"--seconds {self.seconds}: must be positive")
         _require(self.rate is None or self.rate > 0, f"--rate {self.rate}: must be positive")

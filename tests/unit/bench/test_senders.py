@@ -150,6 +150,7 @@ def test_a_budget_ends_by_count_time_and_order() -> None:
         ({"rate": -1}, "--rate"),
         ({"producers": 0}, "--producers"),
         ({"batch": 10, "style": "async"}, "--batch goes with"),
+        ({"size": 4 * 1024 * 1024 + 1}, "--size 4194305: at most 4194304"),
         ({"threads": 4}, "--threads goes with"),
     ],
 )
