@@ -66,7 +66,8 @@ def produce(job: dict[str, Any], orders: Orders) -> None:
 
     flights = list(read_flights())
     done = Acknowledged(len(flights))
-    with Producer(job["namesrv"], group="flights-producer", buffer_bytes=256 << 20) as producer:
+    # While the shard that lost its master comes back, a send may be refused several times: only the time-out ends it.
+    with Producer(job["namesrv"], group="flights-producer", buffer_bytes=256 << 20, send_retries=100) as producer:
         producer.prepare(job["topic"])
         say(ready=True)
         orders.go.wait()
