@@ -232,6 +232,11 @@ class CommitLog:
         self._disk.sync(file.descriptor)
         return zeroed
 
+    def truncate_to(self, offset: int) -> None:
+        """Let the log end at ``offset``, in the middle of its life: files made ahead go too. Durable on return."""
+        self._allocator.discard()
+        self.cut(offset)
+
     def remove_before(self, offset: int) -> None:
         """Delete the files that end at ``offset`` or before."""
         removed = self.take_before(offset)

@@ -40,6 +40,9 @@ class StoreConfig:
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
     delay_levels: str = DELAY_LEVELS
+    replicated: bool = (
+        False  # after a crash, only what is known to be confirmed is dispatched: the rest may be taken back
+    )
     warm_files: bool = False  # touch the pages of a new log file before it is used
     lock_files: bool = False  # keep the log file being written, and the next, in memory
 
