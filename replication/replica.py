@@ -228,7 +228,7 @@ class Replica:
             )
             await own.truncate_to(start)
         assert own.end_offset == start, f"the log ends at {own.end_offset}, the master begins at {start}"
-        if joining in (Joining.START_OVER, Joining.CUT):
+        if joining is not Joining.GO_ON:
             self._confirm = min(self._confirm, own.confirm_offset)
         theirs = frames.epochs_of(welcome)
         if theirs.entries:

@@ -215,8 +215,13 @@ class CommitLog:
                 self._disk.sync(file.descriptor)
 
     def cut(self, offset: int) -> int:
-        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0."""
+        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0.
+
+        A file made ahead would begin behind a gap, if files go: it goes first.
+        """
         self.end_offset = self.whole_end = offset
+        if self.files and self.files[-1].base >= offset:
+            self._allocator.discard()
         self.remove_from(offset)
         if not self.files or offset >= self.files[-1].end:
             return 0
@@ -231,11 +236,6 @@ class CommitLog:
             position = first_nonzero(data, stop, size)
         self._disk.sync(file.descriptor)
         return zeroed
-
-    def truncate_to(self, offset: int) -> None:
-        """Let the log end at ``offset``, in the middle of its life: files made ahead go too. Durable on return."""
-        self._allocator.discard()
-        self.cut(offset)
 
     def remove_before(self, offset: int) -> None:
         """Delete the files that end at ``offset`` or before."""

@@ -33,7 +33,8 @@ class Placement:
 
     def ends(self, topic: str, queues: int, dispatched: int) -> QueueEnds:
         """Where the queues of ``topic`` go on: ``queues`` of them, and any more that exist."""
-        self.learn(dispatched)
+        if not self.is_level:
+            self.learn(dispatched)
         found = self._ends.get(topic)
         if found is None:
             found = self._ends[topic] = QueueEnds(topic, self._next_offsets(topic))
@@ -43,8 +44,12 @@ class Placement:
 
     def learn(self, dispatched: int) -> None:
         """Know what is in the log behind ``dispatched``; a part of a record or batch at its end is cut off."""
-        if self._known_end != self._log.end_offset:
-            self._learn(dispatched)
+        self._learn(dispatched)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the log ends where the last append ended, so that everything in it is known."""
+        return self._known_end == self._log.end_offset
 
     def forget(self) -> None:
         """The log has lost its end: what was learnt may not be so any more."""

@@ -147,9 +147,9 @@ class Store:
         is_state = topic == names.STATE_TOPIC
         if self.refusal is not None and not is_state:
             raise type(self.refusal)(self.refusal.message, **self.refusal.details)
-        with self._named_errors("reading the log's end"):
-            ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
-        self._lower_to_end()
+        if not self._placement.is_level:
+            self._learn_end()
+        ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
         result = self._log.append(ends, data, is_state=is_state)
         self._placement.on_appended(result.end)
@@ -183,9 +183,7 @@ class Store:
             SyncFailed: the store is fenced from now on.
         """
         self._check_writable()
-        with self._named_errors("reading the log's end"):
-            self._placement.learn(self._dispatcher.offset)
-        self._lower_to_end()
+        self._learn_end()
         self._flusher.flush()
         return self._log.end_offset
 
@@ -388,11 +386,13 @@ class Store:
         except OSError as error:
             raise storage_error(error, error.filename or str(self._config.root), doing) from error
 
-    def _lower_to_end(self) -> None:
-        """The log may have lost a part of a record: nothing else may say that it is there."""
-        if self._log.end_offset < max(self._flusher.flushed_offset, self.confirm_offset):
-            self._flusher.on_cut(self._log.end_offset)
-            self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
+    def _learn_end(self) -> None:
+        """Have the placement know the log's end. It may lose a part of a record there: nobody may count on that."""
+        with self._named_errors("reading the log's end"), self._flusher.held():
+            self._placement.learn(self._dispatcher.offset)
+            if self._log.end_offset < max(self._flusher.flushed_offset, self.confirm_offset):
+                self._flusher.on_cut(self._log.end_offset)
+                self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
 
     def _truncate(self, offset: int, *, rebuild: bool) -> None:
         """The steps of :mod:`.truncation`; the checkpoint lock is held."""
@@ -422,7 +422,7 @@ class Store:
             raise self._unsynced(error) from error
         try:
             with self._flusher.held():
-                self._log.truncate_to(offset)
+                self._log.cut(offset)
                 self._log.whole_end = found.whole
                 self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
                 self._flusher.on_cut(offset)
