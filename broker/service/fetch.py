@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,6 +90,9 @@ class Waiters:
     def __len__(self) -> int:
         return len(set().union(*self._by_topic.values())) if self._by_topic else 0
 
+    def __bool__(self) -> bool:
+        return bool(self._by_topic)
+
     def add(self, waiter: _Waiter) -> None:
         """Wake ``waiter`` from now on."""
         for topic in waiter.queues:
@@ -131,8 +134,18 @@ class Waiters:
 class Fetch:
     """Reads for consumers."""
 
-    def __init__(self, store: ReadStore, state: State, role: ReaderRole, counters: Counters) -> None:
-        self.waiters = Waiters()
+    def __init__(
+        self,
+        store: ReadStore,
+        state: State,
+        role: ReaderRole,
+        counters: Counters,
+        *,
+        waiters: Waiters | None = None,
+        catch_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.waiters = Waiters() if waiters is None else waiters
+        self._catch_up = catch_up
         self.is_open = True
         self._store = store
         self._state = state
@@ -148,6 +161,7 @@ class Fetch:
         wanted = self._wanted(header)
         reading = _Reading(self, header, wanted)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
+        self._catch_up()
         reading.look(self._rotated(wanted))
         if not reading.has_news and wait_s > 0:
             await self._wait(reading, wanted, wait_s)
@@ -193,6 +207,7 @@ class Fetch:
         self.waiters.add(waiter)  # before the second look: what arrives after it wakes us
         timer = loop.call_at(deadline, lambda: _finish(waiter.wake))
         try:
+            self._catch_up()
             reading.look(wanted)
             while not reading.has_news and self.is_open:
                 await waiter.wake

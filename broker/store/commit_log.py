@@ -23,7 +23,7 @@ from .config import MIB, FlushMode, StoreConfig
 from .disk import Bytes, Disk
 from .kernels import Ints, Longs, Rows
 from .log_file import FileAllocator, LogFile, load_log_files
-from .log_kernels import first_nonzero, misplaced_mark
+from .log_kernels import first_nonzero
 from .prefault import Prefaulter
 from .results import AppendResult
 from .warming import Warming
@@ -97,8 +97,10 @@ class CommitLog:
         if self.files:
             self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
 
-    def append(self, ends: QueueEnds, records: Bytes, *, is_state: bool = False) -> AppendResult:
-        """Check, place and patch a batch of complete records; the bytes are visible, not yet synced.
+    def append(
+        self, ends: QueueEnds, records: Bytes, *, count: int | None = None, is_state: bool = False
+    ) -> AppendResult:
+        """Check, place and patch a batch of complete records, of ``count``; the bytes are visible, not yet synced.
 
         While no next file can be made, the last bytes of a file are kept for records of the broker's own state.
 
@@ -106,9 +108,6 @@ class CommitLog:
             CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
             DiskFull, StorageError: there is no next file; nothing was stored.
         """
-        bad = misplaced_mark(records)
-        if bad >= 0:
-            raise CorruptBatch(f"record {bad} carries a producer mark: only a batch's first may", index=int(bad))
         file = self._file_for(len(records), is_state)
         queues = len(ends.next_offsets)
         if queues > len(self._touched_queues):
@@ -116,7 +115,7 @@ class CommitLog:
         now_ms = max(self.last_store_timestamp_ms, self._clock.wall_ms())
         self._stamp += 1
         start = self.end_offset
-        status, bad, count, touched = place_batch(
+        status, bad, placed, touched = place_batch(
             records,
             file.bytes,
             start - file.base,
@@ -130,14 +129,15 @@ class CommitLog:
             self._config.body_bytes_max,
             self._touched_queues,
             self._touched_offsets,
+            -1 if count is None else count,
         )
         if status != PlaceStatus.OK:
-            raise self._refusal(PlaceStatus(status), int(bad), ends)
+            raise self._refusal(PlaceStatus(status), int(bad), ends, count)
         self.last_store_timestamp_ms = now_ms
         self.end_offset = self.whole_end = start + len(records)
         self._prefaulter.advance(file.bytes, self.end_offset - file.base)
         queue_ids = self._touched_queues[:touched].tolist()
-        return AppendResult(start, self.end_offset, count, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
+        return AppendResult(start, self.end_offset, placed, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
 
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of another log at the same offset; the new end. They lie within one file."""
@@ -305,12 +305,22 @@ class CommitLog:
         self._allocator.prepare(file.end)
         return file
 
-    def _refusal(self, status: PlaceStatus, index: int, ends: QueueEnds) -> CorruptBatch | MessageTooLarge:
+    def _refusal(
+        self, status: PlaceStatus, index: int, ends: QueueEnds, count: int | None
+    ) -> CorruptBatch | MessageTooLarge:
         topic = bytes(ends.name).decode()
         reason = status.name.lower().replace("_", " ")
         if status in _TOO_LARGE:
             limit = self._config.body_bytes_max if status == PlaceStatus.BODY_TOO_LARGE else 32767
             return MessageTooLarge(f"topic {topic}, record {index}: {reason}, at most {limit} bytes", index=index)
+        if status == PlaceStatus.OTHER_COUNT:
+            return CorruptBatch(
+                f"topic {topic}: the batch's header says {count} records, there are "
+                f"{'more' if index == count else index} whole ones",
+                index=index,
+            )
+        if status == PlaceStatus.MISPLACED_MARK:
+            reason = "carries a producer mark, which only a batch's first may"
         if status == PlaceStatus.BAD_QUEUE:
             reason += f", the topic has {len(ends.next_offsets)}"
         return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)

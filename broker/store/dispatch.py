@@ -44,6 +44,7 @@ class Dispatcher:
         self._rows: Rows = np.zeros(_ROWS_FIRST, ROW)
         self._slots: Ints = np.zeros(_ROWS_FIRST, np.int32)
         self._marked: Ints = np.zeros(_ROWS_FIRST, np.int32)
+        self._marked_count = 0  # of the last scan's rows
 
     def run(self, limit: int, bytes_max: int) -> DispatchResult:
         """Dispatch one slice of about ``bytes_max``, of one file, that ends at or below ``limit``.
@@ -127,7 +128,7 @@ class Dispatcher:
 
     def _whole(self, buffer: Bytes, count: int) -> int:
         """How many of the scanned rows to take so that the last marked batch is not torn."""
-        marks = find_marks(buffer, self._rows, count, self._marked)
+        marks = self._marked_count = find_marks(buffer, self._rows, count, self._marked)
         if marks == 0:
             return count
         last = int(self._marked[marks - 1])
@@ -143,8 +144,8 @@ class Dispatcher:
     def _marks(self, chunk: Chunk) -> list[MarkedBatch]:
         buffer, rows = chunk.file.bytes, chunk.rows
         found = []
-        for number in self._marked[: find_marks(buffer, rows, chunk.count, self._marked)].tolist():
-            mark = self._mark(buffer, number)
+        for number in self._marked[: self._marked_count].tolist():
+            mark = self._mark(buffer, number) if number < chunk.count else None
             if mark is None:
                 continue
             end = min(number + mark.count, chunk.count)

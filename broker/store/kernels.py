@@ -78,7 +78,11 @@ def key_hash(key):
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def equal_at(left, left_start, right, right_start, size):
     """Whether the same ``size`` bytes stand at two places; both addresses."""
-    for i in range(size):  # noqa: SIM110  kernels know no generators
+    whole = size & ~7
+    for i in range(0, whole, 8):
+        if load_i64(left, left_start + i) != load_i64(right, right_start + i):
+            return False
+    for i in range(whole, size):
         if load_u8(left, left_start + i) != load_u8(right, right_start + i):
             return False
     return True
@@ -113,6 +117,7 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
     address, name_address = address_of(buffer), address_of(names)
     mask = len(keys) - 1
     topic, topic_start, topic_size = np.int64(-1), np.int64(0), np.int64(-1)
+    queue_id, slot = np.int32(-1), np.int32(-1)  # of the row before: a batch often keeps to one queue
     for i in range(start, end):
         row = rows[np.uint64(i)]
         transaction = row.sys_flag & _TRANSACTION
@@ -122,6 +127,10 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
         if row.topic_size != topic_size or not equal_at(address, row.topic_position, address, topic_start, topic_size):
             topic_start, topic_size = row.topic_position, np.int64(row.topic_size)
             topic = _find_topic(address, topic_start, topic_size, name_address, name_ends, topic_table, seed)
+            queue_id = np.int32(-1)
+        if row.queue_id == queue_id and queue_id >= 0:
+            slots[np.uint64(i)] = slot
+            continue
         if topic < 0 or row.queue_id < 0:
             return i
         key = topic << 32 | np.int64(row.queue_id)
@@ -130,7 +139,8 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
             if keys[np.uint64(at)] < 0:
                 return i
             at = (at + 1) & mask
-        slots[np.uint64(i)] = key_slots[np.uint64(at)]
+        queue_id, slot = row.queue_id, key_slots[np.uint64(at)]
+        slots[np.uint64(i)] = slot
     return end
 
 

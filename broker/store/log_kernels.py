@@ -11,8 +11,8 @@ from numba import from_dtype, njit, types
 from penstock.proto.record.freshness import drop_stale_kernels
 from penstock.proto.record.kernels import ROW, crc32_at, measure_at
 from penstock.proto.record.layout import CRC_MASK, FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from penstock.proto.record.marks import MARK_BYTES, is_mark
 from penstock.proto.record.memory import address_of, load_i32, load_i64, load_u8
-from penstock.proto.record.producer_mark import MARK_PREFIX
 from penstock.proto.record.scanning import RECORD
 
 from .kernels import key_hash
@@ -23,21 +23,7 @@ _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C")
 _INTS = types.Array(types.int32, 1, "C")
 _ROWS = types.Array(from_dtype(ROW), 1, "C")
-_MARK_BYTES = len(MARK_PREFIX)
 _SECTOR = 512
-_MARK_HEAD = int.from_bytes(MARK_PREFIX[:4], "big", signed=True)
-_MARK_4, _MARK_5, _MARK_6 = MARK_PREFIX[4:]
-
-
-@njit([types.boolean(types.int64, types.int64)], nogil=True, cache=True)
-def _is_mark(address, at):
-    if load_i32(address, at) != _MARK_HEAD:
-        return False
-    return (
-        load_u8(address, at + 4) == _MARK_4
-        and load_u8(address, at + 5) == _MARK_5
-        and load_u8(address, at + 6) == _MARK_6
-    )
 
 
 @njit([types.int64(_BYTES, _ROWS, types.int64, _INTS)], nogil=True, cache=True)
@@ -47,26 +33,10 @@ def find_marks(buffer, rows, count, found):
     marks = 0
     for i in range(count):
         row = rows[np.uint64(i)]
-        if row.properties_size > _MARK_BYTES and _is_mark(address, row.properties_position):
+        if row.properties_size > MARK_BYTES and is_mark(address, row.properties_position):
             found[np.uint64(marks)] = i
             marks += 1
     return marks
-
-
-@njit([types.int64(_BYTES)], nogil=True, cache=True)
-def misplaced_mark(records):
-    """Number of the first record behind the first that carries a producer mark, -1 if none does."""
-    address = address_of(records)
-    start, index = np.int64(0), np.int64(0)
-    while start < len(records):
-        kind, end, _, _, _, _, _, properties, properties_size = measure_at(address, start, len(records))
-        if kind != RECORD:
-            return np.int64(-1)
-        if index > 0 and properties_size > _MARK_BYTES and _is_mark(address, properties):
-            return index
-        start = end
-        index += 1
-    return np.int64(-1)
 
 
 @njit([types.int64(_ROWS, types.int64, types.int64, _INTS, _INTS, _LONGS)], nogil=True, cache=True)

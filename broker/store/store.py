@@ -129,12 +129,15 @@ class Store:
         """Have a checkpoint written soon; returns at once."""
         self._checkpointer.want()
 
-    def append(self, topic: str, records: memoryview | bytes | Bytes, *, queues: int) -> AppendResult:
+    def append(
+        self, topic: str, records: memoryview | bytes | Bytes, *, queues: int, count: int | None = None
+    ) -> AppendResult:
         """Place one batch of complete records of ``topic`` at the end of the log.
 
         The store gives each its queue offset, physical offset, store time and host. On return the bytes are
         visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``.
-        ``queues``: queue ids below it are legal, besides those that exist. ``records`` are copied.
+        ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
+        be. ``records`` are copied.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
@@ -150,7 +153,7 @@ class Store:
             self._flusher.on_cut(self._log.end_offset)
             self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        result = self._log.append(ends, data, is_state=is_state)
+        result = self._log.append(ends, data, count=count, is_state=is_state)
         self._placement.on_appended(result.end)
         self._dispatcher.placed.append(result)
         return result
