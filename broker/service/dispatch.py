@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SLICE_BYTES = 4 * 1024 * 1024
 """A slice holds the event loop for about a millisecond; between slices requests get their turn."""
 
-LINGER_S = 0.002
+LINGER_S = 0.01
 HURRY_BYTES = 1 << 20
 """Bytes that nobody waits for are dispatched together: after this time, or when there are so many. Whoever looks
 calls :meth:`Dispatcher.catch_up` first, so only the cost is late, never a message."""
