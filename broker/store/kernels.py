@@ -82,7 +82,7 @@ def equal_at(left, left_start, right, right_start, size):
     for i in range(0, whole, 8):
         if load_i64(left, left_start + i) != load_i64(right, right_start + i):
             return False
-    for i in range(whole, size):
+    for i in range(whole, size):  # noqa: SIM110  kernels know no generators
         if load_u8(left, left_start + i) != load_u8(right, right_start + i):
             return False
     return True

@@ -129,7 +129,8 @@ def place_batch(
     ``log[0]``), store time and store host; ``next_offsets``, one per queue id, move on. ``touched_queues`` and
     ``touched_offsets`` name the batch's queues in order of first appearance, and the offset of the batch's first
     record in each. ``seen``, one per queue id, is this function's own memory between calls: ``stamp`` must differ from
-    call to call. ``expected_count``: how many records there must be, -1 for any number. On any status but OK nothing is stored: ``next_offsets`` are as before, the bytes of the log zero.
+    call to call. ``expected_count``: how many records there must be, -1 for any number. On any status but OK nothing
+    is stored: ``next_offsets`` are as before, the bytes of the log zero.
     """
     if len(seen) < len(next_offsets) or (len(store_host) != 8 and len(store_host) != 20):
         raise ValueError("seen needs one element per queue, and a host takes 8 or 20 bytes")
