@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.proto.errors import BrokerUnavailable as BrokerUnavailable
     from penstock.proto.errors import BufferFull as BufferFull
+    from penstock.proto.errors import ClientClosed as ClientClosed
     from penstock.proto.errors import CommitRefused as CommitRefused
     from penstock.proto.errors import ConfigError as ConfigError
     from penstock.proto.errors import CorruptBatch as CorruptBatch
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _ERRORS = (
     "BrokerUnavailable",
     "BufferFull",
+    "ClientClosed",
     "CommitRefused",
     "ConfigError",
     "CorruptBatch",
@@ -98,6 +100,7 @@ __all__ = [
     "Admin",
     "BrokerUnavailable",
     "BufferFull",
+    "ClientClosed",
     "CommitRefused",
     "ConfigError",
     "ConsumeResult",

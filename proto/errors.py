@@ -227,6 +227,13 @@ class KeyNotFound(Refused):
     grpc_status = grpc.StatusCode.NOT_FOUND
 
 
+class ClientClosed(Refused):
+    """The producer, consumer or admin was closed; make a new one."""
+
+    code = 45
+    grpc_status = grpc.StatusCode.CANCELLED
+
+
 class DeliveryFailed(PenstockError):
     """A flush ended with messages that are not acknowledged.
 
