@@ -305,7 +305,7 @@ class ConsumerRequest(_message.Message):
     def __init__(self, join: _Optional[_Union[ConsumerRequest.Join, _Mapping]] = ..., claim: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
 
 class ConsumerEvent(_message.Message):
-    __slots__ = ("joined", "members", "granted", "reset", "heartbeat")
+    __slots__ = ("joined", "members", "granted", "reset", "heartbeat", "mismatch")
     class Joined(_message.Message):
         __slots__ = ("session_id", "heartbeat_interval_ms")
         SESSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +333,17 @@ class ConsumerEvent(_message.Message):
         min_offset: int
         max_offset: int
         def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    class Mismatch(_message.Message):
+        __slots__ = ("topic", "expression", "other_client_id", "other_expression")
+        TOPIC_FIELD_NUMBER: _ClassVar[int]
+        EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+        OTHER_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+        OTHER_EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+        topic: str
+        expression: str
+        other_client_id: str
+        other_expression: str
+        def __init__(self, topic: _Optional[str] = ..., expression: _Optional[str] = ..., other_client_id: _Optional[str] = ..., other_expression: _Optional[str] = ...) -> None: ...
     class Reset(_message.Message):
         __slots__ = ("topic", "queue_id", "offset")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -347,15 +358,17 @@ class ConsumerEvent(_message.Message):
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
     joined: ConsumerEvent.Joined
     members: ConsumerEvent.Members
     granted: ConsumerEvent.Granted
     reset: ConsumerEvent.Reset
     heartbeat: _common_pb2.Empty
-    def __init__(self, joined: _Optional[_Union[ConsumerEvent.Joined, _Mapping]] = ..., members: _Optional[_Union[ConsumerEvent.Members, _Mapping]] = ..., granted: _Optional[_Union[ConsumerEvent.Granted, _Mapping]] = ..., reset: _Optional[_Union[ConsumerEvent.Reset, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
+    mismatch: ConsumerEvent.Mismatch
+    def __init__(self, joined: _Optional[_Union[ConsumerEvent.Joined, _Mapping]] = ..., members: _Optional[_Union[ConsumerEvent.Members, _Mapping]] = ..., granted: _Optional[_Union[ConsumerEvent.Granted, _Mapping]] = ..., reset: _Optional[_Union[ConsumerEvent.Reset, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ..., mismatch: _Optional[_Union[ConsumerEvent.Mismatch, _Mapping]] = ...) -> None: ...
 
 class BrokerStatus(_message.Message):
-    __slots__ = ("identity", "role", "epoch", "pid", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatched_offset", "replicas", "store_path", "flush_mode", "broker_role", "started_timestamp_ms", "lag_bytes", "version")
+    __slots__ = ("identity", "role", "epoch", "pid", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatched_offset", "replicas", "store_path", "flush_mode", "broker_role", "started_timestamp_ms", "lag_bytes", "version", "is_following", "not_following_because")
     class Replica(_message.Message):
         __slots__ = ("broker_id", "written_offset", "flushed_offset", "lag_bytes", "in_sync")
         BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +398,8 @@ class BrokerStatus(_message.Message):
     STARTED_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    IS_FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOLLOWING_BECAUSE_FIELD_NUMBER: _ClassVar[int]
     identity: _common_pb2.BrokerIdentity
     role: _common_pb2.Role
     epoch: int
@@ -401,7 +416,9 @@ class BrokerStatus(_message.Message):
     started_timestamp_ms: int
     lag_bytes: int
     version: str
-    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    is_following: bool
+    not_following_because: str
+    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_following: _Optional[bool] = ..., not_following_because: _Optional[str] = ...) -> None: ...
 
 class QueryMessagesRequest(_message.Message):
     __slots__ = ("topic", "key", "max_count", "begin_timestamp_ms", "end_timestamp_ms")

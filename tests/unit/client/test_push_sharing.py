@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.mismatches import Mismatches
 from tests.support.fake_sessions import GroupCluster
 from tests.support.push_consumers import Seen, consumer, numbered
 from tests.support.waiting import wait_until
@@ -144,6 +145,31 @@ def test_members_keep_their_queues_when_all_of_them_move(cluster: GroupCluster) 
         wait_until(lambda: len(first_seen) == len(second_seen) == 51, what="work at the slave")
     assert first_seen.bodies() == [*numbered(50), b"more"]
     assert second_seen.bodies() == [*numbered(50, 100), b"more"]
+
+
+def test_members_that_subscribe_differently_learn_it_each_once(
+    cluster: GroupCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings(client_id: str) -> list[str]:
+        lines = [record.getMessage() for record in caplog.records if record.name == "penstock.client.mismatches"]
+        return [line for line in lines if f" client={client_id} " in line]
+
+    with consumer(cluster, Seen(), client_id="a"), consumer(cluster, Seen(), client_id="b") as second:
+        second.subscribe("orders", "paid")
+        wait_until(lambda: bool(warnings("a") and warnings("b")), what="both warnings")
+        assert "topic=orders client=a expression='*' other_client=b other_expression='paid'" in warnings("a")[0]
+        assert "topic=orders client=b expression='paid' other_client=a other_expression='*'" in warnings("b")[0]
+    assert len(warnings("a")) == len(warnings("b")) == 1
+
+
+def test_a_mismatch_is_told_again_when_it_is_another_one(caplog: pytest.LogCaptureFixture) -> None:
+    mismatches = Mismatches("g", "a")
+    for theirs in ("paid", "paid", "refunded", None, None):
+        mismatches.tell("orders", "*", "b", theirs)
+    assert len(caplog.records) == 3
+    mismatches.forget()
+    mismatches.tell("orders", "*", "b", None)
+    assert len(caplog.records) == 4
 
 
 def _records(body: bytes, queue_id: int = 0) -> bytes:
