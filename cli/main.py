@@ -50,6 +50,9 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Nothing but ``error: …`` is left of what went wrong."""
+    # gRPC's own lines (goaway, handshakes with a peer that died) tell users nothing that an error does not; it reads
+    # this when it is loaded, and the processes that commands start inherit it.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Clients log what they heal by themselves as warnings; a command's user is told by its result and exit code.
     wanted = logging.getLevelNamesMapping().get(os.environ.get("PENSTOCK_LOG", "").upper(), logging.ERROR)
     logging.basicConfig(level=wanted, stream=sys.stderr)
