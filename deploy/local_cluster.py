@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 import signal
 import socket
 import time
@@ -326,9 +327,8 @@ class LocalCluster:
             if waiting and elapsed - told >= 1.0:
                 told = elapsed
                 last = processes.last_lines(self._log_path(waiting[0]), 1)
-                self._progress(
-                    f"waiting for {', '.join(n.name for n in waiting)} ({elapsed:.0f} s) {''.join(last)[:160]}"
-                )
+                names = ", ".join(node.name for node in waiting)
+                self._progress(f"waiting for {names} ({elapsed:.0f} s) {_said(''.join(last))}".rstrip())
             if waiting:
                 time.sleep(_PROBE_PAUSE_S)
 
@@ -403,6 +403,12 @@ def _reason(lines: Sequence[str]) -> str:
     errors = [line for line in told if " ERROR " in line or " CRITICAL " in line or line.lower().startswith("error")]
     last = (errors or told or ["it wrote nothing"])[-1]
     return last.rpartition(" error=")[2].removeprefix("error: ")
+
+
+def _said(line: str) -> str:
+    """A log line without time, level and logger, as far as it fits a progress line."""
+    found = re.fullmatch(r"\S+ \S+ [A-Z]+ \S+ (.*)", line)
+    return (found[1] if found else line)[:80]
 
 
 def _require_free_ports(nodes: Sequence[Node]) -> None:
