@@ -35,6 +35,7 @@ class Dispatcher:
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, index: Index, delay_levels_ms: list[int]) -> None:
         self.offset = 0
+        self.last_store_timestamp_ms = 0
         # Own appends that are not dispatched yet: their queues need no counting.
         self.placed: deque[AppendResult] = deque(maxlen=100_000)
         self._log = log
@@ -67,9 +68,8 @@ class Dispatcher:
             if chunk.count:
                 arrived = self._queues.put(chunk.rows, chunk.count, self._slots)
                 self._index.put(chunk.file.bytes, chunk.rows, chunk.count, chunk.end)
-                self._log.last_store_timestamp_ms = max(
-                    self._log.last_store_timestamp_ms, int(chunk.rows["store_timestamp"][chunk.count - 1])
-                )
+                self.last_store_timestamp_ms = int(chunk.rows["store_timestamp"][chunk.count - 1])
+                self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, self.last_store_timestamp_ms)
             self.offset = chunk.end
         while self.placed and self.placed[0].start < chunk.end:
             self.placed.popleft()

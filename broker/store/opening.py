@@ -202,10 +202,14 @@ class _Opening:
             else:
                 loader.drop()  # some files do not fit the checkpoint: no entry can be believed for looking right
         known = positions if derived is not None else None
+        assert self._checkpoint is not None
+        standard = self._checkpoint.standard
+        self._index.settled_ms = standard.index_ms
         index_good = self._index.load(known, clean=clean if known is not None else not aborted)
         start = derived if derived is not None and loaded and index_good else self._log.min_offset
         dispatcher = Dispatcher(self._log, self._queues, self._index, delay_levels_ms(self._config.delay_levels))
         dispatcher.offset = start
+        dispatcher.last_store_timestamp_ms = min(standard.logics_ms, self._log.last_store_timestamp_ms)
         if not clean or start != derived:
             self._queues.rebuilding = rebuilt
             end = self._log.end_offset if not clean or positions is None else positions.derived

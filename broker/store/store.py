@@ -342,12 +342,13 @@ class Store:
             derived = self._dispatcher.offset
             queues, entries = self._queues.totals()
             index_file, index_count = parts.index.position()
+            derived_ms = self._dispatcher.last_store_timestamp_ms
         end, newest_ms = self._log.end_offset, self._log.last_store_timestamp_ms
         before = parts.checkpoint.standard
         try:
             self._flusher.flush()
             self._queues.flush()
-            index_ms = parts.index.flush()
+            parts.index.flush()
             parts.checkpoint.write(
                 Positions(
                     clean=clean,
@@ -361,7 +362,7 @@ class Store:
                     index_file=index_file,
                     index_count=index_count,
                 ),
-                Standard(newest_ms, newest_ms, max(index_ms, before.index_ms), 0, before.confirm),
+                Standard(newest_ms, derived_ms, parts.index.settled_ms, 0, before.confirm),
             )
         except OSError as error:
             failure = SyncFailed(f"{self._config.root}: sync of queues, index or checkpoint failed: {error}")
