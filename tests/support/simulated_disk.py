@@ -138,6 +138,7 @@ class SimulatedDisk:
         self._open: dict[int, tuple[_File, str]] = {}
         self._descriptors = itertools.count(1000)
         self._left: _Directory | None = None  # after the cut
+        self._known: dict[str, _Directory] = {}  # paths that were walked since a directory last went
 
     def cut(self, share: float | None = None) -> SimulatedDisk:
         """End this disk, at once or where it ended already, and begin another with what is left.
@@ -273,6 +274,7 @@ class SimulatedDisk:
 
     def rename(self, old: str, new: str) -> None:
         self._call("rename")
+        self._known.clear()
         (source, old_name), (target, new_name) = self._parent(old), self._parent(new)
         entry = self._entry(old)
         if source is target:
@@ -286,6 +288,8 @@ class SimulatedDisk:
         directory, name = self._parent(path)
         if name not in directory.names:
             raise _missing(path)
+        if isinstance(directory.names[name], _Directory):
+            self._known.clear()
         directory.change({name: None})
 
     def remove_tree(self, path: str) -> None:
@@ -308,6 +312,7 @@ class SimulatedDisk:
     def lose(self, path: str) -> None:
         """Take away that file or directory, for good, as somebody with a shell may."""
         directory, name = self._parent(path)
+        self._known.clear()
         directory.change({name: None})
         directory.sync()
 
@@ -363,12 +368,16 @@ class SimulatedDisk:
         return entry
 
     def _directory(self, path: str) -> _Directory:
+        known = self._known.get(path)
+        if known is not None:
+            return known
         found = self._root
         for name in path.strip("/").split("/") if path.strip("/") else ():
             entry = found.names.get(name)
             if not isinstance(entry, _Directory):
                 raise _missing(path) if entry is None else NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             found = entry
+        self._known[path] = found
         return found
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
