@@ -103,6 +103,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
     return StoreConfig(
         root=settings.root,
         commit_log_path=settings.commit_log_path,
+        read_only_log_paths=settings.read_only_log_paths,
         segment_bytes=settings.segment_bytes,
         consume_queue_bytes=settings.consume_queue_bytes,
         flush_mode=FlushMode[flush.mode.name],
@@ -115,6 +116,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         index_entries=settings.index_entries,
         warm_files=settings.warm_files,
         lock_files=settings.lock_files,
+        append_record_crc=settings.append_record_crc,
+        force_record_crc=settings.force_record_crc,
     )
 
 

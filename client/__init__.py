@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.proto.errors import CommitRefused as CommitRefused
     from penstock.proto.errors import ConfigError as ConfigError
     from penstock.proto.errors import CorruptBatch as CorruptBatch
+    from penstock.proto.errors import DamagedRecord as DamagedRecord
     from penstock.proto.errors import DeliveryFailed as DeliveryFailed
     from penstock.proto.errors import Forbidden as Forbidden
     from penstock.proto.errors import GroupNotFound as GroupNotFound
@@ -57,6 +58,7 @@ _ERRORS = (
     "CommitRefused",
     "ConfigError",
     "CorruptBatch",
+    "DamagedRecord",
     "DeliveryFailed",
     "Forbidden",
     "GroupNotFound",
@@ -106,6 +108,7 @@ __all__ = [
     "ConsumeResult",
     "ConsumerConfig",
     "CorruptBatch",
+    "DamagedRecord",
     "DeliveryFailed",
     "FailedDelivery",
     "Forbidden",

@@ -40,12 +40,14 @@ class ConsumerConfig:
     retry_delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000, 30_000)  # of a failed message; the last one repeats
     suspend_ms: int = 1000  # orderly: before a failed message is tried again
     close_timeout_ms: int = 5000
+    check_crc: bool = True  # of every message; 0.2 µs per KiB, outside the interpreter lock
+    skip_damaged: bool = False  # step over records that their broker cannot read, with an error in the log
     offsets_directory: Path | None = None  # broadcasting; None: ~/.penstock/offsets
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if isinstance(value, int):
+            if isinstance(value, int) and not isinstance(value, bool):
                 require(value >= 1, f"consumer {name} must be at least 1", value)
         require(self.fetch_wait_ms <= 60_000, "consumer fetch_wait_ms must be at most 60000", self.fetch_wait_ms)
         require(

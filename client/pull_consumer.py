@@ -207,6 +207,8 @@ class PullConsumer:
 
         Raises:
             Refused: a broker refused the group or the filter, by its own error.
+            DamagedRecord: the next record of a queue cannot be read: once, and whenever there is nothing else, until
+                :meth:`seek` steps over it (``details['next_offset']``).
             ClientClosed: the consumer is closed.
         """
         require(max_messages >= 1, "max_messages must be at least 1", max_messages)
@@ -355,7 +357,11 @@ class PullConsumer:
                     return []
                 if self._core.failure is not None:
                     raise self._core.failure
-                taken = take()
+                damage = self._core.buffers.take_damage(again=False)
+                taken = take() if damage is None else []
+                damage = damage if taken else damage or self._core.buffers.take_damage(again=True)
+                if damage is not None:
+                    raise damage
                 left_s = deadline_s - time.monotonic()
                 if taken or left_s <= 0:
                     return taken

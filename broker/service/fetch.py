@@ -47,7 +47,14 @@ class ReadStore(Protocol):
     def end_offset(self) -> int: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def read(
-        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, tags: frozenset[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        tags: frozenset[int] | None = None,
+        verify: bool = False,
     ) -> ReadResult: ...
 
 
@@ -232,6 +239,7 @@ class _Reading:
             min(header.max_bytes_per_queue, self._budget) if header.max_bytes_per_queue > 0 else self._budget
         )
         self._wanted = wanted
+        self._verify = header.verify
         self._found: list[tuple[_Wanted, ReadResult]] = []
         self._told: list[FetchReply.Result] = []
         self._bytes = 0
@@ -304,7 +312,7 @@ class _Reading:
 
     def _read(self, each: _Wanted, share: int) -> None:
         while True:
-            read = self._store.read(each.topic, each.queue_id, each.offset, share, tags=each.tags)
+            read = self._store.read(each.topic, each.queue_id, each.offset, share, tags=each.tags, verify=self._verify)
             status = int(read.status)
             if status == _FOUND:
                 each.is_told = True
@@ -315,7 +323,7 @@ class _Reading:
             if status == _NO_NEW:
                 return
             if status != _NO_MATCH:
-                self._tell(each, status, read.next_offset, read.min_offset, read.max_offset)
+                self._tell(each, status, read.next_offset, read.min_offset, read.max_offset, read.problem)
                 return
             each.offset = read.next_offset
             if each.offset >= read.max_offset:
@@ -332,12 +340,14 @@ class _Reading:
                 low, high = self._store.queue_range(each.topic, each.queue_id)
                 yield self._result(each, FetchReply.NO_MATCHED_MESSAGE, each.offset, low, high)
 
-    def _tell(self, each: _Wanted, status: int, next_offset: int, low: int, high: int) -> None:
+    def _tell(self, each: _Wanted, status: int, next_offset: int, low: int, high: int, problem: str = "") -> None:
         each.is_told = True
-        self._told.append(self._result(each, status, next_offset, low, high))
+        self._told.append(self._result(each, status, next_offset, low, high, problem))
 
     @staticmethod
-    def _result(each: _Wanted, status: int, next_offset: int, low: int, high: int) -> FetchReply.Result:
+    def _result(
+        each: _Wanted, status: int, next_offset: int, low: int, high: int, problem: str = ""
+    ) -> FetchReply.Result:
         return FetchReply.Result(
             topic_index=each.topic_index,
             queue_id=each.queue_id,
@@ -345,6 +355,7 @@ class _Reading:
             next_offset=next_offset,
             min_offset=low,
             max_offset=high,
+            problem=problem,
         )
 
 

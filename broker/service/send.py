@@ -113,6 +113,7 @@ class Send:
                 status=status,
                 duplicate=duplicate is not None,
                 epoch=self._role.epoch,
+                added_bytes=max(0, receipt.end - receipt.start - len(records)) // header.count,
             )
         )
 

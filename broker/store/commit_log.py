@@ -18,10 +18,12 @@ from penstock.proto.errors import CorruptBatch, MessageTooLarge, StorageError
 from penstock.proto.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
 from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK
 from penstock.proto.record.rows import ROW
+from penstock.proto.record.sealing import make_room, write_seals
 
 from .config import MIB, FlushMode, StoreConfig
 from .disk import Bytes, Disk
-from .kernels import Ints, Longs, Rows
+from .kernels import Ints, Longs, Rows, count_records
+from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files
 from .log_kernels import first_nonzero
 from .prefault import Prefaulter
@@ -72,7 +74,9 @@ class CommitLog:
         self._disk = disk
         self._clock = clock
         self.segment_bytes = config.segment_bytes
-        self.directory = config.log_directory
+        self.directories = LogDirectories(
+            disk, config.log_directories, split_paths(config.read_only_log_paths), config.segment_bytes
+        )
         self.files: list[LogFile] = []
         self.min_offset = 0
         self.end_offset = 0
@@ -81,7 +85,7 @@ class CommitLog:
         self._warming = Warming(
             disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
         )
-        self._allocator = FileAllocator(disk, self.directory, config.segment_bytes, self._warming)
+        self._allocator = FileAllocator(disk, self.directories, config.segment_bytes, self._warming)
         self._tail_bytes = config.segment_bytes // _TAIL_SHARE
         if config.segment_bytes >= MIB:
             self._tail_bytes = max(self._tail_bytes, min(MIB, config.segment_bytes // 8))
@@ -93,7 +97,7 @@ class CommitLog:
 
     def load(self) -> None:
         """Map the files that are there; ``end_offset`` is behind the last, until recovery knows better."""
-        self.files = load_log_files(self._disk, self.directory, self.segment_bytes)
+        self.files = load_log_files(self._disk, self.directories, self.segment_bytes)
         if self.files:
             self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
 
@@ -108,6 +112,8 @@ class CommitLog:
             CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
             DiskFull, StorageError: there is no next file; nothing was stored.
         """
+        if self._config.append_record_crc:
+            records = self._with_room(ends, records, count)
         file = self._file_for(len(records), is_state)
         queues = len(ends.next_offsets)
         if queues > len(self._touched_queues):
@@ -133,6 +139,8 @@ class CommitLog:
         )
         if status != PlaceStatus.OK:
             raise self._refusal(PlaceStatus(status), int(bad), ends, count)
+        if self._config.append_record_crc:
+            write_seals(file.bytes, start - file.base, start - file.base + len(records))
         self.last_store_timestamp_ms = now_ms
         self.end_offset = self.whole_end = start + len(records)
         self._prefaulter.advance(file.bytes, self.end_offset - file.base)
@@ -208,6 +216,17 @@ class CommitLog:
                 return
             start = file.base + position
 
+    def written(self, file: LogFile, start: int) -> list[tuple[int, int]]:
+        """Stretches of ``file.bytes[start:]`` that may be anything but zeros; reading the rest would make it memory.
+
+        The rest of a file that was made ahead is a gibibyte of zeros, which the file system knows of.
+        """
+        found = []
+        while (stretch := self._disk.data_range(file.descriptor, start, len(file.bytes))) is not None:
+            found.append(stretch)
+            start = stretch[1]
+        return found
+
     def sync(self, start: int, end: int) -> None:
         """Have ``[start, end)`` on the disk; from any thread."""
         for file in list(self.files):
@@ -221,14 +240,15 @@ class CommitLog:
         if not self.files or offset >= self.files[-1].end:
             return 0
         file = self.files[-1]
-        data, size = file.bytes, len(file.bytes)
+        data = file.bytes
         zeroed = 0
-        position = first_nonzero(data, offset - file.base, size)
-        while position < size:
-            stop = min(size, position - position % _PAGE + _PAGE)
-            zeroed += int(np.count_nonzero(data[position:stop]))
-            data[position:stop] = 0
-            position = first_nonzero(data, stop, size)
+        for start, end in self.written(file, offset - file.base):
+            position = first_nonzero(data, start, end)
+            while position < end:
+                stop = min(end, position - position % _PAGE + _PAGE)
+                zeroed += int(np.count_nonzero(data[position:stop]))
+                data[position:stop] = 0
+                position = first_nonzero(data, stop, end)
         self._disk.sync(file.descriptor)
         return zeroed
 
@@ -237,9 +257,9 @@ class CommitLog:
         removed = self.take_before(offset)
         for file in removed:
             self._disk.close(file.descriptor)
-            self._disk.unlink(file.path)
+            self.directories.unlink(file.path)
         if removed:
-            self._disk.sync_directory(self.directory)
+            self.directories.sync([file.path for file in removed])
             self.min_offset = offset
 
     def remove_from(self, offset: int) -> None:
@@ -249,8 +269,7 @@ class CommitLog:
         for file in reversed(removed):
             self._disk.close(file.descriptor)
             self._disk.unlink(file.path)
-        if removed:
-            self._disk.sync_directory(self.directory)
+        self.directories.sync([file.path for file in removed])
 
     def take_before(self, offset: int) -> list[LogFile]:
         """Let the log begin at ``offset``, where one of its files begins; the files before it, now the caller's."""
@@ -296,6 +315,13 @@ class CommitLog:
         file.bytes[at : at + BLANK_BYTES] = np.frombuffer(_BLANK.pack(left, MAGIC_BLANK), np.uint8)
         self.end_offset = following.base
         return following
+
+    def _with_room(self, ends: QueueEnds, records: Bytes, count: int | None) -> Bytes:
+        """The batch with room for the checksum of each whole record; bad records are left to be refused by name."""
+        made, size, index = make_room(records, count_records(records, 0, len(records), len(records)))
+        if size < 0:
+            raise self._refusal(PlaceStatus.PROPERTIES_TOO_LARGE, index, ends, count)
+        return made if size else records
 
     def _next_file(self, base: int) -> LogFile:
         file = self._allocator.take(base)

@@ -10,6 +10,7 @@ import numpy as np
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
 from penstock.proto.record.kernels import ScanStatus
+from penstock.proto.record.layout import SysFlag
 from penstock.proto.record.producer_mark import ProducerMark, find_producer_mark
 from penstock.proto.record.properties import DELAY, decode_properties
 from penstock.proto.record.rows import ROW
@@ -40,6 +41,8 @@ class Dispatcher:
         self.placed: deque[AppendResult] = deque(maxlen=100_000)
         self._log = log
         self._queues = queues
+        queues.tells_loss = self._tells_loss
+        self._lost: tuple[int, int] = (0, 0)  # a stretch of the log with such a record in it
         self._index = index
         self._delay_levels_ms = delay_levels_ms
         self._rows: Rows = np.zeros(_ROWS_FIRST, ROW)
@@ -88,6 +91,21 @@ class Dispatcher:
                 state_records, marks = self._state_records(chunk), self._marks(chunk)
             start = chunk.end
             yield DispatchResult(start, [], state_records, marks)
+
+    def _tells_loss(self, start: int, end: int) -> bool:
+        """Whether a record between the two stands for lost ones, as ``penstock store rebuild`` leaves it."""
+        if start <= self._lost[0] < self._lost[1] <= end:
+            return True
+        topic = names.LOST_TOPIC.encode()
+        rows = np.zeros(_ROWS_FIRST, ROW)
+        for chunk in self._log.chunks(max(start, self._log.min_offset), end, rows, check_crc=False):
+            found = rows[: chunk.count]
+            for row in found[found["sys_flag"] & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK]:
+                at, size = int(row["topic_position"]), int(row["topic_size"])
+                if topic.startswith(chunk.file.bytes[at : at + size].tobytes()):
+                    self._lost = int(row["physical_offset"]), int(row["physical_offset"]) + int(row["size"])
+                    return True
+        return False
 
     def _scan(self, start: int, limit: int, bytes_max: int) -> Chunk | None:
         """Records from ``start`` on with their marked batches whole; None when none is whole below ``limit``."""

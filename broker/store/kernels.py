@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import from_dtype, njit, types
 
+from penstock.proto.record.crc import crc32_at
 from penstock.proto.record.freshness import drop_stale_kernels
-from penstock.proto.record.kernels import ROW, count_records, find_byte, gather, place_batch, scan
-from penstock.proto.record.layout import FIXED_BYTES, SysFlag
+from penstock.proto.record.kernels import ROW, count_records, find_byte, gather, measure_at, place_batch, scan
+from penstock.proto.record.layout import CRC_MASK, FIXED_BYTES, SysFlag
 from penstock.proto.record.memory import (
     address_of,
     copy_bytes,
@@ -25,6 +26,9 @@ from penstock.proto.record.memory import (
     store_i32,
     store_i64,
 )
+from penstock.proto.record.record_crc import WRONG as CRC_WRONG
+from penstock.proto.record.record_crc import record_crc_at
+from penstock.proto.record.scanning import RECORD
 
 drop_stale_kernels(__file__)
 
@@ -298,9 +302,12 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
     return count, found, total
 
 
-@njit([types.int64(_BYTES, _LONGS, _INTS, types.int64)], nogil=True, cache=True)
-def first_foreign(buffer, positions, sizes, base):
-    """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one."""
+@njit([types.int64(_BYTES, _LONGS, _INTS, types.int64, types.boolean)], nogil=True, cache=True)
+def first_damaged(buffer, positions, sizes, base, whole):
+    """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one.
+
+    ``whole``: lengths and checksums of the record are proved as well.
+    """
     address = address_of(buffer)
     for i in range(len(positions)):
         at, size = positions[np.uint64(i)], np.int64(sizes[np.uint64(i)])
@@ -311,6 +318,14 @@ def first_foreign(buffer, positions, sizes, base):
             or load_i64(address, at + 28) != base + at
         ):
             return i
+        if whole:
+            kind, end, _, body, body_size, _, _, _, properties_size = measure_at(address, at, at + size)
+            if kind != RECORD or (
+                body_size > 0 and crc32_at(address, body, body + body_size) & CRC_MASK != load_i32(address, at + 8)
+            ):
+                return i
+            if record_crc_at(address, at, end, properties_size) == CRC_WRONG:
+                return i
     return -1
 
 
@@ -321,7 +336,7 @@ def count_valid_entries(entries, count, previous_end, log_end):
     for i in range(count):
         physical = load_i64(entries, i * ENTRY)
         size = load_i32(entries, i * ENTRY + 8)
-        if physical == 0 and size == BLANK_SIZE and end == 0:
+        if physical == 0 and size == BLANK_SIZE:
             continue
         if size < FIXED_BYTES or physical < end or physical + size > log_end:
             return i, end

@@ -13,6 +13,7 @@ from penstock.proto.record.kernels import ROW, crc32_at, measure_at
 from penstock.proto.record.layout import CRC_MASK, FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.proto.record.marks import MARK_BYTES, is_mark
 from penstock.proto.record.memory import address_of, load_i32, load_i64, load_u8
+from penstock.proto.record.record_crc import ABSENT, WRONG, record_crc_at
 from penstock.proto.record.scanning import RECORD
 
 from .kernels import key_hash
@@ -61,22 +62,27 @@ def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
 
 
 @njit([types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
-def find_record(buffer, start, end, physical_base, store_timestamp_min):
-    """Where the first sound record in ``buffer[start:end]`` begins that says so itself; -1 without one.
+def find_record(buffer, start, stop, physical_base, store_timestamp_min):
+    """Where the first sound record begins in ``buffer[start:stop]`` that says so itself; -1 without one.
+
+    It may end anywhere in ``buffer``.
 
     Sound: its own physical offset, its lengths and its checksum are right, and it is not older than
     ``store_timestamp_min``: an older one is a leftover of something cut off before.
     """
     address = address_of(buffer)
-    position = start
-    while position + FIXED_BYTES <= end:
+    position, end = start, len(buffer)
+    last = min(stop - 1, end - FIXED_BYTES)
+    while position <= last:
         magic = load_i32(address, position + 4)
         right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(address, position + 28) == physical_base + position
         if right:
-            kind, _, store, body, body_size, _, _, _, _ = measure_at(address, position, end)
+            kind, record_end, store, body, body_size, _, _, _, properties_size = measure_at(address, position, end)
             if kind == RECORD and load_i64(address, store) >= store_timestamp_min:
                 crc = crc32_at(address, body, body + body_size) & CRC_MASK if body_size > 0 else np.int64(0)
-                if body_size == 0 or crc == load_i32(address, position + 8):
+                if (body_size == 0 or crc == load_i32(address, position + 8)) and (
+                    record_crc_at(address, position, record_end, properties_size) != WRONG
+                ):
                     return position
         # Of eight zero bytes none begins a record, nor do the next four: a size is not zero.
         position += 5 if load_i64(address, position) == 0 else 1
@@ -93,6 +99,18 @@ def first_nonzero(buffer, start, end):
     while position < end and load_u8(address, position) == 0:
         position += 1
     return position
+
+
+@njit([types.int64(_BYTES, _ROWS, types.int64)], nogil=True, cache=True)
+def first_unsealed(buffer, rows, count):
+    """The first row whose record has no whole-record checksum, ``count`` without one."""
+    address = address_of(buffer)
+    for i in range(count):
+        row = rows[np.uint64(i)]
+        start = row.position
+        if record_crc_at(address, start, start + row.size, np.int64(row.properties_size)) == ABSENT:
+            return i
+    return count
 
 
 @njit([types.int64(_BYTES, _ROWS, types.int64, types.int64)], nogil=True, cache=True)

@@ -223,12 +223,20 @@ class Store:
         *,
         max_count: int = _COUNT_MAX,
         tags: Collection[int] | None = None,
+        verify: bool = False,
     ) -> ReadResult:
         """Records of a queue from ``offset`` on, within the limits, but one at least.
 
-        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags.
+        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags. ``verify``: lengths
+        and checksums are proved too. In front of a record that is damaged a read ends; one that begins there tells of
+        it with the status DAMAGED, and how to go on.
         """
-        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags)
+        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
+
+    @property
+    def damages(self) -> int:
+        """Damaged records that reads have met so far."""
+        return len(self._reader.damages)
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after the time (all older: the maximum); with ``upper`` the last one

@@ -88,6 +88,8 @@ class FakeBroker(broker_pb2_grpc.BrokerServicer):
         self.answers_to_drop = 0  # store, then break the call
         self.gate = threading.Event()  # cleared: appends wait before they store
         self.gate.set()
+        self.damaged: set[tuple[str, int, int]] = set()  # topic, queue id, offset: told to who asks
+        self.verified = 0  # fetches that did
         self._refusals: list[PenstockError] = []
         self._changed = threading.Condition()
         self._server: grpc.Server | None = None
@@ -203,6 +205,7 @@ class FakeBroker(broker_pb2_grpc.BrokerServicer):
     def _read(self, header: broker_pb2.FetchHeader) -> tuple[broker_pb2.FetchReply, list[bytes]]:
         reply, found = broker_pb2.FetchReply(suggested_broker_id=self.broker_id), []
         status, left = broker_pb2.FetchReply, header.max_bytes
+        self.verified += header.verify
         for topic_index, topic in enumerate(header.topics):
             for queue_id, offset in zip(topic.queue_ids, topic.offsets, strict=True):
                 config, stored = self.topics.get(topic.topic), self.queues.get((topic.topic, queue_id), [])
@@ -216,10 +219,14 @@ class FakeBroker(broker_pb2_grpc.BrokerServicer):
                     result.status, result.next_offset = status.OFFSET_TOO_SMALL, 0
                 elif offset == len(stored):
                     continue
+                elif header.verify and (topic.topic, queue_id, offset) in self.damaged:
+                    result.status, result.next_offset, result.problem = status.DAMAGED, offset + 1, "file: damaged"
                 else:
                     queue_left = min(left, header.max_bytes_per_queue or left)
-                    for record in stored[offset:]:
+                    for number, record in enumerate(stored[offset:], offset):
                         if found and (queue_left < len(record)):
+                            break
+                        if header.verify and (topic.topic, queue_id, number) in self.damaged:
                             break
                         found.append(record)
                         result.bytes += len(record)

@@ -168,7 +168,14 @@ class FakeStore:
         return 0, len(self._queues.get((topic, queue_id), ()))
 
     def read(
-        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, tags: Collection[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        tags: Collection[int] | None = None,
+        verify: bool = False,
     ) -> ReadResult:
         queue = self._queues.get((topic, queue_id))
         if queue is None:

@@ -170,7 +170,7 @@ class SimulatedDisk:
                 file.sizes = [len(left), *file.sizes[file.sizes.index(len(left)) + 1 :]]
                 file.saved = left
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         self._call("open", changes=False)
         directory, name = self._parent(path)
         file = directory.names.get(name)
@@ -196,7 +196,7 @@ class SimulatedDisk:
             file.sizes.append(size // 2 - size // 2 % SECTOR)  # in several transactions, each sets the size
             file.resize(size)
 
-    def map(self, descriptor: int, size: int) -> Bytes:
+    def map(self, descriptor: int, size: int, *, read_only: bool = False) -> Bytes:
         self._call("map", changes=False)
         data = self._file(descriptor).data
         assert len(data) == size, "mapped beyond the end, which ends in SIGBUS"
@@ -240,6 +240,17 @@ class SimulatedDisk:
         file = self._file(descriptor)
         assert size == len(file.data)
         file.data[start:size] = 0
+
+    def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
+        self._call("data_range", changes=False)
+        data = self._file(descriptor).data[:size]
+        whole = size - size % PAGE
+        pages = [*data[:whole].reshape(-1, PAGE).any(axis=1).tolist(), bool(data[whole:].any())]
+        first = next((page for page in range(start // PAGE, len(pages)) if pages[page]), None)
+        if first is None:
+            return None
+        hole = next((page for page in range(first, len(pages)) if not pages[page]), len(pages))
+        return max(start, first * PAGE), min(size, hole * PAGE)
 
     def size(self, path: str) -> int:
         self._call("size", changes=False)

@@ -172,6 +172,8 @@ def test_bytes_of_a_master_make_the_same_files_and_queues(tmp_path: Path) -> Non
     dispatch_all(slave)
     assert bodies(slave, "orders", 1) == bodies(master, "orders", 1)
     for file in sorted((tmp_path / "m/commitlog").iterdir()):
+        if int(file.name) >= slave.end_offset:
+            continue  # made ahead
         assert (tmp_path / "s/commitlog" / file.name).read_bytes() == file.read_bytes()
     # The slave takes over: its queues go on where the master's were.
     assert slave.append("orders", batch("orders", [b"new"]), queues=2).queue_offsets == [40]
