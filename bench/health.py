@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -12,12 +12,15 @@ from penstock.deploy import LocalCluster, Node
 from penstock.proto.channel import open_channel
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
-from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Empty
 from penstock.proto.wire.nameserver_pb2 import ClusterView
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 
 ASK_TIMEOUT_S = 1.0
 POLL_S = 0.05
+FINAL_AFTER_S = 3.0
+FINAL_REASONS = frozenset({"WrongStore", "WrongCluster", "Corrupt"})
+"""Names of the errors after which a slave follows only when somebody has acted."""
 
 # The generated stubs carry no types.
 _broker_stub: Callable[[grpc.Channel], Any] = BrokerStub
@@ -77,13 +80,41 @@ def open_cluster(directory: str, progress: Callable[[str], None] = lambda _: Non
 
 
 def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
-    """Wait until every living slave is in sync with its master; returns the names of those that are not in time."""
-    deadline = time.monotonic() + timeout_s
+    """Wait until every living slave is in sync with its master; returns the names of those that are not in time.
+
+    Sooner when all of them refuse for a reason that does not pass by itself.
+    """
+    began = time.monotonic()
     while True:
         late = _slaves_behind(cluster)
-        if not late or time.monotonic() >= deadline:
+        elapsed_s = time.monotonic() - began
+        if not late or elapsed_s >= timeout_s:
+            return late
+        if elapsed_s >= FINAL_AFTER_S and set(late) == set(found := refusals(cluster)) and _is_final(found.values()):
             return late
         time.sleep(POLL_S)
+
+
+def refusals(cluster: LocalCluster) -> dict[str, str]:
+    """The living slaves that do not follow their master though it lives, each with the reason that it gives."""
+    alive = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
+    statuses = broker_statuses([node.address for node in alive])
+    masters = {status.identity.broker_name for status in statuses if status is not None and status.role == MASTER}
+    return {
+        node.name: status.not_following_because
+        for node, status in zip(alive, statuses, strict=True)
+        if status is not None
+        and status.role == SLAVE
+        and node.broker_name in masters
+        and not status.is_following
+        and status.not_following_because
+    }
+
+
+def _is_final(reasons: Iterable[str]) -> bool:
+    """Whether waiting will not mend any of these: a master that has to be reached may come, another history stays."""
+    names = [reason.partition(":")[0] for reason in reasons]
+    return bool(names) and all(name in FINAL_REASONS for name in names)
 
 
 def _slaves_behind(cluster: LocalCluster) -> list[str]:

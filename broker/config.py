@@ -198,7 +198,12 @@ class StoreSettings:
     """Where the store lies and how large its files are. Sizes cannot be changed on existing data."""
 
     root: Path = key("storePathRootDir", default_factory=lambda: Path("~/store").expanduser())  # noqa: RUF009
-    commit_log_path: str = key("storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir")
+    commit_log_path: str = key(
+        "storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir; several with , between them"
+    )
+    read_only_log_paths: str = key(
+        "readOnlyCommitLogStorePaths", default="", doc="directories with log files that get no new ones"
+    )
     segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
     consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=300_000 * QUEUE_ENTRY_BYTES)
     body_bytes_max: int = key("maxMessageSize", default=4 * MIB, doc="largest message body")
@@ -207,6 +212,12 @@ class StoreSettings:
     index_entries: int = key("maxIndexNum", default=20_000_000)
     warm_files: bool = key("warmMapedFileEnable", default=False, doc="touch a new log file's pages ahead of need")
     lock_files: bool = key("mlockMappedFileEnable", default=False, doc="keep the log file being written in memory")
+    append_record_crc: bool = key(
+        "enabledAppendPropCRC", default=False, doc="add a checksum of the whole record to each; 20 bytes"
+    )
+    force_record_crc: bool = key(
+        "forceVerifyPropCRC", default=False, doc="recovery takes no record without that checksum"
+    )
     stall_limit_ms: int = key(
         "osPageCacheBusyTimeOutMills", default=1000, doc="after an append that took longer, messages are refused"
     )

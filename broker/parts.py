@@ -23,8 +23,8 @@ from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
 from .service.acknowledge import Acknowledgements
 from .service.admin import Admin, BrokerService
 from .service.consumer_sessions import ConsumerSessions
-from .service.dispatch import Arrivals, Dispatcher
-from .service.fetch import Fetch
+from .service.dispatch import Dispatcher
+from .service.fetch import Fetch, Waiters
 from .service.follower_log import FollowerLog
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits
@@ -152,7 +152,10 @@ class _Assembly:
 
     def parts(self) -> Parts:
         config, opened, store, state = self._config, self._opened, self._store, self._state
-        self._dispatcher = Dispatcher(store, state, opened.producers, self._on_arrived)
+        waiters = Waiters()
+        self._dispatcher = Dispatcher(
+            store, state, opened.producers, waiters.on_arrived, is_awaited=lambda: bool(waiters)
+        )
         self._role = self._make_role()
         born_host = Host.parse(config.advertised_address)
         state_log = StateLog(state, store, born_host, self._on_appended) if self._is_master else None
@@ -189,7 +192,9 @@ class _Assembly:
             on_appended=self._on_appended,
             stalls=AppendStalls(config.store.stall_limit_ms / 1000, SystemClock()),
         )
-        self._fetch = Fetch(store, state, self._role, self._counters)
+        self._fetch = Fetch(
+            store, state, self._role, self._counters, waiters=waiters, catch_up=self._dispatcher.catch_up
+        )
         status = self._make_status()
         retention = self._make_retention(state_log)
         status.more_metrics.append(retention.describe)
@@ -204,7 +209,10 @@ class _Assembly:
             default_queues=config.topics.default_queues,
             wait_dispatched=self._dispatcher.wait_dispatched,
         )
-        self._register(BrokerService(admin, self._offsets, sessions, state, status.status), send)
+        service = BrokerService(
+            admin, self._offsets, sessions, state, status.status, catch_up=self._dispatcher.catch_up
+        )
+        self._register(service, send)
         registration = Registration(
             config.nameservers.addresses,
             status.registration,
@@ -343,6 +351,3 @@ class _Assembly:
     def _on_confirm(self, offset: int) -> None:
         self._store.set_confirm(offset)
         self._dispatcher.poke()
-
-    def _on_arrived(self, arrivals: Arrivals) -> None:
-        self._fetch.waiters.on_arrived(arrivals)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc.aio
 
@@ -60,12 +61,14 @@ def open_store(config: BrokerConfig) -> Iterator[Opened]:
     """The broker's store, recovered, and its tables. An error in the block leaves the store unclean but unlocked.
 
     Raises:
-        ConfigError: the directory cannot be made or used.
+        ConfigError: a directory cannot be made or used.
         StoreLocked, WrongStore, Corrupt, DiskFull: as they say.
     """
     root, identity = config.store.root, config.identity
+    _make_directory(root, "storePathRootDir")
+    if config.store.commit_log_path:
+        _make_directory(Path(config.store.commit_log_path), "storePathCommitLog")
     try:
-        root.mkdir(parents=True, exist_ok=True)
         known = check_identity(root, identity.cluster, identity.broker_name)
         epochs = EpochFile.open(root, is_new=not known)
         store = Store.open(store_config(config))
@@ -82,12 +85,25 @@ def open_store(config: BrokerConfig) -> Iterator[Opened]:
         raise
 
 
+def _make_directory(path: Path, key: str) -> None:
+    """Make the last part of ``path`` where it is missing; more would hide a mistyped path behind an empty store."""
+    try:
+        path.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{key} {path}: there is no directory {path.parent} to make it in: make that one, or mend the path"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{key} {path}: {error.strerror or error}: choose another directory") from error
+
+
 def store_config(config: BrokerConfig) -> StoreConfig:
     """The store's part of the broker's configuration."""
     settings, flush = config.store, config.flush
     return StoreConfig(
         root=settings.root,
         commit_log_path=settings.commit_log_path,
+        read_only_log_paths=settings.read_only_log_paths,
         segment_bytes=settings.segment_bytes,
         consume_queue_bytes=settings.consume_queue_bytes,
         flush_mode=FlushMode[flush.mode.name],
@@ -100,6 +116,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         index_entries=settings.index_entries,
         warm_files=settings.warm_files,
         lock_files=settings.lock_files,
+        append_record_crc=settings.append_record_crc,
+        force_record_crc=settings.force_record_crc,
         replicated=config.replication.role is not BrokerRole.ASYNC_MASTER,
     )
 

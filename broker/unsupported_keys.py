@@ -40,8 +40,8 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     diskFallRecorded dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId
     duplicationEnable enableAcceleratedRecovery enableAsyncReput enableAutoInSyncReplicas enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset
-    enableCompaction enableConnectionMetrics enableConsumeQueueExt enableControllerMode enableCreateSysGroup
-    enabledAppendPropCRC enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
+    enableCompaction enableConnectionMetrics enableControllerMode enableCreateSysGroup
+    enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
     enableLmq enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
     enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
     enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
@@ -54,7 +54,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
     filterSupportRetry flushCommitLogLeastPages flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval
-    flushDelayOffsetInterval flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC
+    flushDelayOffsetInterval flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister
     forwardTimeout globalColdReadThreshold haHousekeepingInterval haListenPort
     haMaxTimeSlaveNotCatchup haSendHeartbeatInterval heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem
@@ -82,7 +82,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
     queryMessageThreadPoolNums queryThreadPoolQueueCapacity readAheadCacheEnable readAheadCacheExpireDuration
     readAheadCacheSizeThresholdRate readAheadMessageCountThreshold readAheadMessageSizeThreshold
-    readOnlyCommitLogStorePaths readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig
+    readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig
     recallMessageEnable recheckReputOffsetFromCq recordGetMessageResult recoverConcurrently recoverThreadPoolNums
     redeleteHangedFileInterval regionId registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable
     rejectTransactionMessage replicasPerDiskPartition replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1

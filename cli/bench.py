@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .output import ProgressLine, note, print_table
-from .signals import term_interrupts
+from .signals import interrupts
 
 
 def _default_folder() -> Path:
@@ -62,7 +62,7 @@ def bench(
     progress = ProgressLine(every_s=10.0)
     warm_up(progress)
     results: list[dict[str, Any]] = []
-    with term_interrupts(), tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
+    with interrupts(), tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
         for name in cases or tuple(CASES):
             result = run_case(
                 CASES[name],

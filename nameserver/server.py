@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from penstock.proto.clock import Clock, SystemClock
 from penstock.proto.conf import log_effective
 from penstock.proto.errors import ConfigError, PenstockError
 from penstock.proto.listening import listen
+from penstock.proto.process import log_to_stderr, raise_open_files
 from penstock.proto.wire.nameserver_pb2_grpc import add_NameserverServicer_to_server
 
 from .config import NameserverConfig, load_nameserver_config
@@ -68,11 +68,8 @@ async def serve_until_signalled(config: NameserverConfig) -> None:
 
 def run(config_path: str | Path | None) -> int:
     """Run a nameserver in the foreground; returns the exit code: 0 stopped, 1 failed, 2 bad configuration."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )  # without effect when the caller has set up logging
+    log_to_stderr()
+    raise_open_files()
     keep_large_buffers()
     try:
         config = NameserverConfig() if config_path is None else load_nameserver_config(config_path)

@@ -16,7 +16,7 @@
     ├─ DeliveryFailed   what a flush could not deliver
     ├─ ConfigError      a configuration file or option (exit code 2)
     └─ StorageError
-       ├─ StoreLocked · Corrupt · DiskFull · SyncFailed · StoreClosed
+       ├─ StoreLocked · Corrupt (DamagedRecord) · DiskFull · SyncFailed · StoreClosed
        └─ WrongStore
 
 This module alone knows the codes. A server ends a call with the error's gRPC status and puts code and
@@ -227,6 +227,13 @@ class KeyNotFound(Refused):
     grpc_status = grpc.StatusCode.NOT_FOUND
 
 
+class ClientClosed(Refused):
+    """The producer, consumer or admin was closed; make a new one."""
+
+    code = 45
+    grpc_status = grpc.StatusCode.CANCELLED
+
+
 class DeliveryFailed(PenstockError):
     """A flush ended with messages that are not acknowledged.
 
@@ -263,6 +270,15 @@ class Corrupt(StorageError):
     """Bytes on disk are not what was written; they are kept for inspection."""
 
     code = 72
+
+
+class DamagedRecord(Corrupt):
+    """One record of a queue cannot be read.
+
+    ``details``: ``topic``, ``broker_name``, ``queue_id``, ``offset``, and ``next_offset`` to go on from.
+    """
+
+    code = 77
 
 
 class DiskFull(StorageError):

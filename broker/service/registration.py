@@ -71,6 +71,14 @@ class Registration:
             for session in self._sessions:
                 tasks.create_task(session.run())
 
+    async def settled(self) -> None:
+        """Return when each nameserver has taken the broker into its routes, or could not be reached.
+
+        One that refuses the broker is waited for, as long as it takes.
+        """
+        for session in self._sessions:
+            await session.is_settled.wait()
+
     def topics_changed(self, updated: list[TopicConfig], removed: list[str]) -> None:
         """Tell the nameservers, soon, that topics were made or changed, or are gone."""
         for session in self._sessions:
@@ -146,6 +154,7 @@ class _Session:
         self._removed: set[str] = set()
         self._failures = 0
         self._said = ""  # the last failure that was logged
+        self.is_settled = asyncio.Event()  # accepted, or found to be away
 
     def topics_changed(self, updated: list[TopicConfig], removed: list[str]) -> None:
         for config in updated:
@@ -182,6 +191,8 @@ class _Session:
 
     def _report(self, error: PenstockError) -> None:
         """Log a failure when it is another than the last one; a nameserver may be away for hours."""
+        if not isinstance(error, Refused):
+            self.is_settled.set()
         said = f"{type(error).__name__}: {error}"
         if said == self._said:
             return
@@ -226,6 +237,7 @@ class _Session:
     def _welcomed(self, directive: BrokerDirective) -> None:
         log.info("broker registered nameserver=%s members=%d", self._address, len(directive.shard.members))
         self._failures, self._said = 0, ""
+        self.is_settled.set()
         self._on_directive(directive)
 
     async def _converse(self, call: Any) -> None:

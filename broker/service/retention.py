@@ -189,6 +189,7 @@ class Retention:
         families.gauge("penstock_disk_used_percent", "Of the fullest disk that the store needs", self.use.percent)
         families.gauge("penstock_disk_full", "1: messages are refused", int(store.refusal is not None))
         families.gauge("penstock_disk_reserve_held", "0: given away because the disk is full", store.reserve.is_held)
+        families.gauge("penstock_damaged_records", "Records that readers met and that cannot be read", store.damages)
         families.gauge("penstock_log_min_offset", "Begin of the log", store.min_offset)
         families.gauge("penstock_log_files_leaving", "Files that go when their readers are done", store.removal.waiting)
         families.counters("penstock_log_files_deleted", "Files deleted", (), [((), self.files_deleted)])

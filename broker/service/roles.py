@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -27,6 +27,13 @@ log = logging.getLogger(__name__)
 
 Commits = ReplicaReport.Commits
 MEMORY_SHARE_MAX = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what lies further back is on disk, not in memory
+
+
+class Following(NamedTuple):
+    """Whether a slave follows a master, and if not, why."""
+
+    is_following: bool
+    not_because: str  # with the error's name before it; empty while it tries for the first time
 
 
 class MasterRole:
@@ -115,6 +122,11 @@ class MasterRole:
     def lag_bytes(self) -> int:
         """A master is behind nobody."""
         return 0
+
+    @property
+    def following(self) -> Following:
+        """A master follows nobody, and nothing is wrong with that."""
+        return Following(False, "")
 
     def close(self) -> None:
         """End every stream and let every waiting append go unconfirmed."""
@@ -224,6 +236,16 @@ class SlaveRole:
     def lag_bytes(self) -> int:
         """How far behind the master, as last heard."""
         return self._replica.lag_bytes
+
+    @property
+    def following(self) -> Following:
+        """Whether a master has welcomed this slave and is heard; else the error that ended or refused the stream."""
+        error = self._replica.last_error
+        if self._replica.connected or (error is None and self.master_address):
+            return Following(self._replica.connected, "")
+        if error is None:
+            return Following(False, "no nameserver has named a master of the broker group yet")
+        return Following(False, f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Nothing to end: ``run`` is cancelled."""

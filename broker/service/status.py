@@ -16,6 +16,7 @@ from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from ..config import BrokerConfig
 from .metrics import Counters, Families
 from .producers import ProducerTable
+from .roles import Following
 from .state import State
 
 NODE_TYPE = "broker"
@@ -46,6 +47,8 @@ class StatusRole(Protocol):
     def epoch(self) -> int: ...
     @property
     def lag_bytes(self) -> int: ...
+    @property
+    def following(self) -> Following: ...
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]: ...
 
 
@@ -86,7 +89,7 @@ class Status:
 
     def status(self) -> broker_pb2.BrokerStatus:
         """The answer to ``Status``."""
-        store = self._store
+        store, following = self._store, self._role.following
         return broker_pb2.BrokerStatus(
             identity=self._identity,
             role=self.wire_role,
@@ -104,6 +107,8 @@ class Status:
             started_timestamp_ms=self._started_ms,
             lag_bytes=self._role.lag_bytes,
             version=self._version,
+            is_following=following.is_following,
+            not_following_because=following.not_because,
         )
 
     def registration(self) -> BrokerReport.Registration:
@@ -180,6 +185,7 @@ class Status:
         families.gauge("penstock_epoch", "Epoch of the role", self._role.epoch)
         families.gauge("penstock_is_master", "1 as master, 0 as slave", int(self._role.is_master))
         families.gauge("penstock_replication_lag_bytes", "Slave: behind its master", self._role.lag_bytes)
+        families.gauge("penstock_is_following", "Slave: 1 while its master is heard", int(self._role.following[0]))
         replicas = self._role.replicas()
         families.gauge("penstock_replicas_in_sync", "Slaves in sync", sum(replica.in_sync for replica in replicas))
         families.gauges(

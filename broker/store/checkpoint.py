@@ -23,11 +23,14 @@ import struct
 import zlib
 from typing import NamedTuple
 
+from penstock.proto.errors import WrongStore
+
 from .disk import Disk
 
 CHECKPOINT_BYTES = 4096
 _STANDARD = struct.Struct(">5q")
 _MAGIC = b"PENSTOCK"
+_FAMILY = b"PENST"  # a later version changes the three bytes behind it
 _POSITIONS = struct.Struct(">8sq?10q5q")
 _SLOT = 512
 _HINT = struct.Struct(">qIqI")
@@ -80,13 +83,23 @@ class Checkpoint:
         self.standard = Standard(*_STANDARD.unpack(self._content(1)[: _STANDARD.size].ljust(40, b"\0")))
 
     def read(self) -> Positions | None:
-        """The newest positions that belong to the ``checkpoint`` beside them, None without any."""
+        """The newest positions that belong to the ``checkpoint`` beside them, None without any.
+
+        Raises:
+            WrongStore: a later version wrote them.
+        """
         content = self._content(0).ljust(_OWN_BYTES, b"\0")
         found: tuple[int, Positions] | None = None
         for slot in (0, 1):
             data = content[slot * _SLOT : slot * _SLOT + _POSITIONS.size + 4]
             body, crc = data[: _POSITIONS.size], data[_POSITIONS.size :]
             magic, sequence, *fields = _POSITIONS.unpack(body)
+            if magic != _MAGIC and magic.startswith(_FAMILY):
+                raise WrongStore(
+                    f"{self._paths[0]}: written by a later version of Penstock ({magic!r}), which must open the store",
+                    path=self._paths[0],
+                    offset=slot * _SLOT,
+                )
             if magic != _MAGIC or zlib.crc32(body) != int.from_bytes(crc, "big"):
                 continue
             self._sequence = max(self._sequence, sequence)

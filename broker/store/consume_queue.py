@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,6 +24,8 @@ from .slots import ARENA_MAX, Slots
 
 log = logging.getLogger(__name__)
 
+FILLED_MAX = 1 << 24
+"""Lost records that blank entries stand for; a queue offset further ahead is damaged."""
 _FLUSHED_AT_ONCE = 32
 _MADE_INLINE_MAX = 64
 """With more queues than this, their files are made ahead by a thread."""
@@ -35,6 +38,8 @@ class ConsumeQueues:
         self.slots = Slots()
         self.files = QueueFiles(disk, directory, file_bytes, handles_max)
         self.lock = threading.RLock()
+        self.filled = 0  # blank entries in place of lost records
+        self.tells_loss: Callable[[int, int], bool] = lambda start, end: False  # of stretches of the log
         self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")
         self._runs: Bytes = np.zeros(1 << 16, np.uint8)
@@ -218,6 +223,13 @@ class ConsumeQueues:
         slots = self.slots
         topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
         offset, expected = int(row["queue_offset"]), int(slots.next_offsets[slot])
+        if status == GAP and expected < offset <= expected + FILLED_MAX and self._is_lost(slot, row):
+            log.warning("records lost topic=%s queue=%d offsets=%d..%d", topic, queue_id, expected, offset - 1)
+            self._flush_arena(slot)
+            self.files.fill(topic, queue_id, expected, offset)
+            slots.next_offsets[slot] = offset
+            self.filled += offset - expected
+            return
         if status == GAP and not self.rebuilding:
             raise Corrupt(
                 f"{self.files.directory}/{topic}/{queue_id}: the record at {int(row['physical_offset'])} has queue "
@@ -233,6 +245,10 @@ class ConsumeQueues:
         slots.clear(slot, offset)
         if offset:
             self.files.fill_blank(topic, queue_id, offset)
+
+    def _is_lost(self, slot: int, row: np.void) -> bool:
+        """Whether the log tells that it has lost records between the queue's last one and this."""
+        return self.rebuilding or self.tells_loss(int(self.slots.ends[slot]), int(row["physical_offset"]))
 
     def _add(self, buffer: Bytes, row: np.void) -> None:
         """A slot for the queue of ``row``."""

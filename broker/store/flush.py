@@ -128,12 +128,12 @@ class Flusher(threading.Thread):
         try:
             self._log.sync(self.flushed_offset, end)
         except OSError as error:
-            log.error("sync failed path=%s error=%s", self._log.directory, error)
+            log.error("sync failed path=%s error=%s", self._log.directories, error)
             self.fail(
                 SyncFailed(
-                    f"{self._log.directory}: sync failed: {error.strerror or error}: the disk may not have what was "
+                    f"{self._log.directories}: sync failed: {error.strerror or error}: the disk may not have what was "
                     "written last; nothing is acknowledged any more, check the disk and restart",
-                    path=self._log.directory,
+                    path=str(self._log.directories),
                 )
             )
             return

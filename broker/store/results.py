@@ -57,11 +57,15 @@ class ReadStatus(IntEnum):
     OFFSET_OVERFLOW = 3
     NO_MATCHED_MESSAGE = 4
     QUEUE_NOT_FOUND = 5
+    DAMAGED = 6
 
 
 @dataclass(slots=True)
 class ReadResult:
-    """Records found by a read; their bytes stay in the log until :meth:`copy_to`, which may run in any thread."""
+    """Records found by a read; their bytes stay in the log until :meth:`copy_to`, which may run in any thread.
+
+    DAMAGED: ``problem`` says what is wrong with the record at the offset; others go on at ``next_offset``.
+    """
 
     status: ReadStatus
     next_offset: int
@@ -70,6 +74,7 @@ class ReadResult:
     count: int = 0
     bytes: int = 0
     parts: list[tuple[Bytes, Longs, Ints]] = field(default_factory=list)  # log file, positions, sizes
+    problem: str = ""
 
     def copy_to(self, address: int) -> None:
         """Lay the records end to end at ``address``: ``bytes`` of memory that the caller owns."""

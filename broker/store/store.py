@@ -132,12 +132,15 @@ class Store:
         """Have a checkpoint written soon; returns at once."""
         self._checkpointer.want()
 
-    def append(self, topic: str, records: memoryview | bytes | Bytes, *, queues: int) -> AppendResult:
+    def append(
+        self, topic: str, records: memoryview | bytes | Bytes, *, queues: int, count: int | None = None
+    ) -> AppendResult:
         """Place one batch of complete records of ``topic`` at the end of the log.
 
         The store gives each its queue offset, physical offset, store time and host. On return the bytes are
         visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``.
-        ``queues``: queue ids below it are legal, besides those that exist. ``records`` are copied.
+        ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
+        be. ``records`` are copied.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
@@ -151,7 +154,7 @@ class Store:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        result = self._log.append(ends, data, is_state=is_state)
+        result = self._log.append(ends, data, count=count, is_state=is_state)
         self._placement.on_appended(result.end)
         self._dispatcher.placed.append(result)
         return result
@@ -274,12 +277,20 @@ class Store:
         *,
         max_count: int = _COUNT_MAX,
         tags: Collection[int] | None = None,
+        verify: bool = False,
     ) -> ReadResult:
         """Records of a queue from ``offset`` on, within the limits, but one at least.
 
-        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags.
+        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags. ``verify``: lengths
+        and checksums are proved too. In front of a record that is damaged a read ends; one that begins there tells of
+        it with the status DAMAGED, and how to go on.
         """
-        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags)
+        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
+
+    @property
+    def damages(self) -> int:
+        """Damaged records that reads have met so far."""
+        return len(self._reader.damages)
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after the time (all older: the maximum); with ``upper`` the last one
@@ -403,7 +414,7 @@ class Store:
             self._flusher.flush()
             self._queues.flush()
             parts.index.flush()
-            below = files.look(min(self._dispatcher.offset, found.derived))
+            below = files.look(self._dispatcher.offset, found)
             positions = Positions(
                 min_offset=self._log.min_offset,
                 end=offset,
@@ -450,12 +461,13 @@ class Store:
             derived = self._dispatcher.offset
             queues, entries = self._queues.totals()
             index_file, index_count = parts.index.position()
+            derived_ms = self._dispatcher.last_store_timestamp_ms
         end, newest_ms = self._log.end_offset, self._log.last_store_timestamp_ms
-        before, confirmed = parts.checkpoint.standard, self.confirm_offset
+        confirmed = self.confirm_offset
         try:
             self._flusher.flush()
             self._queues.flush()
-            index_ms = parts.index.flush()
+            parts.index.flush()
             parts.checkpoint.write(
                 Positions(
                     clean=clean,
@@ -469,7 +481,7 @@ class Store:
                     index_file=index_file,
                     index_count=index_count,
                 ),
-                Standard(newest_ms, newest_ms, max(index_ms, before.index_ms), 0, confirmed),
+                Standard(newest_ms, derived_ms, parts.index.settled_ms, 0, confirmed),
             )
         except OSError as error:
             raise self._unsynced(error) from error

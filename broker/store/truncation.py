@@ -76,6 +76,7 @@ class DerivedCut:
     """What queues and index have of the log below a cut."""
 
     derived: int
+    last_store_timestamp_ms: int  # of what is dispatched
     cut_queues: list[tuple[QueueName, int]]  # the queues that get shorter, and their new maxima
     queues: int
     entries: int
@@ -92,8 +93,10 @@ class DerivedFiles:
         self._dispatcher = dispatcher
         self._loader = QueueLoader(queues, log_)
 
-    def look(self, derived: int) -> DerivedCut:
-        """What remains below ``derived``, the end of a record. Every entry has been written to the files."""
+    def look(self, dispatched: int, found: LogCut) -> DerivedCut:
+        """What remains of what is dispatched. Every entry has been written to the files."""
+        derived = min(dispatched, found.derived)
+        newest_ms = found.last_store_timestamp_ms - (found.derived < found.whole)  # older than a divided batch
         slots = self._queues.slots
         queues, entries = self._queues.totals()
         cut_queues = []
@@ -105,7 +108,9 @@ class DerivedFiles:
             queues -= end == 0
             entries -= int(slots.next_offsets[slot]) - end
             cut_queues.append((queue, end))
-        return DerivedCut(derived, cut_queues, queues, entries, self._index.end_below(derived))
+        index = self._index.end_below(derived)
+        newest_ms = min(newest_ms, self._dispatcher.last_store_timestamp_ms)
+        return DerivedCut(derived, newest_ms, cut_queues, queues, entries, index)
 
     def cut(self, found: DerivedCut) -> None:
         """Let them end there."""
@@ -114,6 +119,7 @@ class DerivedFiles:
                 self._loader.cut(queue, end)
             self._index.cut(found.index, found.derived)
             self._dispatcher.offset = found.derived
+            self._dispatcher.last_store_timestamp_ms = found.last_store_timestamp_ms
         self._dispatcher.placed.clear()
         log.info("queues cut queues=%d derived=%d", len(found.cut_queues), found.derived)
 
@@ -125,6 +131,7 @@ class DerivedFiles:
             self._loader.drop()
             self._index.cut(index, derived)
             self._dispatcher.offset = self._log.min_offset
+            self._dispatcher.last_store_timestamp_ms = 0
         self._dispatcher.placed.clear()
         queues.rebuilding = True
         try:
