@@ -69,7 +69,9 @@ class NameserverConfig:
     )
     etcd_endpoints: tuple[str, ...] = key("etcdEndpoints", default=(), doc="ETCD: host:port;host:port")
     elects_unclean: bool = key(
-        "enableElectUncleanMaster", default=False, doc="promote a slave that lacks acknowledged messages, rather than none"
+        "enableElectUncleanMaster",
+        default=False,
+        doc="promote a slave that lacks acknowledged messages, rather than none",
     )
 
     def __post_init__(self) -> None:

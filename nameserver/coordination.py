@@ -191,9 +191,7 @@ class Coordination(CoordinationServicer):
         if elections is None:
             elections = self._elections[name] = Elections()
         reports = self._reports.get(name, {}).values()
-        return elections.decide(
-            register, reports, self._clock.monotonic_s(), unclean_allowed=register.unclean_allowed
-        )
+        return elections.decide(register, reports, self._clock.monotonic_s(), unclean_allowed=register.unclean_allowed)
 
     def _tell(self, before: Register, after: Register) -> None:
         log.info("master elected %s", _described(after))

@@ -86,7 +86,9 @@ class CoordinatorFile:
             raise StorageError(f"controllerStorePath {path}: cannot be read: {error}") from error
         try:
             document = json.loads(content)
-            registers = {str(name): register_of_json(json.dumps(fields)) for name, fields in document["registers"].items()}
+            registers = {
+                str(name): register_of_json(json.dumps(fields)) for name, fields in document["registers"].items()
+            }
             coordinator = document["coordinator"]
             if not isinstance(coordinator, str) or not coordinator:
                 raise ValueError("no id")

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class EtcdStore:
-    """Registers in the etcd cluster at ``endpoints``; event loop only. Each endpoint is tried, the last good one first."""
+    """Registers in the etcd cluster at ``endpoints``; event loop only. The last good one is asked first."""
 
     def __init__(self, endpoints: Sequence[str], prefix: str = PREFIX) -> None:
         self._prefix = prefix
@@ -74,7 +74,7 @@ class EtcdStore:
 
     async def close(self) -> None:
         for channel in self._channels:
-            await channel.close()
+            await channel.close(None)
 
     def _key(self, broker_name: str) -> str:
         return f"{self._prefix}register/{broker_name}"

@@ -197,9 +197,7 @@ class NameserverService(NameserverServicer):
             raise InvalidArgument("a broker report that holds nothing")
         self._publish(change)
 
-    def _tell_coordination(
-        self, session: _Session, report: BrokerReport.Registration | BrokerReport.Heartbeat
-    ) -> None:
+    def _tell_coordination(self, session: _Session, report: BrokerReport.Registration | BrokerReport.Heartbeat) -> None:
         if self._coordination is not None and session.identity is not None and report.HasField("candidacy"):
             session.is_electable = True
             self._coordination.on_report(session.identity, report.candidacy, report.end_offset)

@@ -24,9 +24,7 @@ def master_share_s(lease_s: float) -> float:
     return lease_s * (1 - CLOCK_DRIFT_MAX) / (1 + CLOCK_DRIFT_MAX)
 
 
-def begins_at(
-    register: Register, own_id: int, learned_at: float, *, began: int, lease_s: float = LEASE_S
-) -> float:
+def begins_at(register: Register, own_id: int, learned_at: float, *, began: int, lease_s: float = LEASE_S) -> float:
     """When the broker that read at ``learned_at`` that it is the master of ``register`` may begin to act.
 
     From reading on it answers no older master. So when a lease has gone by, everybody else's right to act has ended:
@@ -59,9 +57,7 @@ class MasterLease:
 
     def require(self, members: Iterable[int]) -> None:
         """The sync-state set as it is, or may have become: each of them but the master must confirm."""
-        self._members = {
-            member: self._members.get(member, -math.inf) for member in members if member != self._own_id
-        }
+        self._members = {member: self._members.get(member, -math.inf) for member in members if member != self._own_id}
 
     def on_member(self, member: int, sent_at: float) -> None:
         """``member`` has answered, in this epoch, what was sent to it at ``sent_at``."""

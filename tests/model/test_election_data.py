@@ -51,11 +51,11 @@ class State(NamedTuple):
 
 
 def with_node(state: State, i: int, node: Node) -> State:
-    return state._replace(nodes=state.nodes[:i] + (node,) + state.nodes[i + 1 :])
+    return state._replace(nodes=(*state.nodes[:i], node, *state.nodes[i + 1 :]))
 
 
 def with_answer(state: State, place: int, answer: Answer | None) -> State:
-    return state._replace(answers=state.answers[:place] + (answer,) + state.answers[place + 1 :])
+    return state._replace(answers=(*state.answers[:place], answer, *state.answers[place + 1 :]))
 
 
 def confirmed(node: Node, i: int) -> int:
@@ -129,7 +129,10 @@ def master_steps(state: State, i: int) -> Iterator[tuple[str, State]]:
             for count in (0, 1):
                 follower = followed(other, node, count)
                 sent = with_node(state, j, follower)
-                yield f"{j} follows {i}, {count} more", with_answer(sent, j * 3 + i, Answer(node.acting, len(follower.log)))
+                yield (
+                    f"{j} follows {i}, {count} more",
+                    with_answer(sent, j * 3 + i, Answer(node.acting, len(follower.log))),
+                )
         if (register.master_id, register.epoch) == (i, node.acting):
             if j in register.sync_state_set:
                 after = register.sync_state_set - {j}

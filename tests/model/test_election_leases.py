@@ -81,9 +81,7 @@ def is_acting(node: Node, own_id: int) -> bool:
 
 
 def stepped_down(node: Node) -> Node:
-    return node._replace(
-        acting=0, elected=None, wait=0.0, required=frozenset(), confirmed=NOTHING, coordinator=None
-    )
+    return node._replace(acting=0, elected=None, wait=0.0, required=frozenset(), confirmed=NOTHING, coordinator=None)
 
 
 def older(age: float | None, by: float) -> float | None:
