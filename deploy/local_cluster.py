@@ -135,8 +135,8 @@ class LocalCluster:
     ) -> UpReport:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
-        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver that elects
-        the masters, async.
+        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, which
+        elects the masters, async.
         ``check`` sees the plan before it is written: what it raises leaves the directory's plan as it was.
 
         Raises:

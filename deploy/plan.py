@@ -171,7 +171,7 @@ class Plan:
             "bindAddress": ports.HOST,
             "kvConfigPath": str(folder / "kvConfig.json"),
         }
-        if self.is_elected and node is self.nodes[0]:
+        if self.is_elected and node == self.nodes[0]:
             lines["enableControllerInNamesrv"] = "true"
             lines["controllerStorePath"] = str(folder / "controller.json")
         return lines

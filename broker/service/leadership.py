@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 READ_INTERVAL_S = 0.2
+CALM_INTERVAL_S = 2.0
 CHANGE_PAUSE_S = 0.2
 HAND_OVER_S = 1.0
 FIRST_ID = 0
@@ -242,6 +243,8 @@ class Leadership:
             return now - self._read_at >= TICK_S
         if now - self._read_at < READ_INTERVAL_S:
             return False
+        if now - self._read_at >= CALM_INTERVAL_S:
+            return True  # nothing needs it: but a coordinator that was exchanged is better known before it does
         if self._role.is_master:
             lease = self._role.lease
             return lease is not None and lease.until - now < master_share_s(LEASE_S) / 2
@@ -253,6 +256,7 @@ class Leadership:
             try:
                 answer, coordinator = await self._registers.read()
             except KeyNotFound:
+                self._membership.check("", self._broker_id)
                 if self._broker_id != FIRST_ID or self._is_learner:
                     return
                 answer, coordinator = await self._registers.create(self._epochs.history.latest)

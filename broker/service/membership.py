@@ -68,7 +68,8 @@ class MembershipFile:
         return self.held.boot != boot_id()
 
     def check(self, coordinator: str, broker_id: int) -> None:
-        """Refuse to be governed by another coordinator store than before, or under another id.
+        """Refuse to be governed by another coordinator store than before (empty: one without a register), or under
+        another id.
 
         Raises:
             WrongStore: says which, and what to do.
@@ -82,9 +83,14 @@ class MembershipFile:
                 path=str(self._path),
             )
         if self.held.coordinator != coordinator:
+            other = (
+                f"that of a nameserver is {coordinator}"
+                if coordinator
+                else "that of a nameserver has no register of it"
+            )
             raise WrongStore(
-                f"{self._path}: the group is governed by coordinator store {self.held.coordinator}, a nameserver has "
-                f"{coordinator}, which knows nothing of this group's epochs: restore the former one, or delete the file "
+                f"{self._path}: the group is governed by coordinator store {self.held.coordinator}, and {other}, so it "
+                "knows nothing of the group's epochs: restore the former one, or delete the file "
                 "in every store of the group to begin anew under this one",
                 path=str(self._path),
             )
