@@ -14,7 +14,7 @@ from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.replication.leases import MasterLease
 
-from .roles import Role, SlaveRole
+from .roles import Following, Role, SlaveRole
 
 
 class ElectedRole:
@@ -56,6 +56,11 @@ class ElectedRole:
     @property
     def lag_bytes(self) -> int:
         return self.inner.lag_bytes
+
+    @property
+    def following(self) -> Following:
+        """As slave: whether the master is heard, and if not, why."""
+        return self.inner.following
 
     def put(self, inner: Role, lease: MasterLease | None) -> None:
         """Be ``inner`` from now on; ``lease`` of a master."""
