@@ -245,10 +245,10 @@ def logs(node: str | None, directory: str, lines: int, follow: bool, as_json: bo
     while follow:
         time.sleep(0.2)
         for name, path in paths.items():
-            positions[name] = _print_new(name if prefix else "", path, positions[name])
+            positions[name] = print_new(name if prefix else "", path, positions[name])
 
 
-def _print_new(name: str, path: Path, position: int) -> int:
+def print_new(name: str, path: Path, position: int) -> int:
     """Print the whole lines behind ``position``; the position behind them."""
     try:
         with open(path, "rb") as source:
