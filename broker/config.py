@@ -143,6 +143,16 @@ class ReplicationSettings:
     master_address: str = key(
         "haMasterAddress", default="", doc="slave: host:port of its master; empty: ask the nameserver"
     )
+    async_learner: bool = key(
+        "asyncLearner", default=False, doc="slave: gets everything, its copy never counts, it is never elected"
+    )
+    transfer_batch_bytes: int = key(
+        "haTransferBatchSize", default=512 * KIB, doc="log bytes per message of the stream (RocketMQ: 32 KiB)"
+    )
+    flow_control: bool = key("haFlowControlEnable", default=False, doc="limit what one slave is sent per second")
+    transfer_bytes_per_s_max: int = key(
+        "maxHaTransferByteInSecond", default=100 * MIB, doc="that limit, with haFlowControlEnable"
+    )
     slave_read: bool = key("slaveReadEnable", default=False, doc="send consumers that are far behind to a slave")
 
     def __post_init__(self) -> None:
@@ -150,6 +160,9 @@ class ReplicationSettings:
             object.__setattr__(self, "in_sync_replicas", 2 if self.role is BrokerRole.SYNC_MASTER else 1)
         require(1 <= self.in_sync_replicas <= 16, "inSyncReplicas must be 1..16", self.in_sync_replicas)
         require(1 <= self.slave_timeout_ms <= 600_000, "slaveTimeout must be 1..600000 ms", self.slave_timeout_ms)
+        batch, rate = self.transfer_batch_bytes, self.transfer_bytes_per_s_max
+        require(KIB <= batch <= 16 * MIB, f"haTransferBatchSize must be {KIB}..{16 * MIB}", batch)
+        require(rate >= KIB, f"maxHaTransferByteInSecond must be at least {KIB}", rate)
         require(self.in_sync_gap_bytes >= MIB, f"haMaxGapNotInSync must be at least {MIB}", self.in_sync_gap_bytes)
         if self.master_address:
             _require_address(self.master_address, "haMasterAddress")

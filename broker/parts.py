@@ -25,6 +25,7 @@ from .service.admin import Admin, BrokerService
 from .service.consumer_sessions import ConsumerSessions
 from .service.dispatch import Dispatcher
 from .service.fetch import Fetch, Waiters
+from .service.follower_log import FollowerLog
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits
 from .service.registration import Registration
@@ -85,7 +86,8 @@ class Parts:
         self.store.on_fatal = lambda error: tell(on_fatal, error)
 
     def on_flushed(self, offset: int) -> None:
-        """The log is synced up to ``offset``."""
+        """The log is synced up to ``offset``, unless it has been cut since."""
+        offset = min(offset, self.store.flushed_offset)
         self.acknowledgements.on_flushed(offset)
         self.role.on_flushed(offset)
 
@@ -249,21 +251,27 @@ class _Assembly:
             in_sync_replicas=settings.in_sync_replicas,
             flush_acknowledged=self._sync_flush,
             gap_bytes_max=settings.in_sync_gap_bytes,
+            learner=settings.async_learner,
+            frame_bytes=settings.transfer_batch_bytes,
+            transfer_bytes_per_s_max=settings.transfer_bytes_per_s_max if settings.flow_control else 0,
         )
         if self._is_master:
             return MasterRole(
                 self._identity,
                 self._store,
                 config,
-                epochs=self._opened.epochs,
+                epochs=self._opened.epochs.history,
                 confirm=self._store.confirm_offset,
                 slave_read=settings.slave_read,
                 on_confirm=self._on_confirm,
                 on_commits=lambda commits: self._offsets.take_from_slave(commits),
             )
+        opened = self._opened
         return SlaveRole(
             self._identity,
-            self._store,
+            FollowerLog(
+                opened.store, opened.state, opened.producers, opened.snapshots, log_has_all=not opened.imported
+            ),
             config,
             epochs=self._opened.epochs,
             confirm=self._store.confirm_offset,

@@ -15,11 +15,10 @@ from penstock.proto.channel import new_server
 from penstock.proto.errors import ConfigError
 from penstock.proto.listening import listen
 from penstock.proto.record.layout import Host
-from penstock.replication.epochs import EpochHistory
 
-from .config import BrokerConfig
+from .config import BrokerConfig, BrokerRole
 from .service.dispatch import apply
-from .service.epoch_file import load_epochs, save_epochs
+from .service.epoch_file import EpochFile
 from .service.identity import check_identity, write_identity
 from .service.producers import ProducerTable
 from .service.snapshots import Snapshots
@@ -38,7 +37,7 @@ class Opened:
     state: State
     producers: ProducerTable
     snapshots: Snapshots
-    epochs: EpochHistory
+    epochs: EpochFile
     imported: bool  # RocketMQ wrote the tables' files: the log does not have their content yet
 
 
@@ -71,14 +70,15 @@ def open_store(config: BrokerConfig) -> Iterator[Opened]:
         _make_directory(Path(config.store.commit_log_path), "storePathCommitLog")
     try:
         known = check_identity(root, identity.cluster, identity.broker_name)
+        epochs = EpochFile.open(root, is_new=not known)
         store = Store.open(store_config(config))
     except OSError as error:
         raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
     try:
-        opened = _load(config, store, known)
+        _begin_epoch(config, store, epochs)
+        opened = _load(config, store, epochs, known=known)
         if not known:
             write_identity(root, identity.cluster, identity.broker_name)
-            save_epochs(root, opened.epochs)
         yield opened
     except BaseException:
         store.close()
@@ -118,10 +118,26 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         lock_files=settings.lock_files,
         append_record_crc=settings.append_record_crc,
         force_record_crc=settings.force_record_crc,
+        replicated=config.replication.role is not BrokerRole.ASYNC_MASTER,
     )
 
 
-def _load(config: BrokerConfig, store: Store, known: bool) -> Opened:
+def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
+    """See that the history fits the log; a configured master that lost power, or was killed, begins a new epoch.
+
+    Its log may have lost its end, which a slave has: what is appended in that place now is another epoch's.
+    """
+    if config.replication.role is BrokerRole.SLAVE:
+        epochs.begin_first()
+        return
+    epochs.history.check_leads(store.end_offset, epochs.path)
+    if not epochs.history.entries:
+        epochs.begin_first()
+    elif not store.recovery.clean and store.end_offset > epochs.history.entries[-1].start:
+        epochs.begin(epochs.history.latest + 1, store.end_offset)
+
+
+def _load(config: BrokerConfig, store: Store, epochs: EpochFile, *, known: bool) -> Opened:
     started = time.monotonic()
     state, producers = State(), ProducerTable()
     snapshots = Snapshots(config.store.root / "config", state, producers)
@@ -143,4 +159,4 @@ def _load(config: BrokerConfig, store: Store, known: bool) -> Opened:
         store.end_offset,
         time.monotonic() - started,
     )
-    return Opened(store, state, producers, snapshots, load_epochs(config.store.root), loaded.imported)
+    return Opened(store, state, producers, snapshots, epochs, loaded.imported)

@@ -13,7 +13,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
     ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
     aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
-    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncLearner asyncSendEnable authConfigPath
+    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable authConfigPath
     authenticationEnabled authenticationMetadataProvider authenticationProvider authenticationStrategy
     authenticationWhitelist authorizationEnabled authorizationMetadataProvider authorizationProvider
     authorizationStrategy authorizationWhitelist autoDeleteUnusedStats autoMessageVersionOnTopicLen
@@ -55,8 +55,8 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     filterSupportRetry flushCommitLogLeastPages flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval
     flushDelayOffsetInterval flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister
-    forwardTimeout globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haListenPort
-    haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize heartbeatThreadPoolNums
+    forwardTimeout globalColdReadThreshold haHousekeepingInterval haListenPort
+    haMaxTimeSlaveNotCatchup haSendHeartbeatInterval heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem
     innerClientAuthenticationCredentials isolateLogEnable isScanAvailableNameSrv litePullMessageEnable
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval
@@ -64,7 +64,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval logicQueueSwapMapInterval
     logicQueueSwapMapReserveFileNum longPollingEnable mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
     mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
-    maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
+    maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize
     maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk

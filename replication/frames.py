@@ -59,6 +59,7 @@ def hello(
     store_instance: str,
     tail_bytes: int = 0,
     tail_crc: int = 0,
+    learner: bool = False,
 ) -> bytes:
     """The slave's first message; ``tail_crc`` is of its last ``tail_bytes`` before ``end_offset``."""
     report = Hello(
@@ -68,6 +69,7 @@ def hello(
         store_instance=store_instance,
         tail_bytes=tail_bytes,
         tail_crc=tail_crc,
+        learner=learner,
     )
     return frames.pack(replication_pb2.ReplicaReport(hello=report))
 
@@ -172,14 +174,19 @@ def welcome_of(
     start_offset: int,
     segment_bytes: int,
     flush_acknowledged: bool,
+    sync: bool = False,
+    tail: tuple[int, int] = (0, 0),
 ) -> Welcome:
-    """The content of a welcome."""
+    """The content of a welcome; ``tail``: length and CRC-32 of the master's bytes before ``start_offset``."""
     return Welcome(
         identity=identity,
         epochs=_wire_epochs(epochs),
         start_offset=start_offset,
         segment_bytes=segment_bytes,
         flush_acknowledged=flush_acknowledged,
+        sync=sync,
+        tail_bytes=tail[0],
+        tail_crc=tail[1],
     )
 
 

@@ -12,7 +12,7 @@ from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgumen
 from penstock.proto.wire import common_pb2
 
 from . import frames
-from .admission import name_of, starting_offset
+from .admission import name_of, starting_offset, tail_of
 from .config import ReplicationConfig
 from .epochs import Epoch, EpochHistory
 from .interfaces import ReplicaLog
@@ -172,7 +172,7 @@ class Primary:
         self._replace(hello)
         self._make_room(peer.broker_id)
         now = self._clock.monotonic_s()
-        replica = self._table.connect(peer.broker_id, peer.address, start, now)
+        replica = self._table.connect(peer.broker_id, peer.address, start, now, learner=hello.learner)
         stream = SlaveStream(
             replica,
             hello.store_instance,
@@ -210,12 +210,15 @@ class Primary:
         self._table.forget(gone[0].broker_id)
 
     def _welcome(self, stream: SlaveStream) -> bytes:
+        start = stream.replica.sent
         header = frames.welcome_of(
             self._identity,
             self._epochs,
-            start_offset=stream.replica.sent,
+            start_offset=start,
             segment_bytes=self._log.segment_bytes,
             flush_acknowledged=self._config.flush_acknowledged,
+            sync=self._config.sync,
+            tail=tail_of(self._log, start),
         )
         return frames.welcome(header, epoch=self._epoch, confirm=self._table.confirm, end=self._log.end_offset)
 

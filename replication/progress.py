@@ -4,8 +4,8 @@ Pure decisions: positions and times come in, numbers go out. Times are seconds o
 
 A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. With
 ``sync`` the confirm offset is the largest offset that the master and ``in_sync_replicas - 1`` connected slaves
-have; without, what the master has. It never goes back: what was confirmed was acknowledged to producers and
-seen by consumers.
+have; without, what the master has. A learner never counts. It never goes back: what was confirmed was acknowledged
+to producers and seen by consumers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class ReplicaProgress:
 
     broker_id: int
     address: str
+    learner: bool = False  # gets everything and never counts
     connected: bool = True
     has_acked: bool = False  # on this stream; until then its positions are only what its hello claimed
     in_sync: bool = False
@@ -83,10 +84,19 @@ class Progress:
         self._flushed = max(self._flushed, flushed)
         return self._raise_confirm()
 
-    def connect(self, broker_id: int, address: str, start: int, now: float) -> ReplicaProgress:
-        """A slave's stream begins at ``start``. It counts from its first acknowledgement on."""
+    def connect(
+        self, broker_id: int, address: str, start: int, now: float, *, learner: bool = False
+    ) -> ReplicaProgress:
+        """A slave's stream begins at ``start``. It counts from its first acknowledgement on, a learner never."""
         replica = ReplicaProgress(
-            broker_id, address, sent=start, written=start, lag_bytes=self._end - start, acked_at=now, moved_at=now
+            broker_id,
+            address,
+            learner,
+            sent=start,
+            written=start,
+            lag_bytes=self._end - start,
+            acked_at=now,
+            moved_at=now,
         )
         self._replicas[broker_id] = replica
         return replica
@@ -162,6 +172,7 @@ class Progress:
         timeout_s = self._config.replica_timeout_ms / 1000
         return (
             replica.connected
+            and not replica.learner
             and replica.has_acked
             and now - replica.acked_at <= timeout_s
             and replica.lag_bytes <= self._config.gap_bytes_max
@@ -175,8 +186,8 @@ class Progress:
 
     def _raise_confirm(self) -> bool:
         master = min(self._flushed, self._end) if self._config.flush_acknowledged else self._end
-        connected = (self._position(replica) for replica in self._replicas.values() if replica.connected)
-        confirmed = confirmed_end(master, connected, self._config.replicas_needed)
+        counted = (self._position(each) for each in self._replicas.values() if each.connected and not each.learner)
+        confirmed = confirmed_end(master, counted, self._config.replicas_needed)
         if confirmed <= self.confirm:
             return False
         self.confirm = confirmed

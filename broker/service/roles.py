@@ -19,7 +19,7 @@ from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.epochs import EpochHistory
-from penstock.replication.interfaces import ReplicaLog
+from penstock.replication.interfaces import EpochStore, ReplicaLog, SlaveLog
 from penstock.replication.primary import Primary
 from penstock.replication.replica import Replica
 
@@ -150,10 +150,10 @@ class SlaveRole:
     def __init__(
         self,
         identity: common_pb2.BrokerIdentity,
-        log_: ReplicaLog,
+        log_: SlaveLog,
         config: ReplicationConfig,
         *,
-        epochs: EpochHistory,
+        epochs: EpochStore,
         confirm: int,
         instance: str,
         master_address: str,
@@ -162,7 +162,7 @@ class SlaveRole:
         pending_commits: Callable[[], list[Commits]],
     ) -> None:
         """``master_address``: a fixed one; empty: the nameserver names it."""
-        self.epoch = epochs.latest
+        self._epochs = epochs
         self.broker_name = identity.broker_name
         self._broker_id = identity.broker_id
         self.master_address = master_address or None
@@ -180,6 +180,11 @@ class SlaveRole:
             initial_confirm=confirm,
             store_instance=instance,
         )
+
+    @property
+    def epoch(self) -> int:
+        """The latest epoch that this broker has seen."""
+        return self._epochs.history.latest
 
     def check_master(self) -> None:
         """Refuse a write, and say where it belongs."""

@@ -211,6 +211,13 @@ class State:
             dropped = json.loads(decoded.body)["topicName"] if kind == TOPIC_DELETED else ""
         return dropped
 
+    def clear(self) -> None:
+        """Forget everything; nobody is told."""
+        for table in (self.topics, self.groups):
+            table.clear()
+        self.offsets.clear()
+        self._applied.clear()
+
     def forget_deleted(self, dispatched: int) -> None:
         """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""
         for table in (self.topics, self.groups):

@@ -234,8 +234,13 @@ class CommitLog:
                 self._disk.sync(file.descriptor)
 
     def cut(self, offset: int) -> int:
-        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0."""
+        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0.
+
+        A file made ahead would begin behind a gap, if files go: it goes first.
+        """
         self.end_offset = self.whole_end = offset
+        if self.files and self.files[-1].base >= offset:
+            self._allocator.discard()
         self.remove_from(offset)
         if not self.files or offset >= self.files[-1].end:
             return 0

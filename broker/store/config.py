@@ -45,6 +45,7 @@ class StoreConfig:
     delay_levels: str = DELAY_LEVELS
     append_record_crc: bool = False  # every record gets the whole-record checksum; found ones are always checked
     force_record_crc: bool = False  # recovery takes no record without one
+    replicated: bool = False  # after a crash only what is known to be confirmed is dispatched: the rest may have to go
     warm_files: bool = False  # touch the pages of a new log file before it is used
     lock_files: bool = False  # keep the log file being written, and the next, in memory
 

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,13 @@ _NO_BYTES: Bytes = np.zeros(1, np.uint8)
 _ROUNDS_MAX = 4
 _PAGES_AT_ONCE = 64
 """So many pages of slots are written while dispatch waits, which is about half a millisecond."""
+
+
+class IndexEnd(NamedTuple):
+    """Where the index ends: in the file of that name, in front of the entry of that number; zeros without a file."""
+
+    file: int = 0
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
 
 
 class Index:
@@ -126,6 +134,39 @@ class Index:
             if not self._files:
                 return 0, 0
             return int(self._files[-1].path.rpartition("/")[2]), int(self._files[-1].header[COUNT])
+
+    def end_below(self, physical_offset: int) -> IndexEnd:
+        """Where the index would end if it had the records below ``physical_offset`` only."""
+        with self.lock:
+            for file in reversed(self._files):
+                count = file.count_below(physical_offset)
+                if count > 1:
+                    return IndexEnd(int(file.path.rpartition("/")[2]), count)
+        return IndexEnd()
+
+    def cut(self, end: IndexEnd, physical_offset: int) -> None:
+        """Let the index end at ``end``, which is that of ``physical_offset``. All of it has been written out.
+
+        Raises:
+            Corrupt: an entry is damaged.
+            OSError: the disk did not do it.
+        """
+        if not self.enabled:
+            return
+        with self.lock:
+            removed = False
+            while self._files and int(self._files[-1].path.rpartition("/")[2]) > end.file:
+                last = self._files.pop()
+                last.close()
+                self._unsynced.discard(last.path)
+                self._disk.unlink(last.path)
+                removed = True
+            if removed:
+                self._disk.sync_directory(self._directory)
+            if self._files and int(self._files[-1].header[COUNT]) > end.count:
+                self._files[-1].announce(self.settled_ms)
+                self._files[-1].restore(end.count)
+            self.end = min(self.end, physical_offset)
 
     def flush(self) -> None:
         """Write and sync everything that is new; for the checkpoint thread.

@@ -157,6 +157,17 @@ class IndexFile:
         self._disk.zero(self.descriptor, self._entries_at + ENTRY * count, self._entries_at + ENTRY * self.entries_max)
         self.dirty[:] = 1
 
+    def count_below(self, physical_offset: int) -> int:
+        """The number of the first entry of a record at or behind ``physical_offset``; of the next one without any."""
+        low, high = 1, int(self.header[COUNT])
+        while low < high:
+            middle = (low + high) // 2
+            if _ENTRY.unpack(self._read(middle, 1))[1] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def write_entries(self) -> None:
         """Write out the entries that wait in memory.
 

@@ -101,7 +101,7 @@ class _Opening:
         self._log.remove_before(self._log.min_offset)
         if positions is not None and found.end < positions.flushed:
             # Before the bytes go, or their files would be missed.
-            self._checkpoint.write_hint(found.end)
+            self._checkpoint.write_hint(found.end, min(found.end, self._checkpoint.confirmed))
             self._checkpoint.write(positions._replace(clean=False, flushed=found.end), self._checkpoint.standard)
         zeroed = 0 if todo.clean else self._log.cut(found.end)
         self._log.end_offset = found.end
@@ -215,6 +215,8 @@ class _Opening:
         if not clean or start != derived:
             self._queues.rebuilding = rebuilt
             end = self._log.end_offset if not clean or positions is None else positions.derived
+            if self._config.replicated and positions is not None and self._checkpoint is not None:
+                end = min(end, max(positions.derived, self._checkpoint.confirmed))
             while True:
                 before = dispatcher.offset
                 dispatcher.run(end, _SLICE_BYTES)

@@ -66,9 +66,23 @@ class QueueLoader:
 
     def _load(self, queue: QueueName, derived: int | None, *, clean: bool) -> bool:
         first = queue.bases[0] // ENTRY
-        end = self._end_below(queue, derived) if derived is not None else self._valid_end(queue)
+        end = self.end_below(queue, derived) if derived is not None else self._valid_end(queue)
         if derived is None or not clean:
             self._files.trim(queue, end)
+        return self._enter(queue, first, end, clean=clean)
+
+    def cut(self, queue: QueueName, end: int) -> None:
+        """Let a queue that is loaded, and written to its files, end at ``end``."""
+        slots = self._queues.slots
+        slot = slots.find(queue.topic, queue.queue_id)
+        assert slot is not None, f"queue {queue.queue_id} of {queue.topic} is not loaded"
+        self._files.trim(queue, end)
+        slots.clear(slot)
+        self._enter(queue, queue.bases[0] // ENTRY, end, clean=True)
+        if end == 0:
+            slots.remove(queue.topic, queue.queue_id)
+
+    def _enter(self, queue: QueueName, first: int, end: int, *, clean: bool) -> bool:
         if end == 0:
             return True  # made ahead, or emptied: it becomes known with its first message
         last = last_used(self._reader(queue), first, end)
@@ -76,7 +90,8 @@ class QueueLoader:
             end = last + 1  # filling that was written, and no entry behind it
             self._files.trim(queue, end)
         slots = self._queues.slots
-        slot = slots.add(queue.topic, queue.queue_id)
+        found = slots.find(queue.topic, queue.queue_id)
+        slot = slots.add(queue.topic, queue.queue_id) if found is None else found
         slots.next_offsets[slot] = end
         slots.min_offsets[slot] = end
         if last is None:
@@ -91,7 +106,7 @@ class QueueLoader:
         data = self._files.read(queue.topic, queue.queue_id, offset, 1)
         return (int.from_bytes(data[:8], "big", signed=True), int.from_bytes(data[8:12], "big", signed=True))
 
-    def _end_below(self, queue: QueueName, derived: int) -> int:
+    def end_below(self, queue: QueueName, derived: int) -> int:
         """The first offset whose entry is missing, or of a record from ``derived`` on."""
         per_file = self._files.file_bytes // ENTRY
         for base in reversed(queue.bases):

@@ -18,20 +18,22 @@ class Epoch(_message.Message):
 class ReplicaReport(_message.Message):
     __slots__ = ("hello", "ack", "commits", "leaving")
     class Hello(_message.Message):
-        __slots__ = ("identity", "epochs", "end_offset", "store_instance", "tail_bytes", "tail_crc")
+        __slots__ = ("identity", "epochs", "end_offset", "store_instance", "tail_bytes", "tail_crc", "learner")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         END_OFFSET_FIELD_NUMBER: _ClassVar[int]
         STORE_INSTANCE_FIELD_NUMBER: _ClassVar[int]
         TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
         TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
+        LEARNER_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         end_offset: int
         store_instance: str
         tail_bytes: int
         tail_crc: int
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ...) -> None: ...
+        learner: bool
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., learner: _Optional[bool] = ...) -> None: ...
     class Ack(_message.Message):
         __slots__ = ("epoch", "written_offset", "flushed_offset")
         EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -68,18 +70,24 @@ class ReplicaReport(_message.Message):
 class ReplicationHeader(_message.Message):
     __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "welcome")
     class Welcome(_message.Message):
-        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged")
+        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged", "tail_bytes", "tail_crc", "sync")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         START_OFFSET_FIELD_NUMBER: _ClassVar[int]
         SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
         FLUSH_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+        TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
+        TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
+        SYNC_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         start_offset: int
         segment_bytes: int
         flush_acknowledged: bool
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: _Optional[bool] = ...) -> None: ...
+        tail_bytes: int
+        tail_crc: int
+        sync: bool
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: _Optional[bool] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., sync: _Optional[bool] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]

@@ -68,6 +68,10 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         haMaxGapNotInSync = 1048576
         haMasterAddress = master:10911
         slaveReadEnable = true
+        asyncLearner = true
+        haTransferBatchSize = 32768
+        haFlowControlEnable = true
+        maxHaTransferByteInSecond = 1048576
         flushDiskType = SYNC_FLUSH
         flushIntervalCommitLog = 100
         flushCommitLogThoroughInterval = 2000
