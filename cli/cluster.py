@@ -148,6 +148,8 @@ def status(directory: str, as_json: bool) -> None:
     for broker in document["brokers"]:
         if broker["not_following_because"]:
             note(f"{broker['name']} does not follow its master: {broker['not_following_because']}")
+        if broker["gave_up"]:
+            note(f"{broker['name']} gave up a part of its log: {broker['gave_up']}")
 
 
 def cluster_document(made: LocalCluster) -> dict[str, Any]:
@@ -198,6 +200,7 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
         **offsets,
         "following": answer.is_following if answer is not None and is_slave else None,
         "not_following_because": (answer.not_following_because if answer is not None else "") or None,
+        "gave_up": (answer.gave_up if answer is not None else "") or None,
         "flush_mode": answer.flush_mode if answer is not None else None,
         "broker_role": answer.broker_role if answer is not None else None,
         "metrics_port": state.node.metrics_port,

@@ -109,6 +109,7 @@ class Status:
             version=self._version,
             is_following=following.is_following,
             not_following_because=following.not_because,
+            gave_up=following.gave_up,
         )
 
     def registration(self) -> BrokerReport.Registration:
