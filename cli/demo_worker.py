@@ -21,8 +21,7 @@ from .flights import NO_DELAY, PROCESSED, read_flights
 BIN_S = 0.1
 """Acknowledgements are counted per tenth of a second and broker."""
 DELIVERY_TIMEOUT_S = 120.0
-"""As long as the dead master may take to serve again: a flight whose answer its death took away waits for it."""
-"""Longer than a broker is away: what was under way to it is neither given up nor sent elsewhere."""
+"""Longer than a broker is away, on a busy machine too: what was under way to it is not given up nor sent elsewhere."""
 SLICE = 100
 
 
