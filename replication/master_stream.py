@@ -31,6 +31,7 @@ class MasterStream:
         self._segment_bytes = log.segment_bytes
         self._written_step = config.window_bytes // 8  # keeps the window open while a sync takes long
         self._alive_s = config.heartbeat_interval_ms / 2000
+        self._stamp = 0  # of the newest frame taken in
         self._acked_written = -1
         self._acked_flushed = -1
         self._flushed = min(log.flushed_offset, log.end_offset)
@@ -57,8 +58,9 @@ class MasterStream:
                 f"frame [{frame.start}, {frame.start + len(frame.data)}) crosses a log file of {self._segment_bytes}"
             )
 
-    def on_frame(self) -> None:
+    def on_frame(self, stamp: int = 0) -> None:
         """A frame was taken in; acknowledge it when that is due."""
+        self._stamp = stamp
         if self._ack_due():
             self._wake.set()
 
@@ -90,7 +92,7 @@ class MasterStream:
         the sync, or when many have come, or to show that this slave lives.
         """
         written = self._log.end_offset
-        return (
+        return not self._stopped and (
             min(self._flushed, written) > self._acked_flushed
             or (written > self._acked_written and not self.flush_acknowledged)
             or written - self._acked_written >= self._written_step
@@ -101,7 +103,7 @@ class MasterStream:
         self._acked_written = self._log.end_offset
         self._acked_flushed = min(self._flushed, self._acked_written)
         self._acked_at = self._clock.monotonic_s()
-        return frames.ack(self.epoch, self._acked_written, self._acked_flushed)
+        return frames.ack(self.epoch, self._acked_written, self._acked_flushed, stamp=self._stamp)
 
     def _commits_due(self, pending_commits: Callable[[], list[frames.Commits]]) -> list[bytes]:
         now = self._clock.monotonic_s()

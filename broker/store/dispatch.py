@@ -78,10 +78,11 @@ class Dispatcher:
             self.placed.popleft()
         return DispatchResult(chunk.end, arrived, state_records, marks)
 
-    def replay(self, start: int) -> Iterator[DispatchResult]:
-        """State records and marks from ``start``, the position of a record, up to what is dispatched."""
-        while start < self.offset:
-            chunk = self._scan(start, self.offset, _REPLAY_BYTES)
+    def replay(self, start: int, end: int | None = None) -> Iterator[DispatchResult]:
+        """State records and marks from ``start``, the position of a record, up to ``end``, or what is dispatched."""
+        end = self.offset if end is None else end
+        while start < end:
+            chunk = self._scan(start, end, _REPLAY_BYTES)
             if chunk is None:
                 return
             state_records: list[tuple[int, bytes]] = []
