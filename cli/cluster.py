@@ -154,6 +154,8 @@ def status(directory: str, as_json: bool) -> None:
     for broker in document["brokers"]:
         if broker["not_following_because"]:
             note(f"{broker['name']} does not follow its master: {broker['not_following_because']}")
+        if broker["gave_up"]:
+            note(f"{broker['name']} gave up a part of its log: {broker['gave_up']}")
 
 
 def cluster_document(made: LocalCluster) -> dict[str, Any]:
@@ -206,6 +208,7 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
         **offsets,
         "following": answer.is_following if answer is not None and is_slave else None,
         "not_following_because": (answer.not_following_because if answer is not None else "") or None,
+        "gave_up": (answer.gave_up if answer is not None else "") or None,
         "flush_mode": answer.flush_mode if answer is not None else None,
         "broker_role": answer.broker_role if answer is not None else None,
         "metrics_port": state.node.metrics_port,
@@ -253,7 +256,7 @@ def logs(node: str | None, directory: str, lines: int, follow: bool, as_json: bo
     while follow:
         time.sleep(0.2)
         for name, path in paths.items():
-            positions[name] = _print_new(name if prefix else "", path, positions[name])
+            positions[name] = print_new(name if prefix else "", path, positions[name])
 
 
 @cluster.command()
@@ -289,7 +292,7 @@ def switch(shard: str, to_id: int, directory: str, as_json: bool) -> None:
         print(f"{shard}: broker {to_id} is master in epoch {switched.epoch} ({seconds:.2f} s)")
 
 
-def _print_new(name: str, path: Path, position: int) -> int:
+def print_new(name: str, path: Path, position: int) -> int:
     """Print the whole lines behind ``position``; the position behind them."""
     try:
         with open(path, "rb") as source:

@@ -34,6 +34,7 @@ class Following(NamedTuple):
 
     is_following: bool
     not_because: str  # with the error's name before it; empty while it tries for the first time
+    gave_up: str = ""  # what of its log had to go, since this process began, and why
 
 
 class MasterRole:
@@ -119,6 +120,7 @@ class MasterRole:
                 flushed_offset=each.flushed,
                 lag_bytes=each.lag_bytes,
                 in_sync=each.in_sync,
+                learner=each.learner,
             )
             for each in self._primary.replicas()
         ]
@@ -266,12 +268,12 @@ class SlaveRole:
     @property
     def following(self) -> Following:
         """Whether a master has welcomed this slave and is heard; else the error that ended or refused the stream."""
-        error = self._replica.last_error
+        error, gave_up = self._replica.last_error, self._replica.last_loss
         if self._replica.connected or (error is None and self.master_address):
-            return Following(self._replica.connected, "")
+            return Following(self._replica.connected, "", gave_up)
         if error is None:
-            return Following(False, "no nameserver has named a master of the broker group yet")
-        return Following(False, f"{type(error).__name__}: {error}")
+            return Following(False, "no nameserver has named a master of the broker group yet", gave_up)
+        return Following(False, f"{type(error).__name__}: {error}", gave_up)
 
     def close(self) -> None:
         """Nothing to end: ``run`` is cancelled."""

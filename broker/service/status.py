@@ -114,6 +114,7 @@ class Status:
             version=self._version,
             is_following=following.is_following,
             not_following_because=following.not_because,
+            gave_up=following.gave_up,
             sync_state_set=self.sync_state_set(),
             is_elected=self.candidacy is not None,
             is_acting=self._role.is_acting,

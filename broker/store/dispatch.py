@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Dispatcher:
         chunk = self._scan(self.offset, limit, bytes_max)
         if chunk is None:
             return DispatchResult(self.offset, [], [], [])
-        arrived: list[tuple[str, int, int]] = []
+        arrived: Collection[tuple[str, int, int]] = ()
         state_records: list[tuple[int, bytes]] = []
         marks: list[MarkedBatch] = []
         if chunk.count:

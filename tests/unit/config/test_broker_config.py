@@ -82,6 +82,9 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         syncFlushTimeout = 3000
         storePathRootDir = /data/store
         storePathCommitLog = /log
+        readOnlyCommitLogStorePaths = /old
+        enabledAppendPropCRC = true
+        forceVerifyPropCRC = true
         mappedFileSizeCommitLog = 67108864
         mappedFileSizeConsumeQueue = 1001
         maxMessageSize = 1000000
