@@ -268,7 +268,7 @@ class Replica:
         if confirm > self._confirm:
             self._confirm = confirm
             self._on_confirm(confirm)
-        stream.on_frame()
+        stream.on_frame(frame.end)
 
     async def _bid_farewell(
         self, call: MasterCall, stream: MasterStream, reports: asyncio.Task[None], failure: StorageError
