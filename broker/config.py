@@ -136,6 +136,28 @@ class ReplicationSettings:
         default=_BY_ROLE,
         doc="brokers that hold an acknowledged message, the master included; by role: 1 or, SYNC_MASTER, 2",
     )
+    min_in_sync_replicas: int = key(
+        "minInSyncReplicas", default=1, doc="with enableAutoInSyncReplicas: never acknowledge with fewer than this"
+    )
+    auto_in_sync_replicas: bool = key(
+        "enableAutoInSyncReplicas", default=False, doc="elected: a smaller sync-state set is enough for a while"
+    )
+    all_ack_in_set: bool = key(
+        "allAckInSyncStateSet",
+        default=True,
+        doc="elected: always true, since any member of the set may be elected (RocketMQ: false, which loses messages)",
+    )
+    not_catchup_ms_max: int = key(
+        "haMaxTimeSlaveNotCatchup", default=15_000, doc="elected: behind for longer, a slave leaves the set"
+    )
+    is_elected: bool = key(
+        "enableControllerMode",
+        default=False,
+        doc="the nameservers elect the master; brokerRole then says how whoever is master acknowledges",
+    )
+    election_priority: int = key(
+        "brokerElectionPriority", default=(1 << 31) - 1, doc="elected: the smaller, the rather; equal: the longest log"
+    )
     slave_timeout_ms: int = key(
         "slaveTimeout", default=3000, doc="longest wait for replicas: then the outcome is unknown"
     )
@@ -164,6 +186,32 @@ class ReplicationSettings:
         require(KIB <= batch <= 16 * MIB, f"haTransferBatchSize must be {KIB}..{16 * MIB}", batch)
         require(rate >= KIB, f"maxHaTransferByteInSecond must be at least {KIB}", rate)
         require(self.in_sync_gap_bytes >= MIB, f"haMaxGapNotInSync must be at least {MIB}", self.in_sync_gap_bytes)
+        require(1 <= self.min_in_sync_replicas <= 16, "minInSyncReplicas must be 1..16", self.min_in_sync_replicas)
+        in_range = 1000 <= self.not_catchup_ms_max <= 3_600_000
+        require(in_range, "haMaxTimeSlaveNotCatchup must be 1000..3600000 ms", self.not_catchup_ms_max)
+        in_range = 0 <= self.election_priority < 1 << 31
+        require(in_range, f"brokerElectionPriority must be 0..{(1 << 31) - 1}", self.election_priority)
+        require(
+            self.all_ack_in_set,
+            "allAckInSyncStateSet must be true: with fewer answers any member that is elected may lack a message",
+            "false",
+        )
+        if self.auto_in_sync_replicas:
+            require(
+                self.min_in_sync_replicas <= self.in_sync_replicas,
+                f"minInSyncReplicas must be at most inSyncReplicas={self.in_sync_replicas}",
+                self.min_in_sync_replicas,
+            )
+        if self.is_elected:
+            require(
+                self.role is not BrokerRole.SLAVE,
+                "brokerRole must be ASYNC_MASTER or SYNC_MASTER with enableControllerMode, whoever is master; "
+                "asyncLearner=true for one that is never master",
+                self.role.name,
+            )
+            require(
+                not self.master_address, "haMasterAddress has no place with enableControllerMode", self.master_address
+            )
         if self.master_address:
             _require_address(self.master_address, "haMasterAddress")
 
@@ -339,7 +387,10 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         broker_id, role = self.identity.broker_id, self.replication.role
-        if role is BrokerRole.SLAVE:
+        if self.replication.is_elected:
+            message = "namesrvAddr must be given with enableControllerMode: nameservers elect the master"
+            require(bool(self.nameservers.addresses), message, "none")
+        elif role is BrokerRole.SLAVE:
             require(
                 broker_id != 0, "brokerId must be greater than 0 with brokerRole=SLAVE: 0 is the master's", broker_id
             )
@@ -350,7 +401,7 @@ class BrokerConfig:
                 "none",
             )
         else:
-            message = "brokerRole must be SLAVE for every brokerId but 0"
+            message = "brokerRole must be SLAVE for every brokerId but 0, or enableControllerMode=true"
             require(broker_id == 0, message, f"{role.name} with brokerId={broker_id}")
 
     @property

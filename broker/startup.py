@@ -118,16 +118,17 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         lock_files=settings.lock_files,
         append_record_crc=settings.append_record_crc,
         force_record_crc=settings.force_record_crc,
-        replicated=config.replication.role is not BrokerRole.ASYNC_MASTER,
+        replicated=config.replication.is_elected or config.replication.role is not BrokerRole.ASYNC_MASTER,
     )
 
 
 def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
     """See that the history fits the log; a configured master that lost power, or was killed, begins a new epoch.
 
+
     Its log may have lost its end, which a slave has: what is appended in that place now is another epoch's.
     """
-    if config.replication.role is BrokerRole.SLAVE:
+    if config.replication.role is BrokerRole.SLAVE or config.replication.is_elected:
         epochs.begin_first()
         return
     epochs.history.check_leads(store.end_offset, epochs.path)

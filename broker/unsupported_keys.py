@@ -12,13 +12,13 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     """
     accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
     ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
-    aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
+    aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity 
     allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable authConfigPath
     authenticationEnabled authenticationMetadataProvider authenticationProvider authenticationStrategy
     authenticationWhitelist authorizationEnabled authorizationMetadataProvider authorizationProvider
     authorizationStrategy authorizationWhitelist autoDeleteUnusedStats autoMessageVersionOnTopicLen
     batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
-    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
+    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath 
     brokerFastFailureEnable brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis brokerPermission
     brokerTopicEnable cgColdReadThreshold channelExpiredTimeout channelNotActiveInterval checkCRCOnRecover
     checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
@@ -38,9 +38,9 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     defaultPopShareQueueNum defaultQueryMaxNum delayOffsetUpdateVersionStep deleteConsumeQueueFilesInterval
     disableCallbackExecutor disableConsumeIfConsumerReadSlowly disableNettyWorkerGroup disappearTimeAfterStart
     diskFallRecorded dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId
-    duplicationEnable enableAcceleratedRecovery enableAsyncReput enableAutoInSyncReplicas enableBatchPush
+    duplicationEnable enableAcceleratedRecovery enableAsyncReput enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset
-    enableCompaction enableConnectionMetrics enableControllerMode enableCreateSysGroup
+    enableCompaction enableConnectionMetrics enableCreateSysGroup
     enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
     enableLmq enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
     enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
@@ -56,7 +56,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval
     flushDelayOffsetInterval flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister
     forwardTimeout globalColdReadThreshold haHousekeepingInterval haListenPort
-    haMaxTimeSlaveNotCatchup haSendHeartbeatInterval heartbeatThreadPoolNums
+    haSendHeartbeatInterval heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem
     innerClientAuthenticationCredentials isolateLogEnable isScanAvailableNameSrv litePullMessageEnable
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval
@@ -71,7 +71,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageDelayLevel messageIndexSafe messageStorePlugIn
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName notifyConsumerIdsChangedEnable objectStoreAccessKey
+    migrateAuthFromV1Enabled msgTraceTopicName notifyConsumerIdsChangedEnable objectStoreAccessKey
     objectStoreBucket objectStoreEndpoint objectStoreSecretKey offsetCheckInSlave popCkMaxBufferSize
     popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
     popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability

@@ -47,6 +47,11 @@ def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluste
     type=click.Choice(MODE_NAMES),
     help="When a send is acknowledged: in memory, synced, in memory of every replica, synced on every replica. [async]",
 )
+@click.option(
+    "--coordinator",
+    type=click.Choice(["none", "file"]),
+    help="Who elects masters: nobody (id 0 is master); the first nameserver. [file]",
+)
 @click.option("--set", "settings", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Into broker.conf.")
 @json_option
 def up(directory: str, as_json: bool, **options: Any) -> None:
@@ -140,10 +145,11 @@ def status(directory: str, as_json: bool) -> None:
         node["pid"] = str(node["pid"] or "-")  # a name more than a number
     names = [[n["name"], n["state"], n["address"], n["pid"]] for n in document["nameservers"]]
     print_table(["nameserver", "state", "address", "pid"], names)
-    columns = ["name", "state", "role", "epoch", "address", "pid", *OFFSETS]
     for broker in document["brokers"]:
+        broker["in_sync"] = ",".join(map(str, broker["sync_state_set"] or ())) or None
         if broker["not_following_because"]:
             broker["state"] += ", not following"
+    columns = ["name", "state", "role", "epoch", "in_sync", "address", "pid", *OFFSETS]
     print_table(columns, [[broker[column] for column in columns] for broker in document["brokers"]])
     for broker in document["brokers"]:
         if broker["not_following_because"]:
@@ -197,6 +203,8 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
         "broker_id": state.node.broker_id,
         "role": Role.Name(answer.role) if answer is not None else None,
         "epoch": answer.epoch if answer is not None else None,
+        "sync_state_set": list(answer.sync_state_set) if answer is not None else None,
+        "is_acting": answer.is_acting if answer is not None else None,
         **offsets,
         "following": answer.is_following if answer is not None and is_slave else None,
         "not_following_because": (answer.not_following_because if answer is not None else "") or None,
@@ -248,10 +256,43 @@ def logs(node: str | None, directory: str, lines: int, follow: bool, as_json: bo
     while follow:
         time.sleep(0.2)
         for name, path in paths.items():
-            positions[name] = _print_new(name if prefix else "", path, positions[name])
+            positions[name] = print_new(name if prefix else "", path, positions[name])
 
 
-def _print_new(name: str, path: Path, position: int) -> int:
+@cluster.command()
+@click.argument("shard")
+@click.option("--to", "to_id", required=True, type=click.IntRange(0), help="The slave's broker id.")
+@dir_option
+@json_option
+def switch(shard: str, to_id: int, directory: str, as_json: bool) -> None:
+    """Make the slave --to the master of SHARD, as planned: no message is refused for good."""
+    from penstock.bench.health import switch_master
+    from penstock.deploy import DeployUsage
+
+    made = _opened(directory)
+    nodes = [node for node in made.plan.nodes if node.broker_name == shard]
+    if not nodes:
+        shards = sorted({node.broker_name for node in made.plan.nodes if node.broker_name})
+        raise DeployUsage(f"no shard {shard!r} in this cluster: {', '.join(shards)}")
+    if to_id not in [node.broker_id for node in nodes]:
+        raise DeployUsage(f"{shard} has no broker {to_id}: {', '.join(str(node.broker_id) for node in nodes)}")
+    began = time.monotonic()
+    switched = switch_master([node.address for node in nodes], shard, to_id)
+    seconds = round(time.monotonic() - began, 3)
+    document = {
+        "shard": shard,
+        "former": switched.former_broker_id,
+        "master": to_id,
+        "epoch": switched.epoch,
+        "seconds": seconds,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        print(f"{shard}: broker {to_id} is master in epoch {switched.epoch} ({seconds:.2f} s)")
+
+
+def print_new(name: str, path: Path, position: int) -> int:
     """Print the whole lines behind ``position``; the position behind them."""
     try:
         with open(path, "rb") as source:

@@ -127,6 +127,7 @@ class LocalCluster:
         replicas: int | None = None,
         nameservers: int | None = None,
         mode: str | None = None,
+        coordinator: str | None = None,
         base_port: int | None = None,
         settings: Mapping[str, str] | None = None,
         timeout_s: float = READY_TIMEOUT_S,
@@ -134,7 +135,8 @@ class LocalCluster:
     ) -> UpReport:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
-        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, async.
+        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, which
+        elects the masters, async.
         ``check`` sees the plan before it is written: what it raises leaves the directory's plan as it was.
 
         Raises:
@@ -146,6 +148,7 @@ class LocalCluster:
             "replicas": replicas,
             "nameservers": nameservers,
             "mode": mode,
+            "coordinator": coordinator,
             "base_port": base_port,
         }
         with self._locked(create=True):
@@ -260,11 +263,12 @@ class LocalCluster:
                 "replicas": 2,
                 "nameservers": 1,
                 "mode": "async",
+                "coordinator": "file",
                 "base_port": ports.DEFAULT_BASE_PORT,
             }
             return new_plan(**{**shape, **given}, settings=settings), []  # type: ignore[arg-type]
         notes: list[str] = []
-        for name in ("shards", "replicas", "nameservers", "base_port"):
+        for name in ("shards", "replicas", "nameservers", "coordinator", "base_port"):
             wanted, present = given.get(name), getattr(plan, name)
             if wanted and wanted != present:
                 option = "--" + name.replace("_", "-")

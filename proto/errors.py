@@ -6,7 +6,7 @@
     ├─ Retryable        try again, perhaps elsewhere; nothing was stored
     │  ├─ BrokerUnavailable · NotMaster · FlowControl · NotEnoughReplicas
     │  ├─ NameserverUnavailable · RouteNotFound
-    │  └─ CommitRefused
+    │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable
     ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer
@@ -97,6 +97,19 @@ class CommitRefused(Retryable):
 
     code = 17
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class StaleRegister(Retryable):
+    """A broker group's register changed since it was read: read it again and decide anew."""
+
+    code = 19
+    grpc_status = grpc.StatusCode.ABORTED
+
+
+class CoordinatorUnavailable(Retryable):
+    """The coordinator store cannot be read or written now; nothing was changed, or nobody knows."""
+
+    code = 24
 
 
 class BufferFull(Retryable):

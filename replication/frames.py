@@ -49,6 +49,7 @@ class Frame(NamedTuple):
     end: int
     welcome: Welcome | None
     data: memoryview
+    stamp: int = 0
 
 
 def hello(
@@ -74,9 +75,12 @@ def hello(
     return frames.pack(replication_pb2.ReplicaReport(hello=report))
 
 
-def ack(epoch: int, written: int, flushed: int) -> bytes:
-    """What the slave has: below ``written`` in memory, below ``flushed`` synced. Confirms ``epoch``."""
-    report = Ack(epoch=epoch, written_offset=written, flushed_offset=flushed)
+def ack(epoch: int, written: int, flushed: int, *, stamp: int = 0) -> bytes:
+    """What the slave has: below ``written`` in memory, below ``flushed`` synced. Confirms ``epoch``.
+
+    ``stamp``: of the newest frame that it has taken in.
+    """
+    report = Ack(epoch=epoch, written_offset=written, flushed_offset=flushed, stamp=stamp)
     return frames.pack(replication_pb2.ReplicaReport(ack=report))
 
 
@@ -109,7 +113,7 @@ def decode_report(message: bytes) -> Report:
         case "ack":
             report = header.ack
             _not_negative("acknowledgement", epoch=report.epoch, written_offset=report.written_offset)
-            _not_negative("acknowledgement", flushed_offset=report.flushed_offset)
+            _not_negative("acknowledgement", flushed_offset=report.flushed_offset, stamp=report.stamp)
             return report
         case "commits":
             return header.commits
@@ -127,15 +131,17 @@ def welcome(header: Welcome, *, epoch: int, confirm: int, end: int) -> bytes:
     )
 
 
-def data(epoch: int, start: int, log_bytes: memoryview, *, confirm: int, end: int) -> bytes:
+def data(epoch: int, start: int, log_bytes: memoryview, *, confirm: int, end: int, stamp: int = 0) -> bytes:
     """A frame of log bytes from ``start`` on; copies them once. Without bytes it is a heartbeat."""
-    header = replication_pb2.ReplicationHeader(epoch=epoch, start_offset=start, confirm_offset=confirm, end_offset=end)
+    header = replication_pb2.ReplicationHeader(
+        epoch=epoch, start_offset=start, confirm_offset=confirm, end_offset=end, stamp=stamp
+    )
     return frames.pack(header, log_bytes)
 
 
-def heartbeat(epoch: int, position: int, *, confirm: int, end: int) -> bytes:
+def heartbeat(epoch: int, position: int, *, confirm: int, end: int, stamp: int = 0) -> bytes:
     """A frame without bytes; ``position`` is where the next bytes will begin."""
-    return data(epoch, position, memoryview(b""), confirm=confirm, end=end)
+    return data(epoch, position, memoryview(b""), confirm=confirm, end=end, stamp=stamp)
 
 
 def decode_frame(message: bytes) -> Frame:
@@ -160,6 +166,7 @@ def decode_frame(message: bytes) -> Frame:
         header.end_offset,
         header.welcome if header.HasField("welcome") else None,
         body,
+        header.stamp,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +16,14 @@ import grpc.aio
 
 from penstock.proto.channel import open_async_channel
 from penstock.proto.clock import Clock, SystemClock
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, StorageError, from_rpc_error
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    NotMaster,
+    PenstockError,
+    StorageError,
+    from_rpc_error,
+)
 from penstock.proto.wire import common_pb2
 
 from . import frames
@@ -77,6 +85,10 @@ class Replica:
         self._master_end = 0
         self.last_error: PenstockError | None = None
         """Why the last stream ended or was refused; None while connected."""
+        self._floor = 0
+        self._master_confirm = 0
+        self.heard_at = -math.inf
+        """When the last frame of a master came, by the monotonic clock."""
         self.last_loss = ""
         """What this log gave up, and why, when it last had to become a beginning of its master's; empty: nothing."""
 
@@ -96,6 +108,15 @@ class Replica:
         return self._master_end
 
     @property
+    def is_level(self) -> bool:
+        """Whether this log has everything that the connected master has confirmed; synced, where only that counts."""
+        stream = self._stream
+        if stream is None:
+            return False
+        end = self._log.flushed_offset if stream.flush_acknowledged else self._log.end_offset
+        return end >= self._master_confirm
+
+    @property
     def lag_bytes(self) -> int:
         """How far the own log was behind the master's when the master was last heard."""
         return max(0, self._master_end - self._log.end_offset)
@@ -104,6 +125,12 @@ class Replica:
         """The own disk has everything below ``offset``: tell the master."""
         if self._stream is not None:
             self._stream.on_flushed(min(offset, self._log.flushed_offset))  # the call may be older than a cut
+
+    def require_epoch(self, epoch: int) -> None:
+        """Answer no master of an epoch below this from now on: a newer one is known."""
+        self._floor = max(self._floor, epoch)
+        if self._stream is not None and self._stream.epoch < self._floor:
+            self._stream.stop()
 
     async def follow(self, address: str) -> None:
         """Follow the master at ``address`` until cancelled: connect, append, and connect again.
@@ -154,7 +181,9 @@ class Replica:
         )
         try:
             while not reports.done():
-                self._take(await self._frame(call, address), stream)
+                frame = await self._frame(call, address)
+                self._check_epoch(stream.epoch, address)
+                self._take(frame, stream)
             await reports  # raises: it ends by itself only when the stream broke
         except StorageError as error:
             await self._bid_farewell(call, stream, reports, error)
@@ -184,7 +213,9 @@ class Replica:
             raise InvalidArgument(f"master at {address}: its first frame is no welcome")
         if frames.epochs_of(frame.welcome).latest != frame.epoch:
             raise InvalidArgument(f"master at {address}: its frame is of epoch {frame.epoch}, its history of another")
+        self._check_epoch(frame.epoch, address)
         await self._join(frame.welcome, master_end=frame.end)
+        self._check_epoch(frame.epoch, address)  # joining may have taken a while
         stream = MasterStream(
             self._log,
             self._config,
@@ -194,6 +225,12 @@ class Replica:
         )
         self._hear(frame, stream)
         return stream
+
+    def _check_epoch(self, epoch: int, address: str) -> None:
+        if epoch < self._floor:
+            raise NotMaster(
+                f"master at {address} is of epoch {epoch}, a newer one is known: {self._floor}", epoch=self._floor
+            )
 
     async def _join(self, welcome: frames.Welcome, *, master_end: int) -> None:
         """Make the own log a beginning of the master's, and the own history the master's; durable on return."""
@@ -264,11 +301,13 @@ class Replica:
 
     def _hear(self, frame: frames.Frame, stream: MasterStream) -> None:
         self._master_end = frame.end
+        self._master_confirm = frame.confirm
         confirm = min(frame.confirm, self._log.end_offset)
         if confirm > self._confirm:
             self._confirm = confirm
             self._on_confirm(confirm)
-        stream.on_frame(frame.end)
+        self.heard_at = self._clock.monotonic_s()
+        stream.on_frame(frame.end, frame.stamp)
 
     async def _bid_farewell(
         self, call: MasterCall, stream: MasterStream, reports: asyncio.Task[None], failure: StorageError

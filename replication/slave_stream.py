@@ -14,6 +14,13 @@ from .interfaces import ReplicaLog
 from .progress import Progress, ReplicaProgress
 from .throttle import Throttle
 
+STAMPS_PER_S = 1_000_000
+
+
+def stamp_of(seconds: float) -> int:
+    """A time of the master's clock as frames carry it."""
+    return int(seconds * STAMPS_PER_S)
+
 
 class SlaveStream:
     """Makes the frames for one slave, each just before it is written.
@@ -92,10 +99,14 @@ class SlaveStream:
                 assert len(view) > 0, f"nothing to read at {start} of a log that ends at {end}"
                 self._throttle.take(len(view))
                 replica.sent = start + len(view)
-                return frames.data(self._epoch, start, view, confirm=confirm, end=end)
+                return frames.data(self._epoch, start, view, confirm=confirm, end=end, stamp=self._stamped(now))
         if now >= self._due_at():
-            return frames.heartbeat(self._epoch, replica.sent, confirm=confirm, end=end)
+            return frames.heartbeat(self._epoch, replica.sent, confirm=confirm, end=end, stamp=self._stamped(now))
         return None
+
+    def _stamped(self, now: float) -> int:
+        self.replica.stamped = stamp_of(now)
+        return self.replica.stamped
 
     def _due_at(self) -> float:
         news = self._table.confirm > self._last_confirm

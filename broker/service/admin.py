@@ -68,7 +68,7 @@ class Admin:
     ) -> None:
         self._store = store
         self._state = state
-        self._state_log = state_log
+        self.state_log = state_log
         self._role = role
         self._sessions = sessions
         self._acknowledgements = acknowledgements
@@ -180,10 +180,10 @@ class Admin:
 
     def _writer(self) -> StateLog:
         self._role.check_master()
-        assert self._state_log is not None, "a master without a state log"
+        assert self.state_log is not None, "a master without a state log"
         if not self._role.can_acknowledge():
             raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
-        return self._state_log
+        return self.state_log
 
     async def _acknowledged(self, end: int, what: str) -> None:
         if self._acknowledgements.is_immediate:
@@ -231,13 +231,16 @@ class BrokerService(BrokerServicer):
         status: Callable[[], broker_pb2.BrokerStatus],
         *,
         catch_up: Callable[[], None],
+        transfer: Callable[[int], Awaitable[int]] | None = None,
     ) -> None:
+        """``transfer(broker id)``: make that slave master; its epoch. None: nobody elects masters here."""
         self._admin = admin
         self._offsets = offsets
         self._sessions = sessions
         self._state = state
         self._status = status
         self.catch_up = catch_up
+        self._transfer = transfer
 
     @_up_to_date
     async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> common_pb2.TopicConfig:
@@ -294,6 +297,18 @@ class BrokerService(BrokerServicer):
         async with contextlib.aclosing(self._sessions.serve(requests, context)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event
+
+    @reporting
+    async def TransferMaster(
+        self, request: broker_pb2.TransferMasterRequest, context: Any
+    ) -> broker_pb2.TransferMasterReply:
+        if self._transfer is None:
+            raise InvalidArgument(
+                "the master of this broker group is configured, not elected: enableControllerMode=false"
+            )
+        return broker_pb2.TransferMasterReply(
+            epoch=await self._transfer(request.to_broker_id), former_broker_id=self._status().identity.broker_id
+        )
 
     @_up_to_date
     async def Status(self, request: common_pb2.Empty, context: Any) -> broker_pb2.BrokerStatus:

@@ -127,13 +127,14 @@ class Dispatcher:
         """Dispatch one slice; whether there was one."""
         before = self._store.dispatched_offset
         result = self._store.dispatch(SLICE_BYTES)
+        arrivals: Arrivals = {}
+        if result.arrived and self._is_awaited():
+            for topic, queue_id, _ in result.arrived:
+                arrivals.setdefault(topic, set()).add(queue_id)
         for topic in apply(result, self._state, self._producers):
             if self._state.topic(topic) is None:  # else it was made anew in this slice: its queues began again
                 self._store.drop_topic(topic)
-        if result.arrived:
-            arrivals: Arrivals = {}
-            for topic, queue_id, _ in result.arrived:
-                arrivals.setdefault(topic, set()).add(queue_id)
+        if arrivals:
             self._on_arrived(arrivals)
         if self._waiting:
             for end, future in self._waiting:

@@ -98,7 +98,7 @@ class Retention:
         self._state = state
         self._snapshots = snapshots
         self._role = role
-        self._state_log = state_log
+        self.state_log = state_log
         self._rules = rules
         self._times = times
         self._protect_unread = protect_unread
@@ -112,6 +112,11 @@ class Retention:
         self._kept_by = ""
         self.files_deleted = 0
         self.use = DiskUse(0, 1)
+
+    def on_role(self, state_log: StateLog | None) -> None:
+        """The broker has become master, or slave (None)."""
+        self.state_log = state_log
+        self._is_state_complete = self._store.min_offset == 0  # what the former master did is not known
 
     def start(self) -> None:
         """Before the first request: is there space, and where do the queues of short-lived topics begin?"""
@@ -162,7 +167,7 @@ class Retention:
             StorageError, OSError: the rest is for the next round.
         """
         removal = self._store.removal
-        if not self._is_state_complete and self._state_log is not None:
+        if not self._is_state_complete and self.state_log is not None:
             await self._repeat_state(self._store.min_offset)  # an earlier role, or start, may have lost sight of some
             self._is_state_complete = True
         for _ in self._expire_topics():
@@ -264,7 +269,7 @@ class Retention:
 
         How far that came is seen from the positions; what fails for want of space leaves them as they are.
         """
-        if self._state_log is not None:
+        if self.state_log is not None:
             recorded = await self._repeat_state(end)
             try:
                 async with asyncio.timeout(CONFIRM_S):
@@ -281,10 +286,10 @@ class Retention:
 
     async def _repeat_state(self, position: int) -> int:
         """Record again what the tables have from records below ``position``; the end of the last record."""
-        assert self._state_log is not None
+        assert self.state_log is not None
         end, count = 0, 0
         try:
-            for recorded in self._state_log.repeat_older(position):
+            for recorded in self.state_log.repeat_older(position):
                 end = recorded
                 count += 1
                 if count % _STEPS == 0:

@@ -41,6 +41,7 @@ class MasterRole:
     """The one writer of its group; serves the replication stream."""
 
     is_master = True
+    is_acting = True
     master_address = None
 
     def __init__(
@@ -54,8 +55,10 @@ class MasterRole:
         slave_read: bool,
         on_confirm: Callable[[int], None],
         on_commits: Callable[[Commits], None],
+        on_answer: Callable[[int, float], None] | None = None,
     ) -> None:
-        """``confirm``: the confirm offset known from before the start."""
+        """``confirm``: the confirm offset known from before the start; ``on_answer``: see :class:`Primary`."""
+        self.broker_id = identity.broker_id
         self.epoch = epochs.latest
         self.waits_for_replicas = config.sync and config.in_sync_replicas > 1
         self._slave_read = slave_read
@@ -69,7 +72,13 @@ class MasterRole:
             on_commits=on_commits,
             initial_confirm=confirm,
             epochs=epochs,
+            on_answer=on_answer,
         )
+
+    @property
+    def primary(self) -> Primary:
+        """What serves the slaves."""
+        return self._primary
 
     def check_master(self) -> None:
         """Writes are welcome."""
@@ -99,8 +108,8 @@ class MasterRole:
     def suggested_broker_id(self, behind_bytes: int) -> int:
         """Where a consumer that is ``behind_bytes`` behind should read next time."""
         if self._slave_read and behind_bytes > self._behind_bytes_max:
-            return next((replica.broker_id for replica in self.replicas() if replica.in_sync), 0)
-        return 0
+            return next((each.broker_id for each in self.replicas() if each.in_sync), self.broker_id)
+        return self.broker_id
 
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
         """The slaves that follow, and how far each is."""
@@ -147,6 +156,7 @@ class SlaveRole:
     """Follows the master of its group, serves reads, and keeps commits for it while it is gone."""
 
     is_master = False
+    is_acting = False
     waits_for_replicas = False
 
     def __init__(
@@ -169,6 +179,7 @@ class SlaveRole:
         self._broker_id = identity.broker_id
         self.master_address = master_address or None
         self._is_fixed = bool(master_address)
+        self._master_id = 0
         self._changed = asyncio.Event()
         self._behind_bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE_MAX)
         self._replica = Replica(
@@ -217,14 +228,29 @@ class SlaveRole:
         if self._is_fixed:
             return
         for member in view.members:
+            if member.broker_id == self._broker_id:
+                continue  # what this broker was a moment ago
             if member.role == common_pb2.MASTER and member.address != self.master_address:
                 log.info("master found address=%s former=%s", member.address, self.master_address)
                 self.master_address = member.address
                 self._changed.set()
+            if member.role == common_pb2.MASTER:
+                self._master_id = member.broker_id
 
     def suggested_broker_id(self, behind_bytes: int) -> int:
         """The master again, once the consumer has caught up and as long as the master lives."""
-        return self._broker_id if not self._replica.connected or behind_bytes > self._behind_bytes_max else 0
+        return (
+            self._broker_id if not self._replica.connected or behind_bytes > self._behind_bytes_max else self._master_id
+        )
+
+    @property
+    def replica(self) -> Replica:
+        """What follows the master."""
+        return self._replica
+
+    def follow_again(self) -> None:
+        """End the present stream, and follow whoever is known as master by then."""
+        self._changed.set()
 
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
         """Nobody follows a slave."""

@@ -44,6 +44,8 @@ class StatusRole(Protocol):
     @property
     def is_master(self) -> bool: ...
     @property
+    def is_acting(self) -> bool: ...
+    @property
     def epoch(self) -> int: ...
     @property
     def lag_bytes(self) -> int: ...
@@ -80,6 +82,9 @@ class Status:
         self._waiting_fetches = waiting_fetches
         self._version = version
         self._started_ms = time.time_ns() // 1_000_000
+        self.candidacy: Callable[[], BrokerReport.Candidacy] | None = None
+        """Of a broker whose master is elected."""
+        self.sync_state_set: Callable[[], list[int]] = list
         self.more_metrics: list[Callable[[Families], None]] = []
 
     @property
@@ -110,6 +115,9 @@ class Status:
             is_following=following.is_following,
             not_following_because=following.not_because,
             gave_up=following.gave_up,
+            sync_state_set=self.sync_state_set(),
+            is_elected=self.candidacy is not None,
+            is_acting=self._role.is_acting,
         )
 
     def registration(self) -> BrokerReport.Registration:
@@ -122,6 +130,7 @@ class Status:
             auto_create_topics=self._config.topics.auto_create,
             store_instance=self._instance,
             end_offset=self._store.end_offset,
+            candidacy=self.candidacy() if self.candidacy is not None else None,
         )
 
     def heartbeat(self) -> BrokerReport.Heartbeat:
@@ -131,6 +140,7 @@ class Status:
             confirm_offset=self._store.confirm_offset,
             role=self.wire_role,
             epoch=self._role.epoch,
+            candidacy=self.candidacy() if self.candidacy is not None else None,
         )
 
     def metrics(self) -> list[Metric]:
@@ -185,6 +195,8 @@ class Status:
         families.gauge("penstock_end_offset", "End of the log", store.end_offset)
         families.gauge("penstock_epoch", "Epoch of the role", self._role.epoch)
         families.gauge("penstock_is_master", "1 as master, 0 as slave", int(self._role.is_master))
+        families.gauge("penstock_is_acting", "1: a master with the right to act", int(self._role.is_acting))
+        families.gauge("penstock_sync_state_set_size", "Members, as last read", len(self.sync_state_set()))
         families.gauge("penstock_replication_lag_bytes", "Slave: behind its master", self._role.lag_bytes)
         families.gauge("penstock_is_following", "Slave: 1 while its master is heard", int(self._role.following[0]))
         replicas = self._role.replicas()

@@ -20,6 +20,7 @@ from penstock.proto.errors import Corrupt
 from .disk import Bytes, Disk
 from .kernels import ENTRY, GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
 from .queue_files import QueueFiles, is_safe_topic
+from .results import Arrived
 from .slots import ARENA_MAX, Slots
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 FILLED_MAX = 1 << 24
 """Lost records that blank entries stand for; a queue offset further ahead is damaged."""
 _FLUSHED_AT_ONCE = 32
+_NO_SLOTS: Ints = np.zeros(0, np.int32)
 _MADE_INLINE_MAX = 64
 """With more queues than this, their files are made ahead by a thread."""
 
@@ -54,8 +56,8 @@ class ConsumeQueues:
             self._add(buffer, rows[done])
             done = self.slots.assign(buffer, rows, done, count, slots)
 
-    def put(self, rows: Rows, count: int, slots: Ints) -> list[tuple[str, int, int]]:
-        """Add the entries of ``rows``; the queues that grew: topic, queue id, new maximum.
+    def put(self, rows: Rows, count: int, slots: Ints) -> Arrived:
+        """Add the entries of ``rows``; the queues that grew.
 
         Entries that a queue has already are passed over.
 
@@ -70,13 +72,8 @@ class ConsumeQueues:
                 status, start = self._put_planned(rows, start, count, slots, grown)
                 if status != PLANNED:
                     self._begin_again(rows[start], int(slots[start]), status)
-            if not grown:
-                return []
-            touched = grown[0] if len(grown) == 1 else np.unique(np.concatenate(grown))
-            slots_grown = touched.tolist()  # all in C: with thousands of queues this is most of a dispatch
-            topics = map(self.slots.topics.__getitem__, slots_grown)
-            queue_ids = map(self.slots.queue_ids.__getitem__, slots_grown)
-            return list(zip(topics, queue_ids, self.slots.next_offsets[touched].tolist(), strict=True))
+            touched = grown[0] if len(grown) == 1 else np.unique(np.concatenate(grown)) if grown else _NO_SLOTS
+            return Arrived(self.slots.topics, self.slots.queue_ids, self.slots.next_offsets, touched)
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """[minimum, maximum) of the queue's offsets, None if it is unknown."""

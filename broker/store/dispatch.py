@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Dispatcher:
         chunk = self._scan(self.offset, limit, bytes_max)
         if chunk is None:
             return DispatchResult(self.offset, [], [], [])
-        arrived: list[tuple[str, int, int]] = []
+        arrived: Collection[tuple[str, int, int]] = ()
         state_records: list[tuple[int, bytes]] = []
         marks: list[MarkedBatch] = []
         if chunk.count:
@@ -78,10 +78,11 @@ class Dispatcher:
             self.placed.popleft()
         return DispatchResult(chunk.end, arrived, state_records, marks)
 
-    def replay(self, start: int) -> Iterator[DispatchResult]:
-        """State records and marks from ``start``, the position of a record, up to what is dispatched."""
-        while start < self.offset:
-            chunk = self._scan(start, self.offset, _REPLAY_BYTES)
+    def replay(self, start: int, end: int | None = None) -> Iterator[DispatchResult]:
+        """State records and marks from ``start``, the position of a record, up to ``end``, or what is dispatched."""
+        end = self.offset if end is None else end
+        while start < end:
+            chunk = self._scan(start, end, _REPLAY_BYTES)
             if chunk is None:
                 return
             state_records: list[tuple[int, bytes]] = []

@@ -143,6 +143,9 @@ class Reader:
             after, size = self._entry(slot, offset + 1)
             end = min(end, after) if size != BLANK_SIZE else end
         found, size = self._entry(slot, offset)
+        record = self._log.record_at(physical)
+        if record is not None and len(record) != size:
+            return False  # a sound one lies there, of another size
         return found == physical and start <= physical and FIXED_BYTES <= size <= end - physical
 
     def _entry(self, slot: int, offset: int) -> tuple[int, int]:

@@ -264,6 +264,13 @@ class Store:
         """
         return self._dispatcher.replay(max(start, self._log.min_offset))
 
+    def undispatched(self) -> Iterator[DispatchResult]:
+        """State records and producer marks of ``[dispatched_offset, end_offset)``; nothing is dispatched by it.
+
+        For a slave that becomes master: its tables must know what is in its log, confirmed or not.
+        """
+        return self._dispatcher.replay(self._dispatcher.offset, self.end_offset)
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """[minimum, maximum) of what can be read; (0, 0) for an unknown queue."""
         return self._queues.range(topic, queue_id) or (0, 0)

@@ -35,14 +35,16 @@ class ReplicaReport(_message.Message):
         learner: bool
         def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., learner: _Optional[bool] = ...) -> None: ...
     class Ack(_message.Message):
-        __slots__ = ("epoch", "written_offset", "flushed_offset")
+        __slots__ = ("epoch", "written_offset", "flushed_offset", "stamp")
         EPOCH_FIELD_NUMBER: _ClassVar[int]
         WRITTEN_OFFSET_FIELD_NUMBER: _ClassVar[int]
         FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        STAMP_FIELD_NUMBER: _ClassVar[int]
         epoch: int
         written_offset: int
         flushed_offset: int
-        def __init__(self, epoch: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ...) -> None: ...
+        stamp: int
+        def __init__(self, epoch: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
     class Commits(_message.Message):
         __slots__ = ("group", "offsets")
         GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -68,7 +70,7 @@ class ReplicaReport(_message.Message):
     def __init__(self, hello: _Optional[_Union[ReplicaReport.Hello, _Mapping]] = ..., ack: _Optional[_Union[ReplicaReport.Ack, _Mapping]] = ..., commits: _Optional[_Union[ReplicaReport.Commits, _Mapping]] = ..., leaving: _Optional[_Union[ReplicaReport.Leaving, _Mapping]] = ...) -> None: ...
 
 class ReplicationHeader(_message.Message):
-    __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "welcome")
+    __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "stamp", "welcome")
     class Welcome(_message.Message):
         __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged", "tail_bytes", "tail_crc", "sync")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -92,10 +94,12 @@ class ReplicationHeader(_message.Message):
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     start_offset: int
     confirm_offset: int
     end_offset: int
+    stamp: int
     welcome: ReplicationHeader.Welcome
-    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., welcome: _Optional[_Union[ReplicationHeader.Welcome, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., stamp: _Optional[int] = ..., welcome: _Optional[_Union[ReplicationHeader.Welcome, _Mapping]] = ...) -> None: ...

@@ -37,6 +37,7 @@ class FakeRole:
         self.epoch = 1
         self.enough = True
         self.waits_for_replicas = False
+        self.is_acting = True
         self.confirms = True
         self.lag_bytes = 0
         self.following = Following(False, "")

@@ -65,7 +65,7 @@ def test_the_same_results_give_the_same_plot(tmp_path: Path, result: dict[str, o
 
 
 def test_every_floor_of_the_performance_page_has_a_case() -> None:
-    assert len(CASES) == 11
+    assert len(CASES) == 13
     assert all(any(measure.floor for measure in case.measures) for case in CASES.values())
 
 

@@ -47,7 +47,9 @@ def test_up_lays_out_the_directory_and_starts_every_node(cluster: LocalCluster) 
     assert "mappedFileSizeCommitLog=67108864\n" in master
     assert "brokerRole=ASYNC_MASTER\n" in master
     assert "brokerName=broker-a\nbrokerId=1\n" in slave
-    assert "brokerRole=SLAVE\n" in slave
+    assert "brokerRole=ASYNC_MASTER\n" in slave, "as which it acts when it is elected"
+    assert "enableControllerMode=true\n" in slave
+    assert "enableControllerInNamesrv=true\n" in (cluster.directory / "nameserver-0" / "namesrv.conf").read_text()
     assert f"namesrvAddr={cluster.plan.nameserver_addresses}\n" in slave
     assert all(accepts_connections(node) for node in cluster.plan.nodes)
 
