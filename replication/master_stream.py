@@ -30,6 +30,8 @@ class MasterStream:
         self._clock = clock
         self._segment_bytes = log.segment_bytes
         self._written_step = config.window_bytes // 8  # keeps the window open while a sync takes long
+        self._far_bytes = config.window_bytes // 2
+        self._is_far_behind = False
         self._alive_s = config.heartbeat_interval_ms / 2000
         self._stamp = 0  # of the newest frame taken in
         self._acked_written = -1
@@ -58,8 +60,9 @@ class MasterStream:
                 f"frame [{frame.start}, {frame.start + len(frame.data)}) crosses a log file of {self._segment_bytes}"
             )
 
-    def on_frame(self, stamp: int = 0) -> None:
-        """A frame was taken in; acknowledge it when that is due."""
+    def on_frame(self, master_end: int, stamp: int = 0) -> None:
+        """A frame was taken in, of a master whose log ends there; acknowledge it when that is due."""
+        self._is_far_behind = master_end - self._log.end_offset > self._far_bytes
         self._stamp = stamp
         if self._ack_due():
             self._wake.set()
@@ -88,13 +91,14 @@ class MasterStream:
     def _ack_due(self) -> bool:
         """Whether the master should hear where this slave is.
 
-        Where only synced bytes count, written ones alone are not worth a message each: they are reported with
-        the sync, or when many have come, or to show that this slave lives.
+        Where only synced bytes count, written ones alone are not worth a message each, nor where this slave has far
+        to catch up and nobody waits for them: they are reported with the sync, or when many have come, or to show
+        that this slave lives.
         """
         written = self._log.end_offset
         return not self._stopped and (
             min(self._flushed, written) > self._acked_flushed
-            or (written > self._acked_written and not self.flush_acknowledged)
+            or (written > self._acked_written and not (self.flush_acknowledged or self._is_far_behind))
             or written - self._acked_written >= self._written_step
             or self._clock.monotonic_s() - self._acked_at >= self._alive_s
         )

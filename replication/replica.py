@@ -307,7 +307,7 @@ class Replica:
             self._confirm = confirm
             self._on_confirm(confirm)
         self.heard_at = self._clock.monotonic_s()
-        stream.on_frame(frame.stamp)
+        stream.on_frame(frame.end, frame.stamp)
 
     async def _bid_farewell(
         self, call: MasterCall, stream: MasterStream, reports: asyncio.Task[None], failure: StorageError
