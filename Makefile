@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo test test-crash test-seeded check bench proto setup clean help
+.PHONY: demo test test-crash test-seeded test-drills check bench proto setup clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
@@ -20,6 +20,9 @@ test-crash: setup ## power cuts on mounted file systems (needs root), and many m
 
 test-seeded: setup ## whether the tests find the defects kept in tests/seeded
 	@$(PY) -m tests.seeded.run
+
+test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours
+	@$(PY) -m tests.cluster.run_drills
 
 check: setup ## format, lint, types, layers, generated code
 	@scripts/check

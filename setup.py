@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench")
+COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "drill")
 
 packages = []
 for component in COMPONENTS:

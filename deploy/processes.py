@@ -129,10 +129,17 @@ def find(pid_path: Path, needle: str) -> Managed | None:
         return None
 
 
-def exit_code(managed: Managed) -> int | None:
-    """The exit code of a process that this one started and that has ended, where it is known."""
+def exit_code(managed: Managed, timeout_s: float = 0.0) -> int | None:
+    """The exit code of a process that this one started and that has ended, where it is known.
+
+    One that is ending has no command line any more and counts as ended; its code comes within ``timeout_s``.
+    """
     child = _children.get(managed.pid)
-    return child.poll() if child is not None else None
+    if child is None:
+        return None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(timeout_s)
+    return None
 
 
 def stop(processes: Sequence[Managed], timeout_s: float) -> list[Managed]:
