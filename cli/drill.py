@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 
 from .options import json_option
 from .output import ProgressLine, note, print_fields, print_json, print_table
-from .signals import term_interrupts
+from .signals import interrupts
 
 if TYPE_CHECKING:
     from penstock.drill.result import Document
@@ -43,8 +44,8 @@ def drill(names: tuple[str, ...], directory: str | None, as_json: bool, **option
     """Break a cluster under load, and judge what clients, logs and disks say of it.
 
     NAME is one or more drills, or `all`; `list` tells them, and `judge` judges a drill's folder (--dir) again. Each
-    drill starts a cluster of its own under DIR. Exit code 0: every invariant held that could be judged; 1: one did
-    not, or a drill broke off.
+    drill starts a cluster of its own under DIR; where DIR holds a cluster that runs, that one is used and left running.
+    Exit code 0: every invariant held that could be judged; 1: one did not, or a drill broke off.
     """
     if names == ("list",):
         return _list(as_json)
@@ -99,13 +100,15 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     progress = ProgressLine(every_s=5.0)
+    running = _running_cluster(directory, shape)
+    shape, existing = running or shape, running is not None
     documents = []
     try:
-        with term_interrupts():
+        with interrupts():
             warm_up(progress)
             for seed in range(options["seed"], options["seed"] + options["rounds"]):
                 for name in chosen:
-                    documents.append(_one(name, seed, directory, shape, timing, options, progress))
+                    documents.append(_one(name, seed, directory, shape, timing, options, progress, existing))
                     progress.clear()
                     if not as_json:
                         note(_line(documents[-1]))
@@ -117,6 +120,17 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
 SHAPE = ("shards", "replicas", "nameservers", "mode", "rate", "producers", "consumers", "size")
 
 
+def _running_cluster(directory: Path, shape: Shape) -> Shape | None:
+    """The shape of the cluster in ``directory``, if there is one and all of it runs."""
+    from penstock.deploy import LocalCluster
+
+    made = LocalCluster(directory)
+    if not made.is_complete:
+        return None
+    plan = made.plan
+    return replace(shape, shards=plan.shards, replicas=plan.replicas, nameservers=plan.nameservers, mode=plan.mode)
+
+
 def _one(
     name: str,
     seed: int,
@@ -125,6 +139,7 @@ def _one(
     timing: Timing,
     options: dict[str, Any],
     progress: ProgressLine,
+    existing: bool,
 ) -> Document:
     from penstock.deploy import DeployError
     from penstock.drill.catalogue import DRILLS
@@ -135,10 +150,10 @@ def _one(
     from penstock.drill.runner import drop_stores, numbered_folder, run_drill
     from penstock.proto.errors import PenstockError
 
-    why = DRILLS[name].why_skipped(shape, elects=elections_known())
+    why = DRILLS[name].why_skipped(shape, elects=elections_known(), own_cluster=not existing)
     if why:
         return skipped(name, seed, why)
-    folder = numbered_folder(directory, f"{name}-{seed}")
+    folder = numbered_folder(directory / "drills" if existing else directory, f"{name}-{seed}")
     command = _command(name, seed, directory, options)
     try:
         run_drill(DRILLS[name], folder, seed=seed, shape=shape, timing=timing, command=command, progress=progress.show)

@@ -248,9 +248,8 @@ class LocalCluster:
             began = time.monotonic()
             if managed is None or not self._stop([node], timeout_s):
                 raise DeployError(f"{name} does not run: nothing to stop")
-            code = processes.exit_code(managed, timeout_s=5.0)
             seconds = time.monotonic() - began
-            return StopReport(name, seconds, code, seconds >= timeout_s)
+            return StopReport(name, seconds, processes.exit_code(managed), seconds >= timeout_s)
 
     def start(self, name: str, timeout_s: float = READY_TIMEOUT_S, *, wait: bool = True) -> None:
         """Start a node that does not run; with ``wait``, return when it serves."""

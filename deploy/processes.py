@@ -81,10 +81,24 @@ class Managed:
             return False
         return True
 
+    def _is_ending(self) -> bool:
+        """Whether it is dead, and threads of it are left that hold its ports and files for a moment more."""
+        child = _children.get(self.pid)
+        if child is not None:
+            return child.poll() is None
+        try:
+            process = psutil.Process(self.pid)
+            is_ours = abs(process.create_time() - self.create_time) <= _START_TIME_SLACK_S
+            return (
+                is_ours and process.status() == psutil.STATUS_ZOMBIE and len(os.listdir(f"/proc/{self.pid}/task")) > 1
+            )
+        except (psutil.Error, OSError):
+            return False
+
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within ``timeout_s``."""
+        """Whether it ended within ``timeout_s``, its ports free and its files closed."""
         deadline = time.monotonic() + timeout_s
-        while self.is_alive:
+        while self.is_alive or self._is_ending():
             if time.monotonic() >= deadline:
                 return False
             time.sleep(POLL_S)
@@ -129,17 +143,10 @@ def find(pid_path: Path, needle: str) -> Managed | None:
         return None
 
 
-def exit_code(managed: Managed, timeout_s: float = 0.0) -> int | None:
-    """The exit code of a process that this one started and that has ended, where it is known.
-
-    One that is ending has no command line any more and counts as ended; its code comes within ``timeout_s``.
-    """
+def exit_code(managed: Managed) -> int | None:
+    """The exit code of a process that this one started and that has ended, where it is known."""
     child = _children.get(managed.pid)
-    if child is None:
-        return None
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return child.wait(timeout_s)
-    return None
+    return child.poll() if child is not None else None
 
 
 def stop(processes: Sequence[Managed], timeout_s: float) -> list[Managed]:

@@ -48,8 +48,10 @@ class Drill:
             return f"{shape.replicas - 1} of {shape.replicas} copies are left, and {COPIES} are needed"
         return self.no_limit_why
 
-    def why_skipped(self, shape: Shape, *, elects: bool) -> str:
+    def why_skipped(self, shape: Shape, *, elects: bool, own_cluster: bool = True) -> str:
         """Why it cannot be done here; empty when it can."""
+        if (self.network or self.small_disk) and not own_cluster:
+            return "needs a cluster that the drill starts: use a --dir without one"
         if self.network and (why := why_no_network()):
             return why
         if self.small_disk and (why := why_no_small_disk()):
@@ -152,7 +154,7 @@ _ALL = (
     ),
     Drill(
         name="slow-link",
-        what="a slave behind 0.5 to 2 Mbit/s",
+        what="a slave's link takes 30 to 80 % of the load",
         fault=faults.slow_link,
         network=True,
         slaves=1,

@@ -64,6 +64,7 @@ class Stop:
     exit_code: int | None
     killed: bool = False
     abort_marker: bool = False
+    scanned: bool = False  # the next start had to look for the log's end, as after a crash
 
 
 @dataclass(slots=True, kw_only=True)

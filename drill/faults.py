@@ -103,6 +103,7 @@ def rolling_restart(lab: Lab) -> None:
         lab.phase = f"restarting {name}"
         with lab.broken("restart", name, lambda name=name: _restart(lab, name)):  # type: ignore[misc]
             lab.stop_node(name)
+        lab.note_start(name)
         late = lab.await_level()
         if late:
             raise DrillFailed(f"after the restart of {name}: {late[0]}")
@@ -155,7 +156,7 @@ def one_way_partition(lab: Lab) -> None:
 
 
 def slow_link(lab: Lab) -> None:
-    """What a slave receives arrives at 0.5 to 2 Mbit/s."""
+    """What a slave receives arrives at 30 to 80 % of what its shard is sent."""
     assert lab.network is not None
     name = lab.slave()
     with _network_fault(lab, f"{lab.plan.link_kbit} kbit/s", name):

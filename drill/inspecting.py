@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +37,18 @@ def check_store(name: str, path: Path) -> StoreFinding:
     return StoreFinding(name, str(path), found.records, problems)
 
 
-def compare_logs(shard: str, left: NodeState, right: NodeState, end: int, group: str) -> LogComparison:
-    """Compare the logs of two brokers byte for byte, from the first byte that both have to ``end``."""
+def compare_logs(shard: str, left: NodeState, right: NodeState, end: int, group: str | None) -> LogComparison:
+    """Compare the logs of two brokers byte for byte, from the first byte that both have to ``end``.
+
+    And the committed offsets of ``group`` in their snapshots, which are of one moment only when both are closed.
+    """
     assert left.store_path is not None
     assert right.store_path is not None
     stores = (left.store_path, right.store_path)
     names = (left.node.name, right.node.name)
     start = max(_log_start(store) for store in stores)
     end = min(end, *(_log_end(store) for store in stores))
-    differ = _differing_offsets(stores, group)
+    differ = _differing_offsets(stores, group) if group is not None else ""
     for position in range(start, end, PIECE_BYTES):
         until = min(position + PIECE_BYTES, end)
         mine, other = (_log_bytes(store, position, until) for store in stores)
@@ -122,20 +125,21 @@ def footprint(pid: int) -> dict[str, float] | None:
         return None
 
 
-def error_lines(states: Sequence[NodeState], expected: Sequence[str]) -> list[str]:
-    """ERROR lines of the nodes' logs that match none of the patterns ``expected``."""
+def error_lines(states: Sequence[NodeState], expected: Sequence[str], starts: Mapping[str, int]) -> list[str]:
+    """ERROR lines of the nodes' logs, from byte ``starts`` on, that match none of the patterns ``expected``."""
     allowed = [re.compile(pattern) for pattern in expected]
     return [
         f"{state.node.name}: {line[:300]}"
         for state in states
-        for line in _errors_in(state.log_path)
+        for line in _errors_in(state.log_path, starts.get(state.node.name, 0))
         if not any(pattern.search(line) for pattern in allowed)
     ]
 
 
-def _errors_in(path: Path) -> Iterator[str]:
+def _errors_in(path: Path, start: int) -> Iterator[str]:
     try:
         with open(path, errors="replace") as lines:
+            lines.seek(start if path.stat().st_size >= start else 0)  # a log that was rotated begins anew
             yield from itertools.islice((line.rstrip() for line in lines if _ERROR.search(line)), 100)
     except OSError:
         return

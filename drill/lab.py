@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.crew import Worker
-from penstock.bench.health import cluster_views, serves
+from penstock.bench.health import await_replicas, cluster_views, serves
 from penstock.client import Admin
 from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place, Plan
 
@@ -55,15 +55,19 @@ class Lab:
         *,
         with_network: bool = False,
         with_small_disk: bool = False,
+        existing: Path | None = None,
         progress: Progress,
     ) -> None:
+        """``existing``: the directory of a cluster that runs, is used and left running; else the drill starts one."""
         self.folder = folder
         self.shape = shape
         self.timing = timing
         self.plan = plan
         self.run = plan.seed & 0xFFFF_FFFF
-        self.topic = "drill"
-        self.group = "drill-consumers"
+        self.owns_cluster = existing is None
+        self.topic = "drill" if self.owns_cluster else f"drill-{folder.name.replace('.', '-')}"
+        self.group = f"{self.topic}-consumers"
+        self.log_starts: dict[str, int] = {}
         self.network: Network | None = None
         self.windows: list[Window] = []
         self.stops: list[Stop] = []
@@ -78,7 +82,7 @@ class Lab:
         self._undo: list[Callable[[], object]] = []
         self._open: list[tuple[str, str, int]] = []
         self._next_client = OBSERVER_CLIENTS
-        self.cluster = LocalCluster(folder / "cluster", self._probe, self._show, wrap=self._wrap)
+        self.cluster = LocalCluster(existing or folder / "cluster", self._probe, self._show, wrap=self._wrap)
 
     # Making it.
 
@@ -93,6 +97,17 @@ class Lab:
             self._disks[name] = SmallDisk(self.folder / "disks" / name)
             self._disks[name].mount()
         shape = self.shape
+        if self.owns_cluster:
+            self._start_cluster()
+        self.await_level()
+        self.log_starts = {state.node.name: state.log_path.stat().st_size for state in self.cluster.states()}
+        with Admin(self.nameservers) as admin:
+            admin.create_topic(self.topic, queues=shape.queues)
+        self.watcher = RoleWatcher(self.cluster.plan.nodes, self.folder)
+        self.watcher.start()
+
+    def _start_cluster(self) -> None:
+        shape = self.shape
         self.cluster.up(
             shards=shape.shards,
             replicas=shape.replicas,
@@ -101,11 +116,6 @@ class Lab:
             base_port=0,
             places=self._places(),
         )
-        self.await_level()
-        with Admin(self.nameservers) as admin:
-            admin.create_topic(self.topic, queues=shape.queues)
-        self.watcher = RoleWatcher(self.cluster.plan.nodes, self.folder)
-        self.watcher.start()
 
     def _places(self) -> dict[str, Place]:
         places: dict[str, Place] = {}
@@ -299,6 +309,12 @@ class Lab:
         marker = store is not None and (store / "abort").exists()
         self.stops.append(Stop(name, round(report.seconds, 3), report.exit_code, report.killed, marker))
 
+    def note_start(self, name: str) -> None:
+        """Note whether a broker that was stopped cleanly started without a scan of its log."""
+        opened = [line for line in self.cluster.log_lines(name, 500) if " store opened " in line]
+        if opened and " clean=True " not in opened[-1]:
+            self.stops[-1] = replace(self.stops[-1], scanned=True)
+
     def await_serving(self, names: Sequence[str], timeout_s: float = SERVE_TIMEOUT_S) -> None:
         """Return when these nodes serve.
 
@@ -320,6 +336,8 @@ class Lab:
         deadline = time.monotonic() + timeout_s
         while True:
             late = behind(self.broker_states(), quiet=quiet)
+            if not late and not quiet:
+                late = [f"{name} is not in sync" for name in await_replicas(self.cluster, timeout_s=0.0)]
             if not late or time.monotonic() > deadline:
                 return late
             self._show(late[0])
@@ -345,9 +363,11 @@ class Lab:
             self.watcher.stop()
         for worker in self.workers.values():
             worker.kill()
-        left = []
+        left: list[str] = []
         with contextlib.suppress(DeployError):  # where no cluster was made there is nothing to end
             self.heal()
+            if not self.owns_cluster:
+                return left
             self.cluster.down()
             left += [f"{state.node.name} still runs, pid {state.pid}" for state in self.cluster.states() if state.pid]
         if self.network is not None:

@@ -33,9 +33,17 @@ Before = dict[str, tuple[int, dict[str, float]]]
 
 
 def run_drill(
-    drill: Drill, folder: Path, *, seed: int, shape: Shape, timing: Timing, command: str, progress: Progress
+    drill: Drill,
+    folder: Path,
+    *,
+    seed: int,
+    shape: Shape,
+    timing: Timing,
+    command: str,
+    progress: Progress,
+    existing: Path | None = None,
 ) -> Conditions:
-    """Do ``drill`` under ``folder`` and leave history and conditions there.
+    """Do ``drill`` and leave history and conditions in ``folder``; ``existing``: with the cluster in that directory.
 
     Raises:
         DrillFailed, DeployError, PenstockError: the drill could not be done. Everything it started is gone.
@@ -49,6 +57,7 @@ def run_drill(
         plan,
         with_network=drill.network,
         with_small_disk=drill.small_disk,
+        existing=existing,
         progress=progress,
     )
     conditions = Conditions(
@@ -193,7 +202,7 @@ def _look_at_what_is_left(drill: Drill, lab: Lab, conditions: Conditions) -> Non
         lab.watcher.stop()
     order = [state.node.name for state in states]
     order.sort(key=lambda name: (name.startswith("nameserver"), name in masters.values()))
-    for name in order:
+    for name in order if lab.owns_cluster else ():
         if lab.state(name).is_alive:
             lab.stop_node(name)
     conditions.stops = lab.stops
@@ -203,12 +212,13 @@ def _look_at_what_is_left(drill: Drill, lab: Lab, conditions: Conditions) -> Non
         assert state.store_path is not None
         lab.wait(0.0)
         conditions.stores.append(check_store(state.node.name, state.store_path))
+    group = lab.group if lab.owns_cluster else None
     for shard, master in masters.items():
         for name in lab.names_of(shard):
             if name != master:
-                compared = compare_logs(shard, lab.state(master), lab.state(name), ends[shard], lab.group)
+                compared = compare_logs(shard, lab.state(master), lab.state(name), ends[shard], group)
                 conditions.logs.append(compared)
-    conditions.error_lines = error_lines(states, drill.expected_errors)
+    conditions.error_lines = error_lines(states, drill.expected_errors, lab.log_starts)
     conditions.notes += _where_lost_messages_are(lab, conditions)
 
 

@@ -58,7 +58,7 @@ class FaultPlan:
     late_s: float  # on top of the steady phase, so that faults do not always meet the same moment of a flush
     outwards: bool  # one-way partition: the victim's packets are lost, else those to it
     crash_delays_s: tuple[float, ...]  # crash loop: how long each new process lives
-    link_kbit: int
+    link_kbit: int  # less than the load of a shard
     sync_delay_ms: int
 
 
@@ -75,6 +75,6 @@ def plan_fault(drill: str, seed: int, shape: Shape) -> FaultPlan:
         late_s=drawn.uniform(0.0, 1.0),
         outwards=drawn.random() < 0.5,
         crash_delays_s=tuple(drawn.uniform(0.05, 3.0) for _ in range(CRASHES_MAX)),
-        link_kbit=drawn.choice((512, 1024, 2048)),
+        link_kbit=max(int(drawn.uniform(0.3, 0.8) * shape.rate / shape.shards * shape.size * 8 / 1000), 64),
         sync_delay_ms=drawn.choice((100, 200, 400)),
     )

@@ -55,7 +55,7 @@ def _grown(each: Footprint) -> list[str]:
 
 
 def stops(conditions: Conditions) -> Verdict:
-    """I14: SIGTERM ends a process within 5 s, with exit code 0 and without the marker of a crash."""
+    """I14: SIGTERM ends a process within 5 s, with exit code 0, without the marker of a crash or a scan afterwards."""
     if not conditions.stops:
         return not_judged("I14", "nothing was stopped: the cluster was there before and stays")
     problems = [problem for each in conditions.stops for problem in _unclean(each)]
@@ -73,6 +73,8 @@ def _unclean(each: Stop) -> list[str]:
         found.append(f"{each.name} ended with exit code {each.exit_code}")
     if each.abort_marker:
         found.append(f"{each.name} left its abort marker")
+    if each.scanned:
+        found.append(f"{each.name} had to scan its log at the next start")
     return found
 
 

@@ -162,6 +162,10 @@ def abort_marker(damaged: Damaged) -> None:
     damaged.conditions.stops.append(Stop("broker-b-0", 1.0, 0, abort_marker=True))
 
 
+def scan_after_a_clean_stop(damaged: Damaged) -> None:
+    damaged.conditions.stops.append(Stop("broker-b-0", 1.0, 0, scanned=True))
+
+
 def bad_exit_code(damaged: Damaged) -> None:
     damaged.conditions.stops.append(Stop("broker-b-0", 1.0, 1))
 
@@ -201,6 +205,7 @@ DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I13", memory_grows, "own_mib grew from 100 to 200"),
     ("I14", slow_stop, "broker-b-0 took 6.5 s"),
     ("I14", abort_marker, "abort marker"),
+    ("I14", scan_after_a_clean_stop, "had to scan its log"),
     ("I14", bad_exit_code, "exit code 1"),
     ("LOG", error_line, "sync failed"),
     ("END", rule_left, "namespace pd-1"),
