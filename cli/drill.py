@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 
 from .options import json_option
 from .output import ProgressLine, note, print_fields, print_json, print_table
-from .signals import interrupts
+from .signals import deferred_interrupts
 
 if TYPE_CHECKING:
     from penstock.drill.result import Document
@@ -104,11 +105,16 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
     shape, existing = running or shape, running is not None
     documents = []
     try:
-        with interrupts():
-            warm_up(progress)
+        warm_up(progress)
+        with deferred_interrupts() as check:
+
+            def show(text: str) -> None:
+                check()
+                progress.show(text)
+
             for seed in range(options["seed"], options["seed"] + options["rounds"]):
                 for name in chosen:
-                    documents.append(_one(name, seed, directory, shape, timing, options, progress, existing))
+                    documents.append(_one(name, seed, directory, shape, timing, options, show, existing))
                     progress.clear()
                     if not as_json:
                         note(_line(documents[-1]))
@@ -138,7 +144,7 @@ def _one(
     shape: Shape,
     timing: Timing,
     options: dict[str, Any],
-    progress: ProgressLine,
+    show: Callable[[str], None],
     existing: bool,
 ) -> Document:
     from penstock.deploy import DeployError
@@ -156,7 +162,7 @@ def _one(
     folder = numbered_folder(directory / "drills" if existing else directory, f"{name}-{seed}")
     command = _command(name, seed, directory, options)
     try:
-        run_drill(DRILLS[name], folder, seed=seed, shape=shape, timing=timing, command=command, progress=progress.show)
+        run_drill(DRILLS[name], folder, seed=seed, shape=shape, timing=timing, command=command, progress=show)
     except (DrillFailed, DeployError, NetworkUnavailable, DiskFaultUnavailable, PenstockError) as error:
         return failed(name, seed, f"{error}", folder)
     document = judged(folder)

@@ -39,6 +39,10 @@ def elections_known() -> bool:
     return any(each.name == "coordinator" for each in fields(Plan))
 
 
+def _silent(_: str) -> None:
+    return None
+
+
 class DrillFailed(Exception):
     """The drill itself could not be done; nothing is said about the cluster."""
 
@@ -58,7 +62,11 @@ class Lab:
         existing: Path | None = None,
         progress: Progress,
     ) -> None:
-        """``existing``: the directory of a cluster that runs, is used and left running; else the drill starts one."""
+        """``existing``: the directory of a cluster that runs, is used and left running; else the drill starts one.
+
+        ``progress`` is called several times a second, never within a call to the cluster: what it raises ends the
+        drill, and everything is taken away.
+        """
         self.folder = folder
         self.shape = shape
         self.timing = timing
@@ -329,6 +337,7 @@ class Lab:
                     raise DrillFailed(f"{name} ended: {' '.join(self.cluster.log_lines(name, 3))}")
                 if time.monotonic() > deadline:
                     raise DrillFailed(f"{name} does not serve {timeout_s:.0f} s after its start")
+                self._show(f"waiting for {name}")
                 time.sleep(POLL_S)
 
     def await_level(self, timeout_s: float = LEVEL_TIMEOUT_S, *, quiet: bool = False) -> list[str]:
@@ -359,6 +368,7 @@ class Lab:
 
     def close(self) -> list[str]:
         """End everything and take it away; what is left all the same."""
+        self._progress = _silent  # nothing interrupts this
         if self.watcher is not None:
             self.watcher.stop()
         for worker in self.workers.values():
