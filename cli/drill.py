@@ -59,12 +59,11 @@ def drill(names: tuple[str, ...], directory: str | None, as_json: bool, **option
 
 def _list(as_json: bool) -> int:
     from penstock.drill.catalogue import DRILLS
-    from penstock.drill.lab import elections_known
     from penstock.drill.schedule import Shape
 
     found = []
     for each in DRILLS.values():
-        why = each.why_skipped(Shape(), elects=elections_known())
+        why = each.why_skipped(Shape(), elects=True)
         found.append({"name": each.name, "what": each.what, "target_ms": each.target_ms, "skipped": why})
     if as_json:
         print_json({"drills": found})
@@ -147,16 +146,17 @@ def _one(
     show: Callable[[str], None],
     existing: bool,
 ) -> Document:
-    from penstock.deploy import DeployError
+    from penstock.deploy import DeployError, LocalCluster
     from penstock.drill.catalogue import DRILLS
     from penstock.drill.disks import DiskFaultUnavailable
-    from penstock.drill.lab import DrillFailed, elections_known
+    from penstock.drill.lab import DrillFailed
     from penstock.drill.network import NetworkUnavailable
     from penstock.drill.result import failed, judged, skipped
     from penstock.drill.runner import drop_stores, numbered_folder, run_drill
     from penstock.proto.errors import PenstockError
 
-    why = DRILLS[name].why_skipped(shape, elects=elections_known(), own_cluster=not existing)
+    elects = not existing or LocalCluster(directory).plan.is_elected
+    why = DRILLS[name].why_skipped(shape, elects=elects, own_cluster=not existing)
     if why:
         return skipped(name, seed, why)
     folder = numbered_folder(directory / "drills" if existing else directory, f"{name}-{seed}")

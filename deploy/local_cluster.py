@@ -161,8 +161,8 @@ class LocalCluster:
     ) -> UpReport:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
-        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, async; the
-        nameserver elects the masters. ``check`` sees the plan before it is written: what it raises leaves the
+        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, async, and
+        1 nameserver, which elects the masters. ``check`` sees the plan before it is written: what it raises leaves the
         directory's plan as it was. ``places`` puts nodes of a new cluster elsewhere than in its folder and on this
         host's own address.
 

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.crew import Worker
 from penstock.bench.health import await_replicas, cluster_views, serves
 from penstock.client import Admin
-from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place, Plan
+from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place
 
 from .conditions import Stop, Window
 from .disks import SmallDisk
@@ -32,11 +32,6 @@ POLL_S = 0.05
 WORKER = "penstock.drill.worker"
 OBSERVER_CLIENTS = 10
 """Clients below this number watch and read; the others are producers and consumers."""
-
-
-def elections_known() -> bool:
-    """Whether local clusters of this release have a coordinator, and so elect their masters."""
-    return any(each.name == "coordinator" for each in fields(Plan))
 
 
 def _silent(_: str) -> None:
@@ -215,7 +210,7 @@ class Lab:
     @property
     def elects(self) -> bool:
         """Whether masters are elected; else each shard's first broker is its master for ever."""
-        return elections_known()
+        return self.owns_cluster or self.cluster.plan.is_elected
 
     @property
     def coordinator_names(self) -> list[str]:
