@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo test test-crash test-seeded check bench proto setup clean help
+.PHONY: demo test test-crash test-seeded check bench proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
@@ -9,19 +9,22 @@ help: ## what there is
 setup: ## make .venv with exact versions
 	@scripts/setup
 
+setup-spark: setup ## and Spark in it, which the pipelines, their tests and the checks need
+	@scripts/setup --spark
+
 demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 	@$(PY) -m penstock.cli demo --dir .demo
 
-test: setup ## all tests, at most 8 minutes on 2 cores
+test: setup-spark ## all tests, at most 8 minutes on 2 cores
 	@$(PY) -m pytest
 
-test-crash: setup ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
+test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
 	@POWER_CUTS=200 CRASH_HISTORIES=20000 SHORT_WORKLOADS=3 $(PY) -m pytest -s tests/crash tests/model/test_crash_model.py
 
-test-seeded: setup ## whether the tests find the defects kept in tests/seeded
+test-seeded: setup-spark ## whether the tests find the defects kept in tests/seeded
 	@$(PY) -m tests.seeded.run
 
-check: setup ## format, lint, types, layers, generated code
+check: setup-spark ## format, lint, types, layers, generated code
 	@scripts/check
 
 bench: setup ## the benchmarks, results in bench/RESULTS.md
@@ -29,6 +32,9 @@ bench: setup ## the benchmarks, results in bench/RESULTS.md
 
 proto: setup ## write the generated protobuf code again
 	@scripts/generate-proto
+
+constraints: setup ## choose the exact versions again, after a change of pyproject.toml
+	@scripts/choose-versions
 
 clean: ## remove the environment, caches and the demo's directory
 	@rm -rf .venv .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
