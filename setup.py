@@ -10,7 +10,7 @@ for component in COMPONENTS:
     packages += [f"penstock.{component}.{child}" for child in find_packages(component)]
 
 # Spark finds data sources in top-level modules of these names by itself.
-DATA_SOURCES: list[str] = []
+DATA_SOURCES = ["pyspark_penstock", "pyspark_penstock_store"]
 
 setup(
     py_modules=DATA_SOURCES,

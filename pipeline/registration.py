@@ -7,7 +7,7 @@ from typing import Any
 
 from .requirements import require_spark
 
-SOURCES: tuple[tuple[str, str], ...] = ()
+SOURCES = ((".stores.source", "StoreDataSource"), (".topics.source", "TopicDataSource"))
 """Modules below this package, and the data source's class in each."""
 
 
