@@ -17,25 +17,31 @@ from penstock.proto.errors import PenstockError, StorageError
 from penstock.proto.record.layout import Host
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
+from penstock.proto.wire.pipeline_pb2_grpc import add_PositionsServicer_to_server, add_StagingServicer_to_server
 from penstock.replication.config import ReplicationConfig
 
 from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
 from .service.acknowledge import Acknowledgements
 from .service.admin import Admin, BrokerService
 from .service.consumer_sessions import ConsumerSessions
+from .service.coordinators import Coordinators
 from .service.dispatch import Arrivals, Dispatcher
 from .service.fetch import Fetch
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits
+from .service.pipeline_api import PositionsService, StagingService
+from .service.positions import Positions
 from .service.registration import Registration
 from .service.retention import Retention, RetentionTimes
 from .service.roles import MasterRole, Role, SlaveRole
 from .service.send import Send
 from .service.snapshots import Snapshots
+from .service.staging import Staging
 from .service.stalls import AppendStalls
 from .service.state import State, Topic
 from .service.state_log import StateLog
 from .service.status import Status
+from .service.writers import WriterLog, Writers
 from .startup import Opened
 from .store.cleaning import HOUR_MS, CleaningRules
 from .store.store import Store
@@ -60,6 +66,7 @@ class Parts:
     offsets: OffsetService
     send: Send
     fetch: Fetch
+    staging: Staging
     status: Status
     counters: Counters
     registration: Registration
@@ -188,9 +195,13 @@ class _Assembly:
             stalls=AppendStalls(config.store.stall_limit_ms / 1000, SystemClock()),
         )
         self._fetch = Fetch(store, state, self._role, self._counters)
+        writer_log = WriterLog(state.staging, state_log, self._role, self._acknowledgements, start_end=store.end_offset)
+        writers = Writers(writer_log)
+        staging = self._make_staging(writers, writer_log, send, born_host)
+        positions = Positions(store, state, self._role, self._acknowledgements, state_log)
         status = self._make_status()
         retention = self._make_retention(state_log)
-        status.more_metrics.append(retention.describe)
+        status.more_metrics += [retention.describe, staging.describe]
         admin = Admin(
             store,
             state,
@@ -203,6 +214,7 @@ class _Assembly:
             wait_dispatched=self._dispatcher.wait_dispatched,
         )
         self._register(BrokerService(admin, self._offsets, sessions, state, status.status), send)
+        self._register_pipeline(StagingService(writers, staging), PositionsService(positions), staging)
         registration = Registration(
             config.nameservers.addresses,
             status.registration,
@@ -224,6 +236,7 @@ class _Assembly:
             offsets=self._offsets,
             send=send,
             fetch=self._fetch,
+            staging=staging,
             status=status,
             counters=self._counters,
             registration=registration,
@@ -264,6 +277,23 @@ class _Assembly:
             on_appended=self._dispatcher.poke,
             on_confirm=self._on_confirm,
             pending_commits=self._pending.take,
+        )
+
+    def _make_staging(self, writers: Writers, writer_log: WriterLog, send: Send, born_host: Host) -> Staging:
+        config = self._config
+        return Staging(
+            self._store,
+            self._state,
+            self._opened.producers,
+            writers,
+            writer_log,
+            broker_name=config.identity.broker_name,
+            born_host=born_host,
+            body_bytes_max=config.store.body_bytes_max,
+            check_topic=send.writable_topic,
+            on_appended=self._on_appended,
+            wait_dispatched=self._dispatcher.wait_dispatched,
+            ask_coordinator=Coordinators(config.nameservers.addresses).ask,
         )
 
     def _make_status(self) -> Status:
@@ -326,6 +356,12 @@ class _Assembly:
                 grpc.method_handlers_generic_handler("penstock.v1.Replication", replication),
             )
         )
+
+    def _register_pipeline(self, service: StagingService, positions: PositionsService, staging: Staging) -> None:
+        add_StagingServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
+        add_PositionsServicer_to_server(positions, self._server)  # type: ignore[no-untyped-call]
+        data = {"Stage": grpc.unary_unary_rpc_method_handler(reporting(staging.stage))}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.v1.StagingData", data),))
 
     def _on_appended(self, end: int) -> None:
         self._acknowledgements.start(end)

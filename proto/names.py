@@ -16,6 +16,9 @@ SYSTEM_PREFIX = "rmq_sys_"
 STATE_TOPIC = "rmq_sys_PENSTOCK_STATE"
 """Internal topic, one queue: every change of topics, groups and committed offsets is a record here."""
 
+STAGE_TOPIC = "rmq_sys_PENSTOCK_STAGE"
+"""Internal topic, one queue: what exactly-once writers have staged, one chunk per record, invisible until published."""
+
 PRODUCER_PROPERTY = "__PSEQ"
 """First property of a batch's first record: ``producer id:epoch:lane:sequence:count``, lower-case hex."""
 
