@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from penstock.proto.wire.pipeline_pb2 import StageHeader
 from .routing import Piece
 
 COUNT_MAX = 65_536
+WAIT_S_MAX = 0.5
 PENDING_MAX = 4  # chunks that wait behind the one under way, per target
 
 _WRITABLE = 0x200  # PyBUF_WRITE
@@ -100,6 +102,7 @@ class Sender:
         self._retry_timeout_s = (send_timeout_ms + retry_timeout_ms) / 1000
         self._stage_to = stage_to
         self._lanes: dict[tuple[str, str, int], _Lane] = {}
+        self._news = threading.Event()  # set by gRPC's threads
         self._born: dict[str, Host] = {}
         self.staged: dict[str, int] = {}  # broker -> chunks
         self.records = 0
@@ -147,15 +150,11 @@ class Sender:
             self._start(lane, lane.chunk)
 
     def _wait(self) -> None:
-        """Until the first call under way is done, or for as long as the next try has to wait."""
-        calls = [lane.call for lane in self._lanes.values() if lane.call is not None]
-        if not calls:
-            time.sleep(0.01)
-            return
-        try:
-            calls[0].exception(timeout=0.05 if len(calls) > 1 else 0.5)
-        except (grpc.FutureTimeoutError, grpc.FutureCancelledError):
-            return
+        """Until some call is done, or it is time for the next try."""
+        now = time.monotonic()
+        waits = [lane.not_before - now for lane in self._lanes.values() if lane.chunk is not None and lane.call is None]
+        self._news.wait(max(0.001, min([WAIT_S_MAX, *waits])))
+        self._news.clear()
 
     def _start(self, lane: _Lane, chunk: Chunk) -> None:
         try:
@@ -165,6 +164,7 @@ class Sender:
             connections = self._calls.connections
             start = connections.append_framed if self._stage_to is None else connections.stage_framed
             lane.call = start(lane.address, message, timeout_s)
+            lane.call.add_done_callback(lambda _: self._news.set())
         except PenstockError as error:
             self._failed(lane, error)
 
