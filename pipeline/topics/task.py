@@ -96,18 +96,23 @@ class Task:
         sender.send(key, chunk)
 
     def _new_layout(self, topic: str, lanes: int) -> Layout:
-        if self._options.guarantee == "at-least-once":
-            text = layout_of(self._cluster.route(writable_topic(topic, "column topic")))
-            self._layouts[topic] = Layout(topic, text, lanes)
-        else:
+        writable_topic(topic, "column topic")
+        if self._options.guarantee == "idempotent":
             self._open([topic])
+        else:
+            self._layouts[topic] = Layout(topic, layout_of(self._cluster.route(topic)), lanes)
         return self._layouts[topic]
 
     def _open(self, topics: list[str]) -> WriterState:
-        """Open the writer with the layouts of these topics; what the brokers keep of an earlier run counts."""
+        """Open the writer. An idempotent one with the layouts of these topics; what the brokers keep of it counts.
+
+        The others need none: they may go around a shard that is not there.
+        """
+        if self._options.guarantee == "exactly-once":
+            return self._calls.open({})
         wanted = {SETTINGS: self._settings}
         for topic in topics:
-            wanted[topic] = layout_of(self._cluster.route(writable_topic(topic, "column topic")))
+            wanted[topic] = layout_of(self._cluster.route(topic))
         state = self._calls.open(wanted)
         self._settings = state.layout[SETTINGS]
         self._layouts = layouts(state.layout, parse_settings(self._settings)[1])

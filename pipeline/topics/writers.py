@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from penstock.client.routes import master_of
 from penstock.client.shards import ShardCalls
 from penstock.proto.errors import InvalidArgument, PenstockError, RouteNotFound
 from penstock.proto.wire.pipeline_pb2 import (
@@ -53,12 +54,17 @@ class WriterCalls:
             StaleProducer: a newer run has taken over.
             RouteNotFound, BrokerUnavailable: not possible now.
         """
-        names = sorted(name for name, shard in self._calls.shards().items() if shard.members)
+        shards = self._calls.shards()
+        names = sorted(name for name, shard in shards.items() if master_of(shard) is not None)
         if not names:
-            raise RouteNotFound("the nameservers know no living broker")
+            raise RouteNotFound("the nameservers know no living master")
         with ThreadPoolExecutor(min(16, len(names))) as pool:
             known = list(pool.map(self._query, names))
             coordinator = next((state.coordinator for state in known if state.exists and state.coordinator), "")
+            if not coordinator:
+                # Nobody knows the writer: those without a master might, so they are waited for.
+                rest = [self._query(name) for name in sorted(shards.keys() - set(names))]
+                coordinator = next((state.coordinator for state in rest if state.exists and state.coordinator), "")
             if not coordinator:
                 coordinator = names[hash_64(self.writer) % len(names)]
             request = OpenWriterRequest(writer=self.writer, run=self.run, coordinator=coordinator, layout=layout)

@@ -30,7 +30,12 @@ CALLS = ("OpenWriter", "Decide", "Publish", "Finish")
 PHASES = (
     "in-writing",
     "written",
-    *(f"{when}-{call}" for call in CALLS for when in (BEFORE, AFTER)),
+    "after-OpenWriter",
+    "before-Decide",
+    "after-Decide",
+    "before-Publish",
+    "after-Publish",
+    "before-Finish",
     "committed",
 )
 
