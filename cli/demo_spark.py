@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SOURCE, SUMS, REPLAYED = "flights", "delays", "flights-replayed"
 BATCHES = 8
 MARKER = ".penstock-demo"
-JOB = "penstock.cli.demo_spark_job"
+JOB = "penstock.pipeline.topics.flights_demo"
 JOB_TIMEOUT_S = 900.0
 
 
@@ -85,8 +85,7 @@ class Story:
         self._produce()
         self._stream()
         from penstock.pipeline import session
-
-        from .demo_spark_job import CONF
+        from penstock.pipeline.topics.flights_demo import CONF
 
         spark = session("penstock-demo-audit", master="local[2,4]", conf=CONF)
         spark.sparkContext.setLogLevel("OFF")
@@ -195,27 +194,22 @@ class Story:
         return spark.read.format("penstock").option("nameServer", self._namesrv).option("subscribe", topic).load()
 
     def _count_topic(self, spark: Any, topic: str) -> None:
-        self._totals[f"topic {topic}"] = _count(self._read(spark, topic))
+        from penstock.pipeline.topics.flights_demo import count_flights
+
+        self._totals[f"topic {topic}"] = count_flights(self._read(spark, topic))
         self._say(f"topic {topic} read as a table")
 
     def _count_sums(self, spark: Any) -> None:
-        """The last word about each carrier and hour; each update is there once, so the newest offset is it."""
-        from pyspark.sql import functions as f
+        from penstock.pipeline.topics.flights_demo import count_sums
 
-        rows = self._read(spark, SUMS).select(
-            "queueOffset",
-            f.from_json(f.col("body").cast("string"), "carrier string, hour string, flights long, delay long").alias(
-                "sum"
-            ),
-        )
-        last = rows.groupBy("sum.carrier", "sum.hour").agg(f.max_by("sum", "queueOffset").alias("last"))
-        found = last.agg(f.sum("last.flights"), f.sum("last.delay"), f.count("*")).first()
-        self._totals[f"topic {SUMS}"] = int(found[0]), int(found[1])
-        self._say(f"{found[2]:,} sums, of each carrier and hour, as the stream left them")
+        flights, delay, sums = count_sums(self._read(spark, SUMS))
+        self._totals[f"topic {SUMS}"] = flights, delay
+        self._say(f"{sums:,} sums, of each carrier and hour, as the stream left them")
 
     def _archive(self, spark: Any) -> None:
         from penstock.pipeline.jobs import archive
         from penstock.pipeline.lake import Lake
+        from penstock.pipeline.topics.flights_demo import count_flights
 
         stores = {
             node.name.rsplit("-", 1)[0]: str(self._cluster.directory / node.name / "store")
@@ -230,7 +224,7 @@ class Story:
         opened = Lake(lake)
         frame = spark.read.parquet(*opened.paths_of(opened.manifests()))
         frame.createOrReplaceTempView("lake")
-        self._totals["lake"] = _count(spark.sql(f"select body from lake where topic = '{SOURCE}'"))  # noqa: S608
+        self._totals["lake"] = count_flights(spark.sql(f"select body from lake where topic = '{SOURCE}'"))  # noqa: S608
         self._say(f"archived to Parquet under {lake}; in SQL, the carriers that are late most:")
         worst = spark.sql(
             "select tags as carrier, count(*) as flights, round(avg(cast(get_json_object(cast(body as string), "  # noqa: S608
@@ -265,17 +259,6 @@ class Story:
     def _say(self, text: str) -> None:
         self._progress.clear()
         console().print(f"{time.monotonic() - self._began:6.1f} s  {text}", highlight=False)
-
-
-def _count(frame: Any) -> tuple[int, int]:
-    """Flights, each number once, and minutes of delay; a flight that is there twice shows in neither's disguise."""
-    from pyspark.sql import functions as f
-
-    flights = frame.select(f.from_json(f.col("body").cast("string"), "n long, arr_delay int").alias("flight"))
-    row = flights.agg(
-        f.count("*"), f.count_distinct("flight.n"), f.coalesce(f.sum("flight.arr_delay"), f.lit(0))
-    ).first()
-    return (int(row[0]) if row[0] == row[1] else -int(row[0])), int(row[2])
 
 
 if __name__ == "__main__":

@@ -1,17 +1,43 @@
 """The demo's stream: flights of one topic, delay per carrier and hour, exactly once into another topic.
 
-``python -m penstock.cli.demo_spark_job NAMESERVERS SOURCE TARGET CHECKPOINT BATCH`` reads what is there in batches of
-BATCH flights and ends; started again after a death it goes on where its checkpoint is.
+``python -m penstock.pipeline.topics.flights_demo NAMESERVERS SOURCE TARGET CHECKPOINT BATCH`` reads what is there in
+batches of BATCH flights and ends; started again after a death it goes on where its checkpoint is.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 FLIGHT = "n long, date string, hour int, carrier string, arr_delay int"
 
 
+def count_flights(frame: Any) -> tuple[int, int]:
+    """Flights and minutes of delay in the messages of ``frame``; the count is negative when a flight is there twice."""
+    from pyspark.sql import functions as f
+
+    flights = frame.select(f.from_json(f.col("body").cast("string"), "n long, arr_delay int").alias("flight"))
+    delay = f.coalesce(f.sum("flight.arr_delay"), f.lit(0))
+    row = flights.agg(f.count("*"), f.count_distinct("flight.n"), delay).first()
+    return (int(row[0]) if row[0] == row[1] else -int(row[0])), int(row[2])
+
+
+def count_sums(frame: Any) -> tuple[int, int, int]:
+    """Flights, minutes of delay and carrier-hours in the last sum of each carrier and hour.
+
+    Sums of one carrier and hour are in one queue, so the newest offset is the last word.
+    """
+    from pyspark.sql import functions as f
+
+    shape = "carrier string, hour string, flights long, delay long"
+    sums = frame.select("queueOffset", f.from_json(f.col("body").cast("string"), shape).alias("sum"))
+    last = sums.groupBy("sum.carrier", "sum.hour").agg(f.max_by("sum", "queueOffset").alias("last"))
+    row = last.agg(f.sum("last.flights"), f.sum("last.delay"), f.count("*")).first()
+    return int(row[0]), int(row[1]), int(row[2])
+
+
 def main() -> int:
+    """Run the stream until what is there now is read."""
     name_server, source, target, checkpoint, batch = sys.argv[1:]
     from pyspark.sql import functions as f
 
