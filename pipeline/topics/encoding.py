@@ -163,7 +163,9 @@ def _bodies(column: pa.Array) -> Column:
 def _keys(column: pa.Array) -> pa.Array:
     if not pa.types.is_list(column.type):
         return column
-    return pc.binary_join(column, " ")
+    # Made anew: the kernel knows no lists whose elements are declared not to be null, as Spark's are.
+    words = pa.ListArray.from_arrays(column.offsets, pc.fill_null(column.values, ""))
+    return pc.binary_join(words, " ")
 
 
 def _filled(column: pa.Array) -> Column:

@@ -81,6 +81,15 @@ def test_a_sliced_map_column_keeps_its_rows() -> None:
     assert [decode_properties(each) for each in column(made.properties)] == [{}, {"b": "2", "c": "3"}]
 
 
+def test_columns_that_spark_declares_not_null_are_taken() -> None:
+    strict = pa.list_(pa.field("element", pa.string(), nullable=False))
+    strict_map = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+    keys = pa.array([["a", "b"], ["c"], [], None], strict)
+    maps = pa.array([[("p", "1")], [], [("q", "2")], None], strict_map)
+    made = Rows(batch(body=[b"x"] * 4, keys=keys, properties=maps).slice(1, 3))
+    assert [decode_properties(each) for each in column(made.properties)] == [{"KEYS": "c"}, {"q": "2"}, {}]
+
+
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
