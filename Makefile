@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-spark-full test-seeded check bench proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-spark-full test-seeded check bench bench-spark proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
@@ -35,6 +35,10 @@ check: setup-spark ## format, lint, types, layers, generated code
 
 bench: setup ## the benchmarks, results in bench/RESULTS.md
 	@$(PY) -m penstock.cli bench
+
+bench-spark: setup-spark ## the store source and the jobs of the pipelines, results in bench/RESULTS.md
+	@$(PY) -m penstock.pipeline.benchmark
+	@$(PY) -c "from pathlib import Path; from penstock.bench.page import render; render(Path('bench'))"
 
 proto: setup ## write the generated protobuf code again
 	@scripts/generate-proto

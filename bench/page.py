@@ -118,6 +118,7 @@ def render(folder: Path) -> Path:
         page = f"{found['fresh_page_us']} µs" + (", warm" if found["warm_memory"] else "")
         memory = f"{result['own_memory_mib']:,.0f} MiB"
         lines.append(f"| {result['case']} | {shares} | {written} | {memory} | {found['load_before']} | {page} |")
+    lines += _spark(folder / "results" / "spark.jsonl")
     lines += ["", "## Machines", ""]
     for description in dict.fromkeys(_machine(result) for result in results):
         lines.append(f"- {description}")
@@ -125,6 +126,32 @@ def render(folder: Path) -> Path:
     path.write_text("\n".join(lines) + "\n")
     plot(results, folder / PLOT)
     return path
+
+
+def _spark(path: Path) -> list[str]:
+    """The newest results of ``make bench-spark``; nothing where it has not run."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text().splitlines()[-1])
+    lines = [
+        "",
+        "## Spark",
+        "",
+        f"Written by `make bench-spark`: generated stores, {found['master']}, Spark {found['spark']}, pyarrow "
+        f"{found['pyarrow']}, warm cache, median of {found['repeats']} after one warm-up; {found['cpus']} processors, "
+        f"load {found['load_before']} before. The floor is 80 % of the target.",
+        "",
+        "| Case | Body bytes | Records | Seconds | Rows/s | MB/s | Target rows/s | Reached |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for each in found["results"]:
+        target = each["target_rows_per_s"]
+        reached = {None: "", True: "yes", False: "**no**"}[each["reached"]]
+        lines.append(
+            f"| {each['case']} | {each['body_bytes']} | {each['records']:,} | {each['seconds']} "
+            f"| {each['rows_per_s']:,} | {each['mb_per_s']:,} | {_shown(target) if target else ''} | {reached} |"
+        )
+    return lines
 
 
 def _line(result: dict[str, Any], name: str, measure: dict[str, Any]) -> str:

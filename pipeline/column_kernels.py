@@ -86,6 +86,16 @@ def _equal(address, one, other, size):
     return True
 
 
+@njit([types.boolean(BYTES, LONGS, INTS)], nogil=True, cache=True)
+def all_equal(buffer, starts, sizes):
+    """Whether all pieces, of which there is one at least, are the same bytes."""
+    address = address_of(buffer)
+    for i in range(1, len(starts)):
+        if sizes[i] != sizes[0] or not _equal(address, starts[0], starts[i], np.int64(sizes[0])):
+            return False
+    return True
+
+
 @njit(
     [types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)],
     nogil=True,

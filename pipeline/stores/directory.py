@@ -151,7 +151,7 @@ def _end_of(scan: FileScan) -> tuple[int, str]:
     newest = -(1 << 63)
     for piece in scan.read(0, scan.size):
         if isinstance(piece, Damage):
-            torn = piece.reason
+            torn = torn or piece.reason
             continue
         _, rows = piece
         if torn and int(rows["store_timestamp"][0]) < newest:

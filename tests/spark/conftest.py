@@ -54,4 +54,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test waits for Java, and for Python workers that load their kernels."""
     for item in items:
         if "tests/spark/" in item.path.as_posix():
-            item.add_marker(pytest.mark.timeout(400))
+            item.add_marker(pytest.mark.timeout(900))
