@@ -93,10 +93,12 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
         master: str | None, remote: str | None, conf: tuple[str, ...], report: str | None, as_json: bool, **values: Any
     ) -> int:
         from penstock.pipeline.jobs.config import make_config
-        from penstock.pipeline.sessions import session
+        from penstock.pipeline.jobs.reading import require_stores
+        from penstock.pipeline.sessions import own_error, session
 
         config = make_config(job.Config, {key: value for key, value in values.items() if value is not None}, name)
-        settings = dict(_setting(text) for text in conf)
+        require_stores(getattr(config, "store", ()))
+        settings = {"spark.log.level": "ERROR"} | dict(_setting(text) for text in conf)
         progress = ProgressLine(every_s=10.0)
         progress.show(f"{name}: starting Spark")
         with term_interrupts():
@@ -104,6 +106,11 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
             try:
                 progress.show(f"{name}: working")
                 outcome = job.run(spark, config)
+            except Exception as error:
+                ours = own_error(error)
+                if ours is None:
+                    raise
+                raise ours from error
             finally:
                 progress.clear()
                 spark.stop()

@@ -8,13 +8,18 @@ already is not touched.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.proto import errors
+from penstock.proto.errors import PenstockError
+
 from .registration import register
 from .requirements import require_java, require_spark
 
+_OWN_ERROR = re.compile(r"penstock\.proto\.errors\.(\w+): (.*?)(?= SQLSTATE|\n|$)")
 RECOMMENDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -62,3 +67,17 @@ def session(
                 spark.conf.set(name, value)
     register(spark)
     return spark
+
+
+def own_error(error: BaseException) -> PenstockError | None:
+    """The error of ours that Spark passes on as the text of a worker's traceback; None if there is none in it."""
+    if isinstance(error, PenstockError):
+        return error
+    found = _OWN_ERROR.findall(str(error))
+    if not found:
+        return None
+    name, text = found[-1]
+    kind = getattr(errors, name, PenstockError)
+    made: PenstockError = kind.__new__(kind)
+    PenstockError.__init__(made, text.strip())
+    return made

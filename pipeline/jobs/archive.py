@@ -22,8 +22,8 @@ from pyarrow import fs
 from penstock.proto.errors import ConfigError
 
 from ..lake import Lake, Manifest, watermark
-from ..stores.directory import expand_roots, list_store
-from ..stores.files import FileReader, open_file_system
+from ..stores.directory import list_store
+from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import LogFile, Store
 from .config import setting
 from .reading import local_path, read_stores

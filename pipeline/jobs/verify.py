@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..stores.directory import expand_roots, list_store
-from ..stores.files import FileReader, open_file_system
+from ..stores.directory import list_store
+from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import Store
 from .config import setting
 from .reading import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, read_stores

@@ -13,8 +13,6 @@ only read, and may belong to a running broker: the end is fixed here, so that al
 
 from __future__ import annotations
 
-import glob
-import os
 import struct
 import zlib
 from collections import Counter
@@ -37,24 +35,6 @@ _POSITIONS = struct.Struct(">8sq?10q5q")
 _SLOT_BYTES = 512
 _DERIVED = 5
 """Which field of a slot is the position up to which everything is dispatched."""
-
-
-def expand_roots(roots: tuple[str, ...]) -> list[str]:
-    """The roots with patterns replaced by what they match.
-
-    Raises:
-        ConfigError: a pattern that nothing matches.
-    """
-    found: list[str] = []
-    for root in roots:
-        if "://" in root or not glob.has_magic(root):
-            found.append(root)
-            continue
-        matches = sorted(path for path in glob.glob(root) if os.path.isdir(path))
-        if not matches:
-            raise ConfigError(f"{root}: matches no directory")
-        found += matches
-    return found
 
 
 def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> Store:

@@ -6,6 +6,7 @@ process.
 
 from __future__ import annotations
 
+import glob
 import os
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,24 @@ def open_file_system(root: str) -> tuple[fs.FileSystem, str]:
     except (pa.ArrowInvalid, OSError, ValueError) as error:
         raise ConfigError(f"{root}: {error}") from error
     return file_system, path
+
+
+def expand_roots(roots: tuple[str, ...]) -> list[str]:
+    """The roots with patterns replaced by what they match.
+
+    Raises:
+        ConfigError: a pattern that nothing matches.
+    """
+    found: list[str] = []
+    for root in roots:
+        if "://" in root or not glob.has_magic(root):
+            found.append(root)
+            continue
+        matches = sorted(path for path in glob.glob(root) if os.path.isdir(path))
+        if not matches:
+            raise ConfigError(f"{root}: matches no directory")
+        found += matches
+    return found
 
 
 class FileReader:

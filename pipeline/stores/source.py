@@ -20,6 +20,7 @@ from penstock.proto.errors import ConfigError
 
 from ..schema import CORRUPT_COLUMN, HIDDEN_COLUMNS, STORE_COLUMNS, as_ddl, check_schema, with_properties
 from .derived import INDEX_COLUMNS, QUEUE_COLUMNS, DerivedSplit, plan_index, plan_queues, read_index, read_queue
+from .files import expand_roots
 from .model import Store
 from .options import SOURCE, StoreOptions, parse_options
 from .planning import Split, plan_splits
@@ -50,7 +51,7 @@ class StoreDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        from .directory import expand_roots, list_store
+        from .directory import list_store
 
         self._options = parse_options(options)
         roots = expand_roots(self._options.roots)

@@ -13,11 +13,13 @@ from penstock.pipeline.jobs import stats
 from penstock.pipeline.jobs.audit_offsets import went_back
 from penstock.pipeline.jobs.config import make_config
 from penstock.pipeline.jobs.history import EVENT, list_history, read_rows
+from penstock.pipeline.jobs.reading import require_stores
 from penstock.pipeline.jobs.report import Plot, Report, Table
 from penstock.pipeline.jobs.verify import differing_blocks, first_difference
 from penstock.pipeline.lake import Lake, Manifest, watermark
+from penstock.pipeline.sessions import own_error
 from penstock.pipeline.stores.directory import list_store
-from penstock.proto.errors import ConfigError, Corrupt
+from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 from tests.support import golden, histories
 from tests.unit.pipeline.test_store_splits import rows
 
@@ -142,3 +144,20 @@ def test_generated_stores_are_stores(tmp_path: Path) -> None:
     ]
     assert len({row["messageId"] for row in found}) == 500
     assert found[321]["keys"] == ["order-321"]
+
+
+def test_errors_of_workers_come_out_of_sparks_wrapping() -> None:
+    text = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
+  File "x", line 1, in y
+penstock.proto.errors.WrongStore: /x holds no store SQLSTATE: 38000"""
+    error = own_error(RuntimeError(text))
+    assert isinstance(error, WrongStore)
+    assert str(error) == "/x holds no store"
+    assert own_error(RuntimeError("something else")) is None
+
+
+def test_a_job_names_a_missing_store_before_spark_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="absent: no such directory"):
+        require_stores((str(tmp_path / "absent"),))
+    with pytest.raises(WrongStore, match="holds no store"):
+        require_stores(str(tmp_path))
