@@ -34,7 +34,7 @@ class Task:
         self._chunk_numbers: dict[tuple[str, str, int], int] = {}
         self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
         self._settings = settings_text(options.batch_bytes, options.in_flight)
-        self._turn = identity.partition
+        self._turn = identity.partition + identity.batch  # so that small batches reach every target in turn
 
     def run(self, batches: Iterable[Any]) -> Written:
         """Send, or stage, every row.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from penstock.pipeline.topics.offsets import DataLoss
 from penstock.proto.errors import ConfigError, PenstockError, TopicNotFound
 from tests.support.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
+
+full = pytest.mark.skipif(not os.environ.get("SINK_KILLS"), reason="make test-spark-full runs it")
+"""What is tested without Spark's JVM as well, or in another form here."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +99,9 @@ def test_a_batch_read_has_every_message_and_its_columns(spark: Any, brokers: Clu
     assert after.count() == sum(row["storeTimestamp"].timestamp() >= middle for row in rows)
 
 
-@pytest.mark.parametrize("guarantee", ["at-least-once", "idempotent", "exactly-once"])
+@pytest.mark.parametrize(
+    "guarantee", [pytest.param("at-least-once", marks=full), pytest.param("idempotent", marks=full), "exactly-once"]
+)
 def test_a_batch_write_arrives_once(spark: Any, brokers: Cluster, topic: str, guarantee: str) -> None:
     frame = spark.range(3000).selectExpr(
         "concat('row ', id) as body",
@@ -111,9 +117,10 @@ def test_a_batch_write_arrives_once(spark: Any, brokers: Cluster, topic: str, gu
         number = bytes(row["body"]).decode().removeprefix("row ")
         assert (row["tags"], row["keys"]) == (f"t{int(number) % 3}", [f"k{number}"])
         assert row["properties"]["n"] == number
-    assert len({(row["brokerName"], row["queueId"]) for row in found}) == 4
+    assert {row["brokerName"] for row in found} == {"broker-a", "broker-b"}
 
 
+@full
 def test_a_job_with_a_producer_id_may_be_repeated(spark: Any, brokers: Cluster, topic: str) -> None:
     frame = spark.range(200).selectExpr("cast(id as string) as body")
     for guarantee in ("idempotent", "exactly-once"):
@@ -125,6 +132,7 @@ def test_a_job_with_a_producer_id_may_be_repeated(spark: Any, brokers: Cluster, 
     )
 
 
+@full
 def test_a_stream_goes_on_where_it_was_and_meets_new_queues(
     spark: Any, brokers: Cluster, topic: str, tmp_path: Path
 ) -> None:
@@ -166,6 +174,7 @@ def test_progress_is_committed_for_the_group_also_of_the_last_batch(
     assert bodies(read(spark, brokers, target)) == Counter(b"%d" % number for number in range(50))
 
 
+@full
 def test_a_topic_made_anew_under_a_stream_is_data_loss_and_may_be_tolerated(
     spark: Any, brokers: Cluster, topic: str, tmp_path: Path
 ) -> None:
