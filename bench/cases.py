@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from penstock.proto.errors import PenstockError
 
+from .cold_reads import cold_reads
+from .lookups import lookups
 from .report import LoadReport
 from .rig import Rig
 
@@ -37,12 +39,16 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One benchmark. ``run`` does one repetition and gives a value for each measure."""
+    """One benchmark. ``run`` does one repetition and gives a value for each measure.
+
+    ``is_heavy``: takes minutes or tens of gigabytes, so it runs only when it is named.
+    """
 
     name: str
     title: str
     measures: tuple[Measure, ...]
     run: Callable[[Rig], dict[str, float]]
+    is_heavy: bool = False
 
 
 def _rate(report: LoadReport) -> float:
@@ -199,6 +205,30 @@ CASES: dict[str, Case] = {
             "a broker's memory besides mapped pages, highest sample while 1 KiB messages are produced and consumed",
             (Measure("own_memory", "MiB", 300, "200", at_most=True),),
             _memory,
+        ),
+        Case(
+            "lookups",
+            "one message found among 10 million, by its key and by its time, the call included",
+            (
+                Measure("key_p99", "ms", 5.0, "", at_most=True),
+                Measure("time_p99", "ms", 2.0, "", at_most=True),
+                Measure("key_p50", "ms", 0, ""),
+                Measure("time_p50", "ms", 0, ""),
+            ),
+            lookups,
+            is_heavy=True,
+        ),
+        Case(
+            "cold-reads",
+            "one acknowledged send after the other, 1 KiB, while a consumer reads 20 GiB behind, from the disk",
+            (
+                Measure("p99", "ms", 20.0, "", at_most=True),
+                Measure("p99_alone", "ms", 0, ""),
+                Measure("max", "ms", 0, ""),
+                Measure("read_rate", "MB/s", 0, ""),
+            ),
+            cold_reads,
+            is_heavy=True,
         ),
     )
 }

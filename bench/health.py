@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
 
 from penstock.deploy import LocalCluster, Node
 from penstock.proto.channel import open_channel
-from penstock.proto.wire.broker_pb2 import BrokerStatus
+from penstock.proto.errors import BrokerUnavailable, from_rpc_error
+from penstock.proto.wire.broker_pb2 import BrokerStatus, TransferMasterReply, TransferMasterRequest
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
-from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Empty
 from penstock.proto.wire.nameserver_pb2 import ClusterView
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 
 ASK_TIMEOUT_S = 1.0
 POLL_S = 0.05
+FINAL_AFTER_S = 3.0
+FINAL_REASONS = frozenset({"WrongStore", "WrongCluster", "Corrupt"})
+"""Names of the errors after which a slave follows only when somebody has acted."""
 
 # The generated stubs carry no types.
 _broker_stub: Callable[[grpc.Channel], Any] = BrokerStub
@@ -77,21 +81,88 @@ def open_cluster(directory: str, progress: Callable[[str], None] = lambda _: Non
 
 
 def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
-    """Wait until every living slave is in sync with its master; returns the names of those that are not in time."""
-    deadline = time.monotonic() + timeout_s
+    """Wait until every living shard has a master and its living slaves are in sync; who is not in time, by name.
+
+    Sooner when all of them refuse for a reason that does not pass by itself.
+    """
+    began = time.monotonic()
     while True:
-        late = _slaves_behind(cluster)
-        if not late or time.monotonic() >= deadline:
+        late = _late(cluster)
+        elapsed_s = time.monotonic() - began
+        if not late or elapsed_s >= timeout_s:
+            return late
+        if elapsed_s >= FINAL_AFTER_S and set(late) == set(found := refusals(cluster)) and _is_final(found.values()):
             return late
         time.sleep(POLL_S)
 
 
-def _slaves_behind(cluster: LocalCluster) -> list[str]:
+def refusals(cluster: LocalCluster) -> dict[str, str]:
+    """The living slaves that do not follow their master though it lives, each with the reason that it gives."""
     alive = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
-    masters = [node for node in alive if node.broker_id == 0]
+    statuses = broker_statuses([node.address for node in alive])
+    masters = {status.identity.broker_name for status in statuses if status is not None and status.role == MASTER}
+    return {
+        node.name: status.not_following_because
+        for node, status in zip(alive, statuses, strict=True)
+        if status is not None
+        and status.role == SLAVE
+        and node.broker_name in masters
+        and not status.is_following
+        and status.not_following_because
+    }
+
+
+def _is_final(reasons: Iterable[str]) -> bool:
+    """Whether waiting will not mend any of these: a master that has to be reached may come, another history stays."""
+    names = [reason.partition(":")[0] for reason in reasons]
+    return bool(names) and all(name in FINAL_REASONS for name in names)
+
+
+def _late(cluster: LocalCluster) -> list[str]:
+    alive = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
+    statuses = broker_statuses([node.address for node in alive])
     in_sync: dict[str, set[int]] = {}
-    for node, status in zip(masters, broker_statuses([node.address for node in masters]), strict=True):
-        replicas = status.replicas if status is not None else ()
-        in_sync[node.broker_name] = {replica.broker_id for replica in replicas if replica.in_sync}
-    slaves = [node for node in alive if node.broker_id and node.broker_name in in_sync]
-    return [node.name for node in slaves if node.broker_id not in in_sync[node.broker_name]]
+    for node, status in zip(alive, statuses, strict=True):
+        if status is not None and status.role == MASTER and status.is_acting:
+            members = {replica.broker_id for replica in status.replicas if replica.in_sync} | {node.broker_id}
+            in_sync[node.broker_name] = members & set(status.sync_state_set) if status.is_elected else members
+    shown = _shown_masters(cluster)
+    return [
+        node.name
+        for node in alive
+        if node.broker_id not in in_sync.get(node.broker_name, ()) or node.broker_name not in shown
+    ]
+
+
+def _shown_masters(cluster: LocalCluster) -> set[str]:
+    """The shards whose master every living nameserver shows."""
+    living = [state.node.address for state in cluster.states() if state.state == "running" and state.node.is_nameserver]
+    shown: set[str] | None = None
+    for view in cluster_views(living):
+        if view is not None:
+            names = {shard.broker_name for shard in view.shards if any(m.role == MASTER for m in shard.members)}
+            shown = names if shown is None else shown & names
+    return shown or set()
+
+
+def switch_master(addresses: Sequence[str], shard: str, to_id: int, timeout_s: float = 5.0) -> TransferMasterReply:
+    """Have the master among the brokers at ``addresses`` give its role to the slave ``to_id``.
+
+    Raises:
+        BrokerUnavailable: none of them is master.
+        InvalidArgument: the slave is not in sync, or is the master; nothing was changed.
+        PenstockError: as the master says.
+    """
+    for address, status in zip(addresses, broker_statuses(addresses), strict=True):
+        if status is None or status.role != MASTER or not status.is_acting:
+            continue
+        channel = open_channel(address)
+        try:
+            request = TransferMasterRequest(to_broker_id=to_id)
+            reply: TransferMasterReply = _broker_stub(channel).TransferMaster(request, timeout=timeout_s)
+            return reply
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, address) from None
+        finally:
+            channel.close()
+    raise BrokerUnavailable(f"{shard} has no master now that could hand over: see penstock cluster status")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.proto.errors import TopicExists
+from penstock.proto.errors import GroupNotFound, InvalidArgument, PenstockError, TopicExists
 
 from .crew import Worker
 from .plan import LoadPlan
 from .report import LoadReport, report_on
 
+log = logging.getLogger(__name__)
+
+FORGET_TIMEOUT_S = 5.0
 IDLE_S = 5.0
 """Consumers that received nothing for this long have received everything."""
 END_TIMEOUT_S = 120.0
@@ -22,13 +26,43 @@ _PAUSE_S = 0.05
 Progress = Callable[[str], None]
 
 
-def run_load(plan: LoadPlan, progress: Progress = lambda _: None, start: Callable[..., Worker] = Worker) -> LoadReport:
-    """Do what ``plan`` says and report. Ctrl-C ends the sending early and still reports.
+def forget_group(plan: LoadPlan) -> None:
+    """Delete the group of the load test with its offsets, where brokers are left to do so."""
+    from penstock.client import Admin
+
+    with Admin(plan.namesrv) as admin:
+        deadline = time.monotonic() + FORGET_TIMEOUT_S
+        while True:
+            try:
+                admin.delete_group(plan.group, timeout_s=FORGET_TIMEOUT_S)
+            except GroupNotFound:
+                return
+            except PenstockError as error:
+                # A killed member counts until its broker has noticed.
+                if not isinstance(error, InvalidArgument) or time.monotonic() >= deadline:
+                    log.warning("group of the load test not deleted group=%s error=%s", plan.group, error.message)
+                    return
+                time.sleep(_PAUSE_S)
+            else:
+                return
+
+
+def run_load(
+    plan: LoadPlan,
+    progress: Progress = lambda _: None,
+    start: Callable[..., Worker] = Worker,
+    forget: Callable[[LoadPlan], None] = forget_group,
+) -> LoadReport:
+    """Do what ``plan`` says and report.
+
+    Ctrl-C ends the sending early, and what was sent is received and reported; the second one ends the receiving too.
+    A group that was made up for the test is deleted at its end.
 
     Raises:
         PenstockError: no nameserver, topic refused, or a process ended without a result.
     """
-    if plan.kind != "produce" and not plan.group:
+    has_passing_group = plan.kind != "produce" and not plan.group
+    if has_passing_group:
         plan = replace(plan, group=f"penstock-load-{plan.run:08x}")
     if plan.kind == "both":
         # Old messages of the topic are not part of the test; the clocks of all brokers may be a little apart.
@@ -46,6 +80,8 @@ def run_load(plan: LoadPlan, progress: Progress = lambda _: None, start: Callabl
         finally:
             for worker in crew:
                 worker.kill()
+            if has_passing_group:
+                forget(plan)
 
 
 def ensure_topic(plan: LoadPlan) -> None:
@@ -80,7 +116,7 @@ def _conduct(
     plan: LoadPlan, producers: list[Worker], consumers: list[Worker], paths: list[Path], progress: Progress
 ) -> LoadReport:
     began = time.monotonic()
-    produced = []
+    interrupted = False
     try:
         for worker in producers:
             worker.go()
@@ -88,6 +124,7 @@ def _conduct(
             progress(_line(producers, consumers, began))
             time.sleep(_PAUSE_S)
     except KeyboardInterrupt:
+        interrupted = True
         for worker in producers:
             worker.stop()
     produced = [worker.await_result(END_TIMEOUT_S) for worker in producers]
@@ -96,11 +133,13 @@ def _conduct(
         try:
             _await_received(plan, consumers, wanted, began, progress)
         except KeyboardInterrupt:
+            interrupted = True
+            paths = []  # what was not received is not lost
             progress("stopping")
     for worker in consumers:
         worker.stop()
     consumed = [worker.await_result(END_TIMEOUT_S) for worker in consumers]
-    return report_on(plan, produced, consumed, paths)
+    return replace(report_on(plan, produced, consumed, paths), interrupted=interrupted)
 
 
 def _await_received(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,6 @@ from typing import Any
 from .cases import CASES, Case
 from .memory import fill_page_cache
 from .rig import Rig, machine
-
-PLOT = "results/against-floors.svg"
 
 
 def run_case(
@@ -76,19 +75,24 @@ def keep(result: dict[str, Any], folder: Path) -> None:
         output.write(json.dumps(result) + "\n")
 
 
-def newest(folder: Path) -> list[dict[str, Any]]:
-    """The last result of each case, in the order of the cases."""
-    found = []
+def newest(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """By processor, the one measured last first: the last result of each case, with and without warm memory."""
+    found: dict[tuple[str, str, bool], dict[str, Any]] = {}
     for name in CASES:
         path = folder / "results" / f"{name}.jsonl"
         if path.exists():
-            found.append(json.loads(path.read_text().splitlines()[-1]))
-    return found
+            for line in path.read_text().splitlines():
+                result = json.loads(line)
+                found[result["machine"]["processor"], name, result["machine"]["warm_memory"]] = result
+    latest = sorted(found.values(), key=lambda result: str(result["machine"]["time"]), reverse=True)
+    machines: dict[str, list[dict[str, Any]]] = {result["machine"]["processor"]: [] for result in latest}
+    for (processor, _, _), result in found.items():
+        machines[processor].append(result)
+    return machines
 
 
 def render(folder: Path) -> Path:
-    """Write ``RESULTS.md`` and its plot from the newest results; returns the page's path."""
-    results = newest(folder)
+    """Write ``RESULTS.md`` and its plots from the newest results; returns the page's path."""
     lines = [
         "# Benchmark results",
         "",
@@ -97,35 +101,55 @@ def render(folder: Path) -> Path:
         "machine. Each repetition has fresh processes and directories. A floor is what has to be reached, a target",
         "what is aimed at; absolute figures move by 20-30 % from run to run and machine to machine.",
         "",
+        "Two prices tell what a machine was worth when a case began. *Python step*: one turn of an empty loop. *Fresh",
+        "page*: the first touch of a page of memory; above 1 µs the machine's host had not backed its memory yet",
+        "(`bench/memory.py`). *Warm*: the page cache was filled first.",
+    ]
+    for processor, results in newest(folder).items():
+        plot_name = f"results/against-floors-{_slug(processor)}.svg"
+        lines += ["", f"## {_machine(results[-1])}", "", *_tables(results), "", f"![medians over floors]({plot_name})"]
+        plot([result for result in results if not result["machine"]["warm_memory"]] or results, folder / plot_name)
+    lines += _spark(folder / "results" / "spark.jsonl")
+    path = folder / "RESULTS.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _tables(results: list[dict[str, Any]]) -> list[str]:
+    lines = [
         "| Case | Measure | Median | Min | Max | Floor | Target | Reached |",
         "|---|---|---:|---:|---:|---:|---|---|",
     ]
     for result in results:
-        for name, measure in result["measures"].items():
-            lines.append(_line(result, name, measure))
-    lines += ["", f"![medians as multiples of their floors]({PLOT})", "", "## Costs", ""]
+        lines += [_line(result, name, measure) for name, measure in result["measures"].items()]
     lines += [
-        "A fresh page: what the first touch of a page of memory cost when the case began. Above 1 µs the machine's",
-        "host had not backed its memory yet (`bench/memory.py`); *warm*: the page cache was filled first.",
         "",
-        "| Case | Share of one processor, by process | Log written | Broker's own memory | Load before | Fresh page |",
-        "|---|---|---:|---:|---:|---:|",
+        "| Case | Share of one processor, by process | Log written | Broker's own memory | Load before | Python step | "
+        "Fresh page |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     for result in results:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in result["cpu_share"].items())
-        written = f"{result['log_bytes'] / 1e6:,.0f} MB"
         found = result["machine"]
-        page = f"{found['fresh_page_us']} µs" + (", warm" if found["warm_memory"] else "")
-        memory = f"{result['own_memory_mib']:,.0f} MiB"
-        lines.append(f"| {result['case']} | {shares} | {written} | {memory} | {found['load_before']} | {page} |")
-    lines += _spark(folder / "results" / "spark.jsonl")
-    lines += ["", "## Machines", ""]
-    for description in dict.fromkeys(_machine(result) for result in results):
-        lines.append(f"- {description}")
-    path = folder / "RESULTS.md"
-    path.write_text("\n".join(lines) + "\n")
-    plot(results, folder / PLOT)
-    return path
+        cells = [
+            _name(result),
+            shares,
+            f"{result['log_bytes'] / 1e6:,.0f} MB",
+            f"{result['own_memory_mib']:,.0f} MiB",
+            found["load_before"],
+            f"{found['python_step_ns']} ns" if "python_step_ns" in found else "not measured",
+            f"{found['fresh_page_us']} µs",
+        ]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
+
+
+def _slug(processor: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", processor.lower()))
+
+
+def _name(result: dict[str, Any]) -> str:
+    return str(result["case"]) + (", warm" if result["machine"]["warm_memory"] else "")
 
 
 def _spark(path: Path) -> list[str]:
@@ -161,7 +185,7 @@ def _line(result: dict[str, Any], name: str, measure: dict[str, Any]) -> str:
     target = sign + measure["target"] if measure["target"] else ""
     reached = ("yes" if measure["met"] else "**no**") if measure["floor"] else ""
     what = f"{name} ({measure['unit']})"
-    return f"| {result['case']}: {result['title']} | {what} | {' | '.join(cells)} | {floor} | {target} | {reached} |"
+    return f"| {_name(result)}: {result['title']} | {what} | {' | '.join(cells)} | {floor} | {target} | {reached} |"
 
 
 def _shown(value: float) -> str:

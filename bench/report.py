@@ -42,6 +42,7 @@ class LoadReport:
     out_of_order: int
     stored_twice: int
     verified: bool
+    interrupted: bool = False  # by a signal: the figures are those of the part that was done
     seconds: float
     messages_per_s: float  # acknowledged; for consume: received
     bytes_per_s: float

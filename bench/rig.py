@@ -107,6 +107,12 @@ class Bench:
         self.rig.costs.append(cost)
         return report
 
+    def keep_cost(self) -> None:
+        """Keep what the brokers have and hold now, for a case without a measured load."""
+        pids = [state.pid for state in self.cluster.states() if state.pid and not state.node.is_nameserver]
+        memory = max(own_memory_mib(pid) for pid in pids)
+        self.rig.costs.append(Cost(log_bytes=self._log_end(), own_memory_mib=memory))
+
     def _log_end(self) -> int:
         masters = [node.address for node in self.cluster.plan.nodes if not node.is_nameserver and not node.broker_id]
         return sum(status.max_offset for status in broker_statuses(masters, 5.0) if status is not None)
@@ -145,6 +151,18 @@ def own_memory_mib(pid: int) -> float:
     return total / 1024
 
 
+def python_step_ns() -> float:
+    """What one turn of an empty loop of the interpreter costs, in ns: the best of five."""
+    turns = 200_000
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(turns):
+            pass
+        best = min(best, time.perf_counter() - began)
+    return round(best / turns * 1e9, 1)
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     model = platform.processor() or platform.machine()
@@ -156,6 +174,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "python_step_ns": python_step_ns(),
         "fresh_page_us": fresh_page_us(),
         "load_before": round(os.getloadavg()[0], 2),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

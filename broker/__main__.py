@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import sys
 
 from .server import run
@@ -10,6 +11,7 @@ from .server import run
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run; the exit code."""
+    faulthandler.enable()  # a file cut short under the mapping is a SIGBUS: let the log say so
     parser = argparse.ArgumentParser(prog="penstock broker", description="Serve one broker in the foreground.")
     parser.add_argument("-c", "--config", metavar="FILE", help="broker.conf; without it everything has its default")
     return run(parser.parse_args(argv).config)

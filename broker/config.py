@@ -136,12 +136,44 @@ class ReplicationSettings:
         default=_BY_ROLE,
         doc="brokers that hold an acknowledged message, the master included; by role: 1 or, SYNC_MASTER, 2",
     )
+    min_in_sync_replicas: int = key(
+        "minInSyncReplicas", default=1, doc="with enableAutoInSyncReplicas: never acknowledge with fewer than this"
+    )
+    auto_in_sync_replicas: bool = key(
+        "enableAutoInSyncReplicas", default=False, doc="elected: a smaller sync-state set is enough for a while"
+    )
+    all_ack_in_set: bool = key(
+        "allAckInSyncStateSet",
+        default=True,
+        doc="elected: always true, since any member of the set may be elected (RocketMQ: false, which loses messages)",
+    )
+    not_catchup_ms_max: int = key(
+        "haMaxTimeSlaveNotCatchup", default=15_000, doc="elected: behind for longer, a slave leaves the set"
+    )
+    is_elected: bool = key(
+        "enableControllerMode",
+        default=False,
+        doc="the nameservers elect the master; brokerRole then says how whoever is master acknowledges",
+    )
+    election_priority: int = key(
+        "brokerElectionPriority", default=(1 << 31) - 1, doc="elected: the smaller, the rather; equal: the longest log"
+    )
     slave_timeout_ms: int = key(
         "slaveTimeout", default=3000, doc="longest wait for replicas: then the outcome is unknown"
     )
     in_sync_gap_bytes: int = key("haMaxGapNotInSync", default=256 * MIB, doc="a slave further behind is not in sync")
     master_address: str = key(
         "haMasterAddress", default="", doc="slave: host:port of its master; empty: ask the nameserver"
+    )
+    async_learner: bool = key(
+        "asyncLearner", default=False, doc="slave: gets everything, its copy never counts, it is never elected"
+    )
+    transfer_batch_bytes: int = key(
+        "haTransferBatchSize", default=512 * KIB, doc="log bytes per message of the stream (RocketMQ: 32 KiB)"
+    )
+    flow_control: bool = key("haFlowControlEnable", default=False, doc="limit what one slave is sent per second")
+    transfer_bytes_per_s_max: int = key(
+        "maxHaTransferByteInSecond", default=100 * MIB, doc="that limit, with haFlowControlEnable"
     )
     slave_read: bool = key("slaveReadEnable", default=False, doc="send consumers that are far behind to a slave")
 
@@ -150,7 +182,36 @@ class ReplicationSettings:
             object.__setattr__(self, "in_sync_replicas", 2 if self.role is BrokerRole.SYNC_MASTER else 1)
         require(1 <= self.in_sync_replicas <= 16, "inSyncReplicas must be 1..16", self.in_sync_replicas)
         require(1 <= self.slave_timeout_ms <= 600_000, "slaveTimeout must be 1..600000 ms", self.slave_timeout_ms)
+        batch, rate = self.transfer_batch_bytes, self.transfer_bytes_per_s_max
+        require(KIB <= batch <= 16 * MIB, f"haTransferBatchSize must be {KIB}..{16 * MIB}", batch)
+        require(rate >= KIB, f"maxHaTransferByteInSecond must be at least {KIB}", rate)
         require(self.in_sync_gap_bytes >= MIB, f"haMaxGapNotInSync must be at least {MIB}", self.in_sync_gap_bytes)
+        require(1 <= self.min_in_sync_replicas <= 16, "minInSyncReplicas must be 1..16", self.min_in_sync_replicas)
+        in_range = 1000 <= self.not_catchup_ms_max <= 3_600_000
+        require(in_range, "haMaxTimeSlaveNotCatchup must be 1000..3600000 ms", self.not_catchup_ms_max)
+        in_range = 0 <= self.election_priority < 1 << 31
+        require(in_range, f"brokerElectionPriority must be 0..{(1 << 31) - 1}", self.election_priority)
+        require(
+            self.all_ack_in_set,
+            "allAckInSyncStateSet must be true: with fewer answers any member that is elected may lack a message",
+            "false",
+        )
+        if self.auto_in_sync_replicas:
+            require(
+                self.min_in_sync_replicas <= self.in_sync_replicas,
+                f"minInSyncReplicas must be at most inSyncReplicas={self.in_sync_replicas}",
+                self.min_in_sync_replicas,
+            )
+        if self.is_elected:
+            require(
+                self.role is not BrokerRole.SLAVE,
+                "brokerRole must be ASYNC_MASTER or SYNC_MASTER with enableControllerMode, whoever is master; "
+                "asyncLearner=true for one that is never master",
+                self.role.name,
+            )
+            require(
+                not self.master_address, "haMasterAddress has no place with enableControllerMode", self.master_address
+            )
         if self.master_address:
             _require_address(self.master_address, "haMasterAddress")
 
@@ -185,7 +246,12 @@ class StoreSettings:
     """Where the store lies and how large its files are. Sizes cannot be changed on existing data."""
 
     root: Path = key("storePathRootDir", default_factory=lambda: Path("~/store").expanduser())  # noqa: RUF009
-    commit_log_path: str = key("storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir")
+    commit_log_path: str = key(
+        "storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir; several with , between them"
+    )
+    read_only_log_paths: str = key(
+        "readOnlyCommitLogStorePaths", default="", doc="directories with log files that get no new ones"
+    )
     segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
     consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=300_000 * QUEUE_ENTRY_BYTES)
     body_bytes_max: int = key("maxMessageSize", default=4 * MIB, doc="largest message body")
@@ -194,6 +260,12 @@ class StoreSettings:
     index_entries: int = key("maxIndexNum", default=20_000_000)
     warm_files: bool = key("warmMapedFileEnable", default=False, doc="touch a new log file's pages ahead of need")
     lock_files: bool = key("mlockMappedFileEnable", default=False, doc="keep the log file being written in memory")
+    append_record_crc: bool = key(
+        "enabledAppendPropCRC", default=False, doc="add a checksum of the whole record to each; 20 bytes"
+    )
+    force_record_crc: bool = key(
+        "forceVerifyPropCRC", default=False, doc="recovery takes no record without that checksum"
+    )
     stall_limit_ms: int = key(
         "osPageCacheBusyTimeOutMills", default=1000, doc="after an append that took longer, messages are refused"
     )
@@ -315,7 +387,10 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         broker_id, role = self.identity.broker_id, self.replication.role
-        if role is BrokerRole.SLAVE:
+        if self.replication.is_elected:
+            message = "namesrvAddr must be given with enableControllerMode: nameservers elect the master"
+            require(bool(self.nameservers.addresses), message, "none")
+        elif role is BrokerRole.SLAVE:
             require(
                 broker_id != 0, "brokerId must be greater than 0 with brokerRole=SLAVE: 0 is the master's", broker_id
             )
@@ -326,7 +401,7 @@ class BrokerConfig:
                 "none",
             )
         else:
-            message = "brokerRole must be SLAVE for every brokerId but 0"
+            message = "brokerRole must be SLAVE for every brokerId but 0, or enableControllerMode=true"
             require(broker_id == 0, message, f"{role.name} with brokerId={broker_id}")
 
     @property

@@ -19,18 +19,25 @@ from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
 from penstock.proto.wire.pipeline_pb2_grpc import add_PositionsServicer_to_server, add_StagingServicer_to_server
 from penstock.replication.config import ReplicationConfig
+from penstock.replication.sync_state_set import SetRules
 
 from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
 from .service.acknowledge import Acknowledgements
 from .service.admin import Admin, BrokerService
 from .service.consumer_sessions import ConsumerSessions
 from .service.coordinators import Coordinators
-from .service.dispatch import Arrivals, Dispatcher
-from .service.fetch import Fetch
+from .service.dispatch import Dispatcher, apply
+from .service.elected_role import ElectedRole
+from .service.fetch import Fetch, Waiters
+from .service.follower_log import FollowerLog
+from .service.leadership import Leadership
+from .service.membership import MembershipFile
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits
 from .service.pipeline_api import PositionsService, StagingService
 from .service.positions import Positions
+from .service.producers import ProducerTable
+from .service.registers import Registers
 from .service.registration import Registration
 from .service.retention import Retention, RetentionTimes
 from .service.roles import MasterRole, Role, SlaveRole
@@ -48,6 +55,10 @@ from .store.store import Store
 
 log = logging.getLogger(__name__)
 
+ELECTED_RECONNECT_MS_MAX = (
+    200  # a slave's pause between two attempts, where each second without a slave is one without sends
+)
+
 
 @dataclass(slots=True)
 class Parts:
@@ -59,20 +70,29 @@ class Parts:
     state: State
     snapshots: Snapshots
     dispatcher: Dispatcher
-    role: Role
+    role: Role | ElectedRole
+    leadership: Leadership | None
     state_log: StateLog | None
+    """At a master."""
     acknowledgements: Acknowledgements
     sessions: ConsumerSessions
     offsets: OffsetService
     send: Send
     fetch: Fetch
     staging: Staging
+    writer_log: WriterLog
+    positions: Positions
     status: Status
     counters: Counters
     registration: Registration
     metrics: MetricsServer | None
     retention: Retention
     imported: bool
+    admin: Admin
+    producers: ProducerTable
+    pending: PendingCommits
+    log_of_master: StateLog
+    """What :attr:`state_log` is while this broker is master."""
     on_refused: Callable[[PenstockError], None]
     """A nameserver refuses this broker; the owner of the parts sets what follows."""
 
@@ -92,7 +112,8 @@ class Parts:
         self.store.on_fatal = lambda error: tell(on_fatal, error)
 
     def on_flushed(self, offset: int) -> None:
-        """The log is synced up to ``offset``."""
+        """The log is synced up to ``offset``, unless it has been cut since."""
+        offset = min(offset, self.store.flushed_offset)
         self.acknowledgements.on_flushed(offset)
         self.role.on_flushed(offset)
 
@@ -103,6 +124,9 @@ class Parts:
             ConfigError: the metrics port is in use.
         """
         self.on_flushed(self.store.flushed_offset)  # what was synced before anybody listened
+        if self.leadership is not None:
+            self.leadership.on_role = self.on_role
+            self.leadership.on_news = self.registration.changed
         if self.role.is_master:
             self.role.on_appended()  # with ASYNC_MASTER everything in the log is confirmed from the start
             self._record_import()
@@ -114,6 +138,30 @@ class Parts:
             self.metrics.start(self.config.metrics.host, self.config.metrics.port)
         await self.server.start()
 
+    def on_role(self) -> None:
+        """The broker has become master, or slave, of its elected group: the services work for that role now."""
+        is_master = self.role.is_master
+        state_log = self.log_of_master if is_master else None
+        self.state_log = state_log
+        for service in (self.offsets, self.admin, self.positions):
+            service.state_log = state_log
+        self.retention.on_role(state_log)
+        if is_master:
+            self._take_over()
+        self.writer_log.on_role(state_log, self.store.end_offset)
+        self.fetch.waiters.wake_all()  # a consumer that waits here learns where to go on
+        self.dispatcher.poke()
+
+    def _take_over(self) -> None:
+        """Have the tables know everything that is in the log; then confirm what the set has, and take what was kept."""
+        for result in self.store.undispatched():
+            apply(result, self.state, self.producers)
+        self.on_flushed(self.store.flushed_offset)
+        self.role.on_appended()
+        for commits in self.pending.take():
+            self.offsets.take_from_slave(commits)
+        self._record_import()
+
     def _record_import(self) -> None:
         """Put what RocketMQ's files said into the log, so that replicas and later starts find it there."""
         if not self.imported or self.state_log is None:
@@ -124,6 +172,7 @@ class Parts:
             self.state_log.put_group(group)
         for group_name, topic_name in self.state.offsets.pairs():
             self.state_log.record(group_name, {topic_name: self.state.offsets.row(group_name, topic_name)})
+        self.imported = False
         log.info("tables imported topics=%d groups=%d", len(self.state.topics), len(self.state.groups))
 
     def _on_topics_changed(self, updated: list[Topic], removed: list[str]) -> None:
@@ -142,7 +191,9 @@ class _Assembly:
         self._server = server
         self._instance = instance
         self._store, self._state = opened.store, opened.state
-        self._is_master = config.replication.role is not BrokerRole.SLAVE
+        self._is_elected = config.replication.is_elected
+        self._is_master = config.replication.role is not BrokerRole.SLAVE and not self._is_elected
+        self._leadership: Leadership | None = None
         self._sync_flush = config.flush.mode is FlushDiskType.SYNC_FLUSH
         identity = config.identity
         self._identity = common_pb2.BrokerIdentity(
@@ -157,10 +208,14 @@ class _Assembly:
 
     def parts(self) -> Parts:
         config, opened, store, state = self._config, self._opened, self._store, self._state
-        self._dispatcher = Dispatcher(store, state, opened.producers, self._on_arrived)
+        waiters = Waiters()
+        self._dispatcher = Dispatcher(
+            store, state, opened.producers, waiters.on_arrived, is_awaited=lambda: bool(waiters)
+        )
         self._role = self._make_role()
         born_host = Host.parse(config.advertised_address)
-        state_log = StateLog(state, store, born_host, self._on_appended) if self._is_master else None
+        log_of_master = StateLog(state, store, born_host, self._on_appended)
+        state_log = log_of_master if self._is_master else None
         self._acknowledgements = Acknowledgements(
             store,
             self._role,
@@ -194,11 +249,15 @@ class _Assembly:
             on_appended=self._on_appended,
             stalls=AppendStalls(config.store.stall_limit_ms / 1000, SystemClock()),
         )
-        self._fetch = Fetch(store, state, self._role, self._counters)
+        self._fetch = Fetch(
+            store, state, self._role, self._counters, waiters=waiters, catch_up=self._dispatcher.catch_up
+        )
         writer_log = WriterLog(state.staging, state_log, self._role, self._acknowledgements, start_end=store.end_offset)
         writers = Writers(writer_log)
         staging = self._make_staging(writers, writer_log, send, born_host)
-        positions = Positions(store, state, self._role, self._acknowledgements, state_log)
+        positions = Positions(
+            store, state, self._role, self._acknowledgements, state_log, catch_up=self._dispatcher.catch_up
+        )
         status = self._make_status()
         retention = self._make_retention(state_log)
         status.more_metrics += [retention.describe, staging.describe]
@@ -213,7 +272,24 @@ class _Assembly:
             default_queues=config.topics.default_queues,
             wait_dispatched=self._dispatcher.wait_dispatched,
         )
-        self._register(BrokerService(admin, self._offsets, sessions, state, status.status), send)
+        leadership = self._leadership
+        transfer = None
+        if leadership is not None:
+            status.candidacy, status.sync_state_set = leadership.candidacy, lambda: leadership.sync_state_set
+
+            async def transfer(to_id: int) -> int:
+                return (await leadership.hand_over(to_id)).epoch
+
+        service = BrokerService(
+            admin,
+            self._offsets,
+            sessions,
+            state,
+            status.status,
+            catch_up=self._dispatcher.catch_up,
+            transfer=transfer,
+        )
+        self._register(service, send)
         self._register_pipeline(StagingService(writers, staging), PositionsService(positions), staging)
         registration = Registration(
             config.nameservers.addresses,
@@ -221,6 +297,7 @@ class _Assembly:
             status.heartbeat,
             self._role.on_shard,
             lambda error: parts.on_refused(error),
+            leadership.on_register_hint if leadership is not None else None,
         )
         parts = Parts(
             config=config,
@@ -230,6 +307,7 @@ class _Assembly:
             snapshots=opened.snapshots,
             dispatcher=self._dispatcher,
             role=self._role,
+            leadership=leadership,
             state_log=state_log,
             acknowledgements=self._acknowledgements,
             sessions=sessions,
@@ -237,43 +315,96 @@ class _Assembly:
             send=send,
             fetch=self._fetch,
             staging=staging,
+            writer_log=writer_log,
+            positions=positions,
             status=status,
             counters=self._counters,
             registration=registration,
             metrics=self._make_metrics(status),
             retention=retention,
             imported=opened.imported,
+            admin=admin,
+            producers=opened.producers,
+            pending=self._pending,
+            log_of_master=log_of_master,
             on_refused=lambda error: None,
         )
         return parts
 
-    def _make_role(self) -> Role:
+    def _make_role(self) -> Role | ElectedRole:
+        if self._is_elected:
+            return self._make_elected_role()
+        return self._make_master() if self._is_master else self._make_slave()
+
+    def _make_elected_role(self) -> ElectedRole:
+        settings, opened, clock = self._config.replication, self._opened, SystemClock()
+        is_sync = settings.is_sync
+        rules = SetRules(
+            in_sync_replicas=settings.in_sync_replicas if is_sync else 1,
+            min_in_sync_replicas=settings.min_in_sync_replicas if is_sync else 1,
+            is_auto=settings.auto_in_sync_replicas and is_sync,
+        )
+        role = ElectedRole(
+            self._identity, self._make_slave(), waits=is_sync and settings.in_sync_replicas > 1, clock=clock
+        )
+        membership = MembershipFile(self._config.store.root)
+        lost = is_sync and not self._sync_flush and not opened.store.recovery.clean and membership.has_booted_since()
+        self._leadership = Leadership(
+            self._identity.broker_id,
+            role,
+            Registers(self._config.nameservers.addresses, self._identity),
+            membership,
+            opened.epochs,
+            opened.store,
+            rules,
+            make_master=self._make_master,
+            make_slave=self._make_slave,
+            clock=clock,
+            priority=settings.election_priority,
+            behind_ms_max=settings.not_catchup_ms_max,
+            is_learner=settings.async_learner,
+            may_have_lost=lost,
+        )
+        return role
+
+    def _replication_config(self) -> ReplicationConfig:
         settings = self._config.replication
-        config = ReplicationConfig(
+        return ReplicationConfig(
             sync=settings.is_sync,
             in_sync_replicas=settings.in_sync_replicas,
             flush_acknowledged=self._sync_flush,
             gap_bytes_max=settings.in_sync_gap_bytes,
+            learner=settings.async_learner,
+            frame_bytes=settings.transfer_batch_bytes,
+            transfer_bytes_per_s_max=settings.transfer_bytes_per_s_max if settings.flow_control else 0,
+            reconnect_max_ms=ELECTED_RECONNECT_MS_MAX if self._is_elected else 1000,
         )
-        if self._is_master:
-            return MasterRole(
-                self._identity,
-                self._store,
-                config,
-                epochs=self._opened.epochs,
-                confirm=self._store.confirm_offset,
-                slave_read=settings.slave_read,
-                on_confirm=self._on_confirm,
-                on_commits=lambda commits: self._offsets.take_from_slave(commits),
-            )
-        return SlaveRole(
+
+    def _make_master(self, on_answer: Callable[[int, float], None] | None = None) -> MasterRole:
+        return MasterRole(
             self._identity,
             self._store,
-            config,
-            epochs=self._opened.epochs,
+            self._replication_config(),
+            epochs=self._opened.epochs.history,
+            confirm=self._store.confirm_offset,
+            slave_read=self._config.replication.slave_read,
+            on_confirm=self._on_confirm,
+            on_commits=lambda commits: self._offsets.take_from_slave(commits),
+            on_answer=on_answer,
+        )
+
+    def _make_slave(self) -> SlaveRole:
+        opened = self._opened
+        return SlaveRole(
+            self._identity,
+            FollowerLog(
+                opened.store, opened.state, opened.producers, opened.snapshots, log_has_all=not opened.imported
+            ),
+            self._replication_config(),
+            epochs=opened.epochs,
             confirm=self._store.confirm_offset,
             instance=self._instance,
-            master_address=settings.master_address,
+            master_address=self._config.replication.master_address,
             on_appended=self._dispatcher.poke,
             on_confirm=self._on_confirm,
             pending_commits=self._pending.take,
@@ -371,6 +502,3 @@ class _Assembly:
     def _on_confirm(self, offset: int) -> None:
         self._store.set_confirm(offset)
         self._dispatcher.poke()
-
-    def _on_arrived(self, arrivals: Arrivals) -> None:
-        self._fetch.waiters.on_arrived(arrivals)

@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.proto.channel import keep_large_buffers
 from penstock.proto.conf import log_effective
 from penstock.proto.errors import ConfigError, PenstockError, StoreLocked, WrongCluster, WrongStore
+from penstock.proto.process import log_to_stderr, raise_open_files
 from penstock.proto.record.warmup import compile_kernels
 
 from .config import BrokerConfig, load_broker_config
+
+if TYPE_CHECKING:
+    from .serving import Broker
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +37,9 @@ def run(config_path: str | Path | None) -> int:
     0: stopped by a signal; 1: failed, e.g. a failed sync; 2: not started because of the configuration, the
     port, a store that is locked or another's, or a name that another broker has.
     """
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )  # without effect when the caller has set up logging
+    log_to_stderr()
     started = time.monotonic()
+    raise_open_files()
     keep_large_buffers()
     try:
         config = BrokerConfig() if config_path is None else load_broker_config(config_path)
@@ -82,15 +83,32 @@ async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        log.info(
-            "broker ready name=%s id=%d role=%s address=%s seconds=%.2f",
-            config.identity.broker_name,
-            config.identity.broker_id,
-            config.replication.role.name,
-            broker.address,
-            time.monotonic() - started,
-        )
+        if await _is_accepted(broker, stop):
+            log.info(
+                "broker ready name=%s id=%d role=%s address=%s seconds=%.2f",
+                config.identity.broker_name,
+                config.identity.broker_id,
+                config.replication.role.name,
+                broker.address,
+                time.monotonic() - started,
+            )
         await stop.wait()
         log.info("broker stopping address=%s", broker.address)
         stopping = time.monotonic()
     log.info("broker stopped address=%s seconds=%.2f", broker.address, time.monotonic() - stopping)
+
+
+async def _is_accepted(broker: Broker, stop: asyncio.Event) -> bool:
+    """Wait until every nameserver that answers has the broker in its routes; whether that came before ``stop``.
+
+    One that they refuse, because another of its name and id lives, never is.
+    """
+    accepted = asyncio.create_task(broker.parts.registration.settled(), name="accepted")
+    stopped = asyncio.create_task(stop.wait(), name="stopped")
+    try:
+        await asyncio.wait((accepted, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return accepted.done()
+    finally:
+        for task in (accepted, stopped):
+            task.cancel()
+        await asyncio.gather(accepted, stopped, return_exceptions=True)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc.aio
 
@@ -14,11 +15,10 @@ from penstock.proto.channel import new_server
 from penstock.proto.errors import ConfigError
 from penstock.proto.listening import listen
 from penstock.proto.record.layout import Host
-from penstock.replication.epochs import EpochHistory
 
-from .config import BrokerConfig
+from .config import BrokerConfig, BrokerRole
 from .service.dispatch import apply
-from .service.epoch_file import load_epochs, save_epochs
+from .service.epoch_file import EpochFile
 from .service.identity import check_identity, write_identity
 from .service.producers import ProducerTable
 from .service.snapshots import Snapshots
@@ -37,7 +37,7 @@ class Opened:
     state: State
     producers: ProducerTable
     snapshots: Snapshots
-    epochs: EpochHistory
+    epochs: EpochFile
     imported: bool  # RocketMQ wrote the tables' files: the log does not have their content yet
 
 
@@ -61,25 +61,40 @@ def open_store(config: BrokerConfig) -> Iterator[Opened]:
     """The broker's store, recovered, and its tables. An error in the block leaves the store unclean but unlocked.
 
     Raises:
-        ConfigError: the directory cannot be made or used.
+        ConfigError: a directory cannot be made or used.
         StoreLocked, WrongStore, Corrupt, DiskFull: as they say.
     """
     root, identity = config.store.root, config.identity
+    _make_directory(root, "storePathRootDir")
+    if config.store.commit_log_path:
+        _make_directory(Path(config.store.commit_log_path), "storePathCommitLog")
     try:
-        root.mkdir(parents=True, exist_ok=True)
         known = check_identity(root, identity.cluster, identity.broker_name)
+        epochs = EpochFile.open(root, is_new=not known)
         store = Store.open(store_config(config))
     except OSError as error:
         raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
     try:
-        opened = _load(config, store, known)
+        _begin_epoch(config, store, epochs)
+        opened = _load(config, store, epochs, known=known)
         if not known:
             write_identity(root, identity.cluster, identity.broker_name)
-            save_epochs(root, opened.epochs)
         yield opened
     except BaseException:
         store.close()
         raise
+
+
+def _make_directory(path: Path, key: str) -> None:
+    """Make the last part of ``path`` where it is missing; more would hide a mistyped path behind an empty store."""
+    try:
+        path.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{key} {path}: there is no directory {path.parent} to make it in: make that one, or mend the path"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{key} {path}: {error.strerror or error}: choose another directory") from error
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
@@ -88,6 +103,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
     return StoreConfig(
         root=settings.root,
         commit_log_path=settings.commit_log_path,
+        read_only_log_paths=settings.read_only_log_paths,
         segment_bytes=settings.segment_bytes,
         consume_queue_bytes=settings.consume_queue_bytes,
         flush_mode=FlushMode[flush.mode.name],
@@ -100,10 +116,29 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         index_entries=settings.index_entries,
         warm_files=settings.warm_files,
         lock_files=settings.lock_files,
+        append_record_crc=settings.append_record_crc,
+        force_record_crc=settings.force_record_crc,
+        replicated=config.replication.is_elected or config.replication.role is not BrokerRole.ASYNC_MASTER,
     )
 
 
-def _load(config: BrokerConfig, store: Store, known: bool) -> Opened:
+def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
+    """See that the history fits the log; a configured master that lost power, or was killed, begins a new epoch.
+
+
+    Its log may have lost its end, which a slave has: what is appended in that place now is another epoch's.
+    """
+    if config.replication.role is BrokerRole.SLAVE or config.replication.is_elected:
+        epochs.begin_first()
+        return
+    epochs.history.check_leads(store.end_offset, epochs.path)
+    if not epochs.history.entries:
+        epochs.begin_first()
+    elif not store.recovery.clean and store.end_offset > epochs.history.entries[-1].start:
+        epochs.begin(epochs.history.latest + 1, store.end_offset)
+
+
+def _load(config: BrokerConfig, store: Store, epochs: EpochFile, *, known: bool) -> Opened:
     started = time.monotonic()
     state, producers = State(), ProducerTable()
     snapshots = Snapshots(config.store.root / "config", state, producers)
@@ -125,4 +160,4 @@ def _load(config: BrokerConfig, store: Store, known: bool) -> Opened:
         store.end_offset,
         time.monotonic() - started,
     )
-    return Opened(store, state, producers, snapshots, load_epochs(config.store.root), loaded.imported)
+    return Opened(store, state, producers, snapshots, epochs, loaded.imported)

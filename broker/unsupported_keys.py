@@ -12,13 +12,13 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     """
     accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
     ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
-    aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
-    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncLearner asyncSendEnable authConfigPath
+    aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity 
+    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable authConfigPath
     authenticationEnabled authenticationMetadataProvider authenticationProvider authenticationStrategy
     authenticationWhitelist authorizationEnabled authorizationMetadataProvider authorizationProvider
     authorizationStrategy authorizationWhitelist autoDeleteUnusedStats autoMessageVersionOnTopicLen
     batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
-    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
+    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath 
     brokerFastFailureEnable brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis brokerPermission
     brokerTopicEnable cgColdReadThreshold channelExpiredTimeout channelNotActiveInterval checkCRCOnRecover
     checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
@@ -38,10 +38,10 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     defaultPopShareQueueNum defaultQueryMaxNum delayOffsetUpdateVersionStep deleteConsumeQueueFilesInterval
     disableCallbackExecutor disableConsumeIfConsumerReadSlowly disableNettyWorkerGroup disappearTimeAfterStart
     diskFallRecorded dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId
-    duplicationEnable enableAcceleratedRecovery enableAsyncReput enableAutoInSyncReplicas enableBatchPush
+    duplicationEnable enableAcceleratedRecovery enableAsyncReput enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset
-    enableCompaction enableConnectionMetrics enableConsumeQueueExt enableControllerMode enableCreateSysGroup
-    enabledAppendPropCRC enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
+    enableCompaction enableConnectionMetrics enableCreateSysGroup
+    enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
     enableLmq enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
     enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
     enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
@@ -54,9 +54,9 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
     filterSupportRetry flushCommitLogLeastPages flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval
-    flushDelayOffsetInterval flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC
-    forwardTimeout globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haListenPort
-    haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize heartbeatThreadPoolNums
+    flushDelayOffsetInterval flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister
+    forwardTimeout globalColdReadThreshold haHousekeepingInterval haListenPort
+    haSendHeartbeatInterval heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem
     innerClientAuthenticationCredentials isolateLogEnable isScanAvailableNameSrv litePullMessageEnable
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval
@@ -64,14 +64,14 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval logicQueueSwapMapInterval
     logicQueueSwapMapReserveFileNum longPollingEnable mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
     mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
-    maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxHaTransferByteInSecond
+    maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize
     maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
     maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageDelayLevel messageIndexSafe messageStorePlugIn
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName notifyConsumerIdsChangedEnable objectStoreAccessKey
+    migrateAuthFromV1Enabled msgTraceTopicName notifyConsumerIdsChangedEnable objectStoreAccessKey
     objectStoreBucket objectStoreEndpoint objectStoreSecretKey offsetCheckInSlave popCkMaxBufferSize
     popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
     popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
@@ -82,7 +82,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
     queryMessageThreadPoolNums queryThreadPoolQueueCapacity readAheadCacheEnable readAheadCacheExpireDuration
     readAheadCacheSizeThresholdRate readAheadMessageCountThreshold readAheadMessageSizeThreshold
-    readOnlyCommitLogStorePaths readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig
+    readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig
     recallMessageEnable recheckReputOffsetFromCq recordGetMessageResult recoverConcurrently recoverThreadPoolNums
     redeleteHangedFileInterval regionId registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable
     rejectTransactionMessage replicasPerDiskPartition replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1

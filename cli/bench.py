@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .output import ProgressLine, note, print_table
-from .signals import term_interrupts
+from .signals import interrupts
 
 
 def _default_folder() -> Path:
@@ -42,7 +42,7 @@ def bench(
     list_them: bool,
     as_json: bool,
 ) -> int:
-    """Run the benchmarks, or only these CASEs; 1 when a floor is missed.
+    """Run the benchmarks but the heaviest, or only these CASEs; 1 when a floor is missed.
 
     Each repetition starts fresh processes on fresh directories. Results are kept in results/ and RESULTS.md.
     """
@@ -62,8 +62,8 @@ def bench(
     progress = ProgressLine(every_s=10.0)
     warm_up(progress)
     results: list[dict[str, Any]] = []
-    with term_interrupts(), tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
-        for name in cases or tuple(CASES):
+    with interrupts(), tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
+        for name in cases or tuple(name for name, case in CASES.items() if not case.is_heavy):
             result = run_case(
                 CASES[name],
                 repeats=repeats,

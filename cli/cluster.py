@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from penstock.proto.wire.broker_pb2 import BrokerStatus
 
 MODE_NAMES = ("async", "flush", "sync", "durable")
+BASE_PORT_HELP = (
+    "Nameservers from here, brokers from 1035 above, their metrics from 1235 above, one port each. A second cluster "
+    "beside this one needs a base at least 10 away, and not about 200, 1035 or 1235. [9876] 0: free ones"
+)
 OFFSETS = ("min_offset", "max_offset", "flushed_offset", "confirm_offset", "lag_bytes")
 
 
@@ -37,11 +41,16 @@ def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluste
 @click.option("--shards", type=int, help="Broker groups, each with its own log. [2]")
 @click.option("--replicas", type=int, help="Brokers per group, the master included. [2]")
 @click.option("--nameservers", type=int, help="[1]")
-@click.option("--base-port", type=int, help="Nameservers from here, brokers from 1035 above. [9876] 0: free ones")
+@click.option("--base-port", type=int, help=BASE_PORT_HELP)
 @click.option(
     "--mode",
     type=click.Choice(MODE_NAMES),
     help="When a send is acknowledged: in memory, synced, in memory of every replica, synced on every replica. [async]",
+)
+@click.option(
+    "--coordinator",
+    type=click.Choice(["none", "file"]),
+    help="Who elects masters: nobody (id 0 is master); the first nameserver. [file]",
 )
 @click.option("--set", "settings", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Into broker.conf.")
 @json_option
@@ -50,7 +59,7 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
 
     Settings of an existing directory are kept; a new one gets 64 MiB log files, so that trying it stays small.
     """
-    from penstock.bench.health import await_replicas
+    from penstock.bench.health import await_replicas, refusals
 
     from .kernels import warm_up
 
@@ -62,9 +71,10 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
             warm_up(progress)
         report = made.up(**options, check=_require_good_settings)
         late = await_replicas(made)
+        refused = refusals(made) if late else {}
     finally:
         progress.clear()
-    notes = [*report.notes, *(_late(made, name) for name in late)]
+    notes = [*report.notes, *(_late(name) for name in late if name not in refused)]
     document = {
         "directory": str(made.directory),
         "namesrv": made.plan.nameserver_addresses,
@@ -72,10 +82,12 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
         "already_running": list(report.already_running),
         "thawed": list(report.thawed),
         "notes": notes,
+        "not_following": refused,
         "seconds": round(time.monotonic() - began, 3),
     }
     if as_json:
         print_json(document)
+        _require_followers(refused)
         return
     for line in notes:
         note(line)
@@ -85,6 +97,16 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
     print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
     if document["namesrv"] != "127.0.0.1:9876":
         print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'")
+    _require_followers(refused)
+
+
+def _require_followers(refused: dict[str, str]) -> None:
+    """End with an error that names the slaves without which a master's messages have no copy."""
+    from penstock.deploy import DeployError
+
+    if refused:
+        told = "; ".join(f"{name} does not follow its master: {reason}" for name, reason in refused.items())
+        raise DeployError(f"the cluster runs, but {told}")
 
 
 def _require_good_settings(plan: Plan) -> None:
@@ -105,11 +127,9 @@ def _require_good_settings(plan: Plan) -> None:
                     raise DeployUsage(f"--set: {told.strip()}") from error
 
 
-def _late(made: LocalCluster, name: str) -> str:
-    """That a slave is not in sync, and what it complained of last."""
-    lines = [line for line in made.log_lines(name, 50) if " WARNING " in line or " ERROR " in line]
-    reason = f": {lines[-1].rpartition(' error=')[2]}" if lines else ""
-    return f"{name} is not in sync with its master yet{reason}"
+def _late(name: str) -> str:
+    """That a slave follows and has not everything yet."""
+    return f"{name} is not in sync with its master yet: it catches up, see `penstock cluster status`"
 
 
 @cluster.command()
@@ -125,8 +145,17 @@ def status(directory: str, as_json: bool) -> None:
         node["pid"] = str(node["pid"] or "-")  # a name more than a number
     names = [[n["name"], n["state"], n["address"], n["pid"]] for n in document["nameservers"]]
     print_table(["nameserver", "state", "address", "pid"], names)
-    columns = ["name", "state", "role", "epoch", "address", "pid", *OFFSETS]
+    for broker in document["brokers"]:
+        broker["in_sync"] = ",".join(map(str, broker["sync_state_set"] or ())) or None
+        if broker["not_following_because"]:
+            broker["state"] += ", not following"
+    columns = ["name", "state", "role", "epoch", "in_sync", "address", "pid", *OFFSETS]
     print_table(columns, [[broker[column] for column in columns] for broker in document["brokers"]])
+    for broker in document["brokers"]:
+        if broker["not_following_because"]:
+            note(f"{broker['name']} does not follow its master: {broker['not_following_because']}")
+        if broker["gave_up"]:
+            note(f"{broker['name']} gave up a part of its log: {broker['gave_up']}")
 
 
 def cluster_document(made: LocalCluster) -> dict[str, Any]:
@@ -165,13 +194,21 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
     offsets: dict[str, Any] = dict.fromkeys(OFFSETS)
     if answer is not None:
         offsets = {name: getattr(answer, name) for name in OFFSETS}
+    is_slave = answer is not None and answer.role == Role.SLAVE
+    if answer is not None and is_slave and not answer.is_following:
+        offsets["lag_bytes"] = None  # how far the master is by now, it does not know
     return {
         **_node_document(state),
         "broker_name": state.node.broker_name,
         "broker_id": state.node.broker_id,
         "role": Role.Name(answer.role) if answer is not None else None,
         "epoch": answer.epoch if answer is not None else None,
+        "sync_state_set": list(answer.sync_state_set) if answer is not None else None,
+        "is_acting": answer.is_acting if answer is not None else None,
         **offsets,
+        "following": answer.is_following if answer is not None and is_slave else None,
+        "not_following_because": (answer.not_following_because if answer is not None else "") or None,
+        "gave_up": (answer.gave_up if answer is not None else "") or None,
         "flush_mode": answer.flush_mode if answer is not None else None,
         "broker_role": answer.broker_role if answer is not None else None,
         "metrics_port": state.node.metrics_port,
@@ -219,13 +256,48 @@ def logs(node: str | None, directory: str, lines: int, follow: bool, as_json: bo
     while follow:
         time.sleep(0.2)
         for name, path in paths.items():
-            positions[name] = _print_new(name if prefix else "", path, positions[name])
+            positions[name] = print_new(name if prefix else "", path, positions[name])
 
 
-def _print_new(name: str, path: Path, position: int) -> int:
+@cluster.command()
+@click.argument("shard")
+@click.option("--to", "to_id", required=True, type=click.IntRange(0), help="The slave's broker id.")
+@dir_option
+@json_option
+def switch(shard: str, to_id: int, directory: str, as_json: bool) -> None:
+    """Make the slave --to the master of SHARD, as planned: no message is refused for good."""
+    from penstock.bench.health import switch_master
+    from penstock.deploy import DeployUsage
+
+    made = _opened(directory)
+    nodes = [node for node in made.plan.nodes if node.broker_name == shard]
+    if not nodes:
+        shards = sorted({node.broker_name for node in made.plan.nodes if node.broker_name})
+        raise DeployUsage(f"no shard {shard!r} in this cluster: {', '.join(shards)}")
+    if to_id not in [node.broker_id for node in nodes]:
+        raise DeployUsage(f"{shard} has no broker {to_id}: {', '.join(str(node.broker_id) for node in nodes)}")
+    began = time.monotonic()
+    switched = switch_master([node.address for node in nodes], shard, to_id)
+    seconds = round(time.monotonic() - began, 3)
+    document = {
+        "shard": shard,
+        "former": switched.former_broker_id,
+        "master": to_id,
+        "epoch": switched.epoch,
+        "seconds": seconds,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        print(f"{shard}: broker {to_id} is master in epoch {switched.epoch} ({seconds:.2f} s)")
+
+
+def print_new(name: str, path: Path, position: int) -> int:
     """Print the whole lines behind ``position``; the position behind them."""
     try:
         with open(path, "rb") as source:
+            if source.seek(0, 2) < position:
+                position = 0  # the node began a new file
             source.seek(position)
             fresh = source.read()
     except OSError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .output import ProgressLine, console, print_json, print_table
-from .signals import term_interrupts
+from .signals import interrupts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ def demo(directory: str, rate: int, as_json: bool) -> int:
     """
     folder = _fresh(Path(directory).absolute())
     story = Story(folder, rate)
-    with term_interrupts():
+    with interrupts():
         try:
             outcome = story.play()
         finally:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .output import ProgressLine, console, print_table
-from .signals import term_interrupts
+from .signals import interrupts
 
 if TYPE_CHECKING:
     from penstock.deploy import LocalCluster
@@ -41,7 +41,7 @@ def demo_spark(directory: str, flights: int) -> None:
     """
     folder = _fresh(Path(directory).absolute())
     story = Story(folder, flights)
-    with term_interrupts():
+    with interrupts():
         try:
             agrees = story.play()
         finally:

@@ -130,7 +130,7 @@ def reset(
 @click.option("--topic", help="Only this topic.")
 @_asked
 def clone(source: str, target: str, topic: str | None, namesrv: str, as_json: bool) -> None:
-    """Give group TARGET the committed offsets of group SOURCE."""
+    """Give group TARGET the committed offsets of group SOURCE; TARGET is made when it does not exist."""
     from penstock.client import Admin
 
     with Admin(namesrv) as admin:

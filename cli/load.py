@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import ConsumeFrom, compose, json_option, namesrv_option
-from .output import ProgressLine, print_fields, print_json
-from .signals import term_interrupts
+from .output import ProgressLine, note, print_fields, print_json
+from .signals import interrupts
 
 if TYPE_CHECKING:
     from penstock.bench.report import LoadReport
 
 BAR_WIDTH = 40
+STYLE_OPTIONS = ("sync", "async", "columnar")
 
 
 @click.group()
@@ -39,9 +40,9 @@ _producing = compose(
     click.option("--keys", default=0, metavar="K", help="So many different keys, which also choose the queue."),
     click.option("--queues", default=8, show_default=True, help="Per shard, when the topic has to be made."),
     click.option("--linger-ms", type=float, help="How long produce() waits for a fuller batch."),
-    click.option("--sync", "style", flag_value="sync", help="send() and wait, one after the other."),
-    click.option("--async", "style", flag_value="async", help="send_async()."),
-    click.option("--columnar", "style", flag_value="columnar", help="produce_many()."),
+    click.option("--sync", is_flag=True, help="send() and wait, one after the other."),
+    click.option("--async", "async", is_flag=True, help="send_async()."),
+    click.option("--columnar", is_flag=True, help="produce_many()."),
 )
 _consuming = compose(
     click.option("--consumers", default=1, show_default=True, metavar="C", help="Consumer processes in one group."),
@@ -81,12 +82,11 @@ def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
     from penstock.bench.plan import LoadPlan
 
     arrays = options.pop("arrays", False)
-    if options.get("style", "") is None:
-        options["style"] = "produce"
-    plan = LoadPlan(kind=kind, consume_style="arrays" if arrays else "messages", **options)
+    style = _style(options)
+    plan = LoadPlan(kind=kind, style=style, consume_style="arrays" if arrays else "messages", **options)
     progress = ProgressLine(every_s=2.0)
     try:
-        with term_interrupts():
+        with interrupts() as interruption:
             if kind != "consume":
                 ensure_topic(plan)
             report = run_load(plan, progress.show)
@@ -96,11 +96,24 @@ def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
         print_json(report.to_document())
     else:
         _show(report)
+    if report.interrupted:
+        note("interrupted: the figures are of the part that was done")
+        return interruption.exit_code
     return 0 if report.is_clean else 1
+
+
+def _style(options: dict[str, Any]) -> str:
+    """How to send; takes the options that say so out of ``options``."""
+    given = [style for style in STYLE_OPTIONS if options.pop(style, False)]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} are two ways to send: give one of them")
+    return given[0] if given else "produce"
 
 
 def _show(report: LoadReport) -> None:
     done = "received" if report.kind == "consume" else "acknowledged"
+    if report.interrupted:
+        print("interrupted")
     fields: dict[str, Any] = {
         "topic": f"{report.topic}, bodies of {report.size} bytes" if report.kind != "consume" else report.topic,
         done: f"{report.count if report.kind == 'consume' else report.acknowledged:,} in {report.seconds:.2f} s",

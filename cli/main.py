@@ -1,6 +1,6 @@
 """The entry: the table of commands, and the edge at which every error becomes one line and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 130 interrupted, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import click
 
 from .lazy import LazyGroup
 from .output import print_error
+from .signals import Terminated
 
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 _HERE = "penstock.cli"
 COMMANDS = {
@@ -50,6 +51,9 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Nothing but ``error: …`` is left of what went wrong."""
+    # gRPC's own lines (goaway, handshakes with a peer that died) tell users nothing that an error does not; it reads
+    # this when it is loaded, and the processes that commands start inherit it.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Clients log what they heal by themselves as warnings; a command's user is told by its result and exit code.
     wanted = logging.getLevelNamesMapping().get(os.environ.get("PENSTOCK_LOG", "").upper(), logging.ERROR)
     logging.basicConfig(level=wanted, stream=sys.stderr)
@@ -65,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         print_error(error.format_message())
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:  # click's Abort names what it stands for as its cause
+        return TERMINATED if isinstance(error.__cause__ or error, Terminated) else INTERRUPTED
     except BrokenPipeError:
         # The reader of our output went away, as `head` does. Nothing may be flushed there at the exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

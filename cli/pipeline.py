@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .output import ProgressLine, note, print_fields, print_json, print_table
-from .signals import term_interrupts
+from .signals import interrupts
 
 SHOWN_MAX = 20
 _SESSION_OPTIONS = (
@@ -101,7 +101,7 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
         settings = {"spark.log.level": "ERROR"} | dict(_setting(text) for text in conf)
         progress = ProgressLine(every_s=10.0)
         progress.show(f"{name}: starting Spark")
-        with term_interrupts():
+        with interrupts():
             spark = session(f"penstock {name}", master=master, remote=remote, conf=settings)
             try:
                 progress.show(f"{name}: working")

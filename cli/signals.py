@@ -6,17 +6,39 @@ import contextlib
 import signal
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: to be handled as Ctrl-C, and told apart in the exit code."""
+
+
+@dataclass(slots=True)
+class Interruption:
+    """The first signal that came, if one did."""
+
+    number: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What shells expect of a command that a signal ended: 130 after SIGINT, 143 after SIGTERM."""
+        return 128 + (self.number or signal.SIGINT)
 
 
 @contextlib.contextmanager
-def term_interrupts() -> Iterator[None]:
-    """Within the block SIGTERM raises KeyboardInterrupt, so that ``finally`` runs; without it processes would stay."""
+def interrupts() -> Iterator[Interruption]:
+    """Within the block SIGTERM and SIGINT raise KeyboardInterrupt, so that ``finally`` runs; without it processes
+    would stay. Who handles the exception itself is told by what is yielded here that there was one.
+    """
+    caught = Interruption()
 
-    def interrupt(_: int, __: types.FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _: types.FrameType | None) -> None:
+        caught.number = caught.number or signal.Signals(number)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    former = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield caught
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in former.items():
+            signal.signal(each, handler)

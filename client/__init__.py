@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.proto.errors import BrokerUnavailable as BrokerUnavailable
     from penstock.proto.errors import BufferFull as BufferFull
+    from penstock.proto.errors import ClientClosed as ClientClosed
     from penstock.proto.errors import CommitRefused as CommitRefused
     from penstock.proto.errors import ConfigError as ConfigError
     from penstock.proto.errors import CorruptBatch as CorruptBatch
+    from penstock.proto.errors import DamagedRecord as DamagedRecord
     from penstock.proto.errors import DeliveryFailed as DeliveryFailed
     from penstock.proto.errors import Forbidden as Forbidden
     from penstock.proto.errors import GroupNotFound as GroupNotFound
@@ -52,9 +54,11 @@ if TYPE_CHECKING:
 _ERRORS = (
     "BrokerUnavailable",
     "BufferFull",
+    "ClientClosed",
     "CommitRefused",
     "ConfigError",
     "CorruptBatch",
+    "DamagedRecord",
     "DeliveryFailed",
     "Forbidden",
     "GroupNotFound",
@@ -98,11 +102,13 @@ __all__ = [
     "Admin",
     "BrokerUnavailable",
     "BufferFull",
+    "ClientClosed",
     "CommitRefused",
     "ConfigError",
     "ConsumeResult",
     "ConsumerConfig",
     "CorruptBatch",
+    "DamagedRecord",
     "DeliveryFailed",
     "FailedDelivery",
     "Forbidden",

@@ -61,6 +61,18 @@ class Accumulator:
             None if keys.count(None) == count else keys,
         )
 
+    def withdraw(self, body: bytes, properties: bytes | None, key: str | None) -> bool:
+        """Take one open message of exactly these objects back; whether there was one.
+
+        Call it under the topic's lock only.
+        """
+        items = self._items
+        for at in range(0, len(items), _FIELDS):
+            if items[at] is body and items[at + 1] is properties and items[at + 2] is key:
+                del items[at : at + _FIELDS]
+                return True
+        return False
+
 
 def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None) -> int:
     """What these messages count in buffers and batches."""

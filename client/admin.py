@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Literal, Self
 
 from penstock.proto import names
-from penstock.proto.errors import GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
+from penstock.proto.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
-from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicConfig
+from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from .admin_calls import AdminCalls
@@ -29,6 +29,7 @@ from .connections import Connections
 from .group_offsets import GroupOffsets
 from .message import MessageView
 from .message_lookup import MessageLookup
+from .timeouts import check_timeout
 from .topics import covers
 
 log = logging.getLogger(__name__)
@@ -114,22 +115,21 @@ class Admin:
             TopicNotFound: no master has it.
         """
         names.check_topic(topic)
-        missing: list[PenstockError] = []
+        missing = 0
         targets = self._calls.masters(timeout_s)
         for name in targets:
             try:
                 self._calls.at_master(name, "DeleteTopic", TopicName(topic=topic), timeout_s)
-            except TopicNotFound as error:
-                missing.append(error)
-        if len(missing) == len(targets):
-            raise missing[0] if missing else TopicNotFound(f"topic {topic!r} does not exist")
+            except TopicNotFound:
+                missing += 1
+        if missing == len(targets):
+            raise self._calls.topic_not_found(topic, timeout_s)
         self._calls.wait_route(topic, lambda route: not route.exists, timeout_s)
         log.info("topic deleted topic=%s", topic)
 
     def list_topics(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
         """The names of all topics with a living broker, without internal ones; sorted."""
-        found = self._connections.query_nameserver("ListTopics", Empty(), timeout_s)
-        return sorted(topic for topic in found.topics if not names.is_system_topic(topic))
+        return self._calls.topics(timeout_s)
 
     def topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicInfo:
         """Where ``topic`` lies. Raises TopicNotFound."""
@@ -167,16 +167,11 @@ class Admin:
 
     def list_groups(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
         """The names of all groups, sorted."""
-        answers, _ = self._calls.everywhere("ListGroups", Empty(), timeout_s)
-        return sorted({group.group for answer in answers.values() for group in answer.groups})
+        return self._calls.groups(timeout_s)
 
     def group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupInfo:
         """Settings and living members of a group. Raises GroupNotFound."""
-        answers, _ = self._calls.everywhere(
-            "DescribeGroup", GroupName(group=names.check_group(group)), timeout_s, skip=GroupNotFound
-        )
-        if not answers:
-            raise GroupNotFound(f"group {group!r} does not exist at any broker")
+        answers, _ = self._calls.describe_group(names.check_group(group), timeout_s)
         return _group_info(group, answers)
 
     def group_lag(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupLag:
@@ -201,7 +196,8 @@ class Admin:
         Exactly one of ``to``, ``timestamp_ms`` (the first message stored at or after it) and ``offset``.
 
         Raises:
-            OffsetOutOfRange: ``offset`` lies outside a queue's range; nothing was changed. TopicNotFound.
+            OffsetOutOfRange: ``offset`` lies outside a queue's range; nothing was changed.
+            GroupNotFound, TopicNotFound: with the nearest name there is; :meth:`create_group` makes a group.
         """
         names.check_group(group)
         names.check_topic(topic)
@@ -214,13 +210,17 @@ class Admin:
     def clone_offsets(
         self, source: str, target: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> list[QueuePosition]:
-        """Give ``target`` the committed offsets of ``source`` (of one topic, or all). Raises GroupNotFound."""
+        """Give ``target`` the committed offsets of ``source`` (of one topic, or all).
+
+        ``target`` is made when it does not exist. Raises GroupNotFound: ``source`` does not.
+        """
         return self._offsets.clone(names.check_group(source), names.check_group(target), topic, timeout_s)
 
     # The cluster and single messages.
 
     def cluster(self, *, timeout_s: float = CALL_TIMEOUT_S) -> ClusterInfo:
         """Every nameserver and every registered broker, with what each says of itself."""
+        check_timeout(timeout_s)
         return cluster_info(self._connections, timeout_s)
 
     def message_by_id(
@@ -291,7 +291,7 @@ class Admin:
             except GroupNotFound:
                 missing += 1
         if missing == len(targets):
-            raise GroupNotFound(f"group {group!r} does not exist at any broker")
+            raise self._calls.group_not_found(group, timeout_s)
 
 
 def _queues(count: int | None, lowest: int = 1) -> int:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 import tenacity
 
-from penstock.proto.errors import BrokerUnavailable, PenstockError, Retryable, RouteNotFound, TopicNotFound
+from penstock.proto import names
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    GroupNotFound,
+    PenstockError,
+    Retryable,
+    RouteNotFound,
+    TopicNotFound,
+)
+from penstock.proto.wire.broker_pb2 import GroupDescription, GroupName
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import ClusterView, RouteQuery, ShardView, TopicRoute
 
 from .connections import Connections, rpc_error
+from .nearest import hint
 from .routes import master_of
+from .timeouts import check_timeout
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +42,7 @@ class AdminCalls:
 
     def shards(self, timeout_s: float) -> dict[str, ShardView]:
         """Every registered broker group by name."""
+        check_timeout(timeout_s)
         view: ClusterView = self.connections.query_nameserver("QueryCluster", Empty(), timeout_s)
         return {shard.broker_name: shard for shard in view.shards}
 
@@ -47,6 +59,7 @@ class AdminCalls:
 
     def at_master(self, broker_name: str, method: str, request: Any, timeout_s: float) -> Any:
         """The master's answer; refusals for the moment, and a master that is gone, are retried until ``timeout_s``."""
+        check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
 
         def call() -> Any:
@@ -108,8 +121,41 @@ class AdminCalls:
         """The route of an existing topic. Raises TopicNotFound."""
         route = self._query_route(topic, timeout_s)
         if not route.exists:
-            raise TopicNotFound(f"topic {topic!r} does not exist at any living broker")
+            raise self.topic_not_found(topic, timeout_s)
         return route
+
+    def topics(self, timeout_s: float) -> list[str]:
+        """The names of all topics with a living broker, without internal ones; sorted."""
+        check_timeout(timeout_s)
+        found = self.connections.query_nameserver("ListTopics", Empty(), timeout_s)
+        return sorted(topic for topic in found.topics if not names.is_system_topic(topic))
+
+    def topic_not_found(self, topic: str, timeout_s: float) -> TopicNotFound:
+        """The error that says so, with the nearest topic there is."""
+        near = hint(topic, self.topics(timeout_s))
+        return TopicNotFound(f"topic {topic!r} does not exist at any living broker{near}", topic=topic)
+
+    def groups(self, timeout_s: float) -> list[str]:
+        """The names of all groups at the brokers that answer, sorted."""
+        answers, _ = self.everywhere("ListGroups", Empty(), timeout_s)
+        return sorted({group.group for answer in answers.values() for group in answer.groups})
+
+    def describe_group(self, group: str, timeout_s: float) -> tuple[dict[str, GroupDescription], list[str]]:
+        """What each broker group that has ``group`` tells of it, and which did not answer.
+
+        Raises:
+            GroupNotFound: nobody has it; with the nearest group there is.
+        """
+        answers, silent = self.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
+        if not answers:
+            raise self.group_not_found(group, timeout_s, silent)
+        return answers, silent
+
+    def group_not_found(self, group: str, timeout_s: float, silent: Sequence[str] = ()) -> GroupNotFound:
+        """The error that says so, with the nearest group there is and who was not heard."""
+        near = hint(group, self.groups(timeout_s))
+        unheard = f" ({', '.join(silent)} did not answer)" if silent else ""
+        return GroupNotFound(f"group {group!r} does not exist at any broker{unheard}{near}", group=group)
 
     def wait_route(self, topic: str, condition: Callable[[TopicRoute], bool], timeout_s: float) -> TopicRoute:
         """The route once ``condition`` holds for it, or as it is after ``timeout_s``: routes follow brokers shortly."""
@@ -121,6 +167,7 @@ class AdminCalls:
             time.sleep(ROUTE_POLL_S)
 
     def _query_route(self, topic: str, timeout_s: float) -> TopicRoute:
+        check_timeout(timeout_s)
         update = self.connections.query_nameserver("QueryRoute", RouteQuery(topics=[topic]), timeout_s)
         route: TopicRoute = update.routes[0]
         return route

@@ -12,7 +12,7 @@ import grpc
 
 from penstock.proto import frames
 from penstock.proto.channel import keep_large_buffers, open_channel
-from penstock.proto.errors import BrokerUnavailable, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
+from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
@@ -204,7 +204,7 @@ class Connections:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise BrokerUnavailable("the client is closed: make a new one")
+            raise ClientClosed("the client is closed: make a new one")
 
 
 def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:

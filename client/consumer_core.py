@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError
+from penstock.proto.errors import BrokerUnavailable, ClientClosed, InvalidArgument, PenstockError
 from penstock.proto.names import PERM_READ, check_group
 
 from .assignment import Assignment, BrokerStore, FileStore, OffsetStore
@@ -121,7 +121,7 @@ class ConsumerCore:
         if self.failure is not None:
             raise self.failure
         if self.is_closed:
-            raise BrokerUnavailable(f"the consumer of group {self.group} is closed: make a new one")
+            raise ClientClosed(f"the consumer of group {self.group} is closed: make a new one")
 
     def fail(self, error: PenstockError) -> None:
         """The consumer cannot go on; whoever uses it next is told."""

@@ -40,6 +40,9 @@ class SessionListener(Protocol):
         self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
     ) -> None: ...
     def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None: ...
+    def on_mismatch(
+        self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None
+    ) -> None: ...
     def on_lost(self, session: ConsumerSession, error: PenstockError) -> None: ...
 
 
@@ -247,6 +250,14 @@ class ConsumerSession:
                 self._listener.on_granted(
                     self, target, granted.committed_offset, granted.min_offset, granted.max_offset
                 )
+        elif kind == "mismatch":
+            told = event.mismatch
+            self._listener.on_mismatch(
+                told.topic,
+                told.expression if told.HasField("expression") else None,
+                told.other_client_id,
+                told.other_expression if told.HasField("other_expression") else None,
+            )
         elif kind == "reset":
             target = MessageQueue(event.reset.topic, self.broker_name, event.reset.queue_id)
             self._listener.on_reset(self, target, event.reset.offset)

@@ -16,6 +16,7 @@ import grpc
 
 from penstock.proto.errors import (
     BrokerUnavailable,
+    ClientClosed,
     FlushTimeout,
     OutcomeUnknown,
     PenstockError,
@@ -79,6 +80,7 @@ class TopicDelivery:
         self._lanes = Lanes(topic, shipping.config, shipping.health, queues, turn)
         self._new_queues: WriteQueues | None = None
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
+        self._is_given_up = False
 
     # What callers' threads do.
 
@@ -88,21 +90,31 @@ class TopicDelivery:
             self._seal(time.monotonic())
 
     def enqueue(self, parts: Iterable[Part]) -> None:
-        """Add parts behind everything accepted so far."""
+        """Add parts behind everything accepted so far. Raises ClientClosed after :meth:`give_up`."""
+        parts = list(parts)
         with self._lock:
+            self._require_open(parts)
             self._seal(time.monotonic())
             self._lanes.waiting.extend(parts)
 
     def join(self, part: Part) -> None:
-        """Add one waiting message behind everything accepted so far, to an older one's batch where possible."""
+        """Add one waiting message behind everything accepted so far, to an older one's batch where possible.
+
+        Raises ClientClosed after :meth:`give_up`.
+        """
         with self._lock:
+            self._require_open([part])
             self._seal(time.monotonic())
             self._join(part)
 
     def start_now(self, part: Part) -> Batch | None:
-        """A batch for the caller to :meth:`transmit`, if nothing has to go before ``part``; else it is joined."""
+        """A batch for the caller to :meth:`transmit`, if nothing has to go before ``part``; else it is joined.
+
+        Raises ClientClosed after :meth:`give_up`.
+        """
         now = time.monotonic()
         with self._lock:
+            self._require_open([part])
             self._seal(now)
             waiting = self._lanes.waiting
             if waiting or not self._lanes.queues.total:
@@ -147,11 +159,24 @@ class TopicDelivery:
             return not len(self.open) and self._lanes.is_empty
 
     def give_up(self, error: PenstockError) -> None:
-        """Fail everything that is not settled."""
+        """Fail everything that is not settled, and take nothing more."""
         with self._lock:
             self._seal(time.monotonic())
+            self._is_given_up = True
             self._fail(self._lanes.clear(error))
         self._tell_all()
+
+    def check_taken(self, body: bytes, properties: bytes | None, key: str | None) -> None:
+        """Whether a message that was put into :attr:`open` while the producer was closing has an outcome.
+
+        Until :meth:`give_up` it will have one: that takes everything out. What was put there later is taken back.
+
+        Raises:
+            ClientClosed: it was too late; the message is not sent.
+        """
+        with self._lock:
+            if self._is_given_up and self.open.withdraw(body, properties, key):
+                raise _closed()
 
     def transmit(self, batch: Batch, *, wait: bool = False) -> None:
         """Send ``batch``; with ``wait`` in this thread until its outcome, else the outcome comes by callback."""
@@ -188,8 +213,15 @@ class TopicDelivery:
 
     # Sealing; the lock is held.
 
+    def _require_open(self, parts: list[Part]) -> None:
+        """Refuse parts that nobody would send, and count them out of the buffer again."""
+        if self._is_given_up:
+            for part in parts:
+                self._shipping.buffer.settle(part)
+            raise _closed()
+
     def _seal(self, now: float) -> None:
-        if not len(self.open):
+        if self._is_given_up or not len(self.open):
             return
         bodies, properties, keys = self.open.drain()
         part = new_part(Kind.PRODUCE, bodies, properties, now + self._config.delivery_timeout_s)
@@ -284,6 +316,10 @@ class TopicDelivery:
             telling, self._tell = self._tell, []
         for tell in telling:
             tell()
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("the producer is closed: make a new one")
 
 
 def _resolve(futures: list[Future[SendReceipt]], receipts: list[SendReceipt]) -> None:

@@ -11,11 +11,14 @@ import enum
 import heapq
 import itertools
 import logging
+import reprlib
 import threading
 import time
 from collections.abc import Callable
 from itertools import repeat
 from typing import Any
+
+from penstock.proto.errors import InvalidArgument
 
 from .consumer_config import ConsumerConfig
 from .local_queue import Buffers, Standing
@@ -33,7 +36,7 @@ Listener = Callable[[Any], Any]
 
 
 class ConsumeResult(enum.Enum):
-    """What a listener says about a message. Nothing at all (``None``) means success."""
+    """What a listener says about a message. Nothing at all (``None``) means success; anything else is an error."""
 
     SUCCESS = "success"
     RETRY_LATER = "retry_later"
@@ -179,11 +182,12 @@ class Dispatcher:
             done += 1
             try:
                 outcome = listener(item)
-            except BaseException as error:  # noqa: BLE001  the listener's edge: a redelivery, and logged; sys.exit too
-                self._note_failure(run, item, error)
-                continue
-            if outcome is ConsumeResult.RETRY_LATER:
-                self._note_failure(run, item, None)
+                if outcome is None or outcome is ConsumeResult.SUCCESS:
+                    continue
+                error = _complaint(outcome)
+            except BaseException as raised:  # noqa: BLE001  the listener's edge: a redelivery, and logged; sys.exit too
+                error = raised
+            self._note_failure(run, item, error)
         self._adapt(time.monotonic() - started_s, done)
         return True
 
@@ -197,11 +201,7 @@ class Dispatcher:
         while item is not None:
             slot.current = item
             done += 1
-            try:
-                failed = self._listener(item) is ConsumeResult.RETRY_LATER
-                error: BaseException | None = None
-            except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
-                failed, error = True, raised
+            failed, error = self._ask(item)
             if failed:
                 run.attempts += 1
                 self._log_failure(run.local, item, run.attempts, error)
@@ -251,6 +251,16 @@ class Dispatcher:
 
     # Failures
 
+    def _ask(self, item: Item) -> tuple[bool, BaseException | None]:
+        """Call the listener: whether the item has to come again, and the error if that is why."""
+        try:
+            outcome = self._listener(item)
+        except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
+            return True, raised
+        if outcome is None or outcome is ConsumeResult.SUCCESS:
+            return False, None
+        return True, _complaint(outcome)
+
     def _note_failure(self, run: Run, item: Item, error: BaseException | None) -> None:
         local = run.local
         failed = Failed(local, run.epoch, item)
@@ -271,19 +281,15 @@ class Dispatcher:
 
     def _try_again(self, failed: Failed) -> None:
         local = failed.local
-        error: BaseException | None = None
-        try:
-            succeeded = self._listener(failed.item) is not ConsumeResult.RETRY_LATER
-        except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
-            succeeded, error = False, raised
-        if not succeeded:
+        has_failed, error = self._ask(failed.item)
+        if has_failed:
             item = failed.item
             failed.for_next_try()
             self._log_failure(local, item, failed.attempts, error)
         with self._lock:
             local.retrying -= 1
             if failed.epoch == local.epoch:
-                if succeeded:
+                if not has_failed:
                     del local.failed[failed.offset]
                     self._buffers.finish(local, failed.record_bytes, failed.messages)
                 else:
@@ -295,6 +301,8 @@ class Dispatcher:
             self._on_idle()
 
     def _log_failure(self, local: PushedQueue, item: Item, attempts: int, error: BaseException | None) -> None:
+        if self._is_closed and error is None:
+            return  # it was interrupted: close has said whose work did not end
         offset = item[0].queue_offset if isinstance(item, list) else item.queue_offset
         # The trace once: the tries after it fail in the same way most of the time.
         trace = error if attempts == 1 else None
@@ -306,6 +314,18 @@ class Dispatcher:
             error or ConsumeResult.RETRY_LATER,
             exc_info=trace,
         )
+
+
+def _complaint(outcome: object) -> BaseException | None:
+    """What is wrong with a listener's answer that is not success; ``None`` for RETRY_LATER.
+
+    An answer of another kind says nothing about the message, so it comes again, as after RocketMQ's null.
+    """
+    if outcome is ConsumeResult.RETRY_LATER:
+        return None
+    return InvalidArgument(
+        f"the listener returned {reprlib.repr(outcome)}: it must return ConsumeResult.SUCCESS, RETRY_LATER or None"
+    )
 
 
 def _again(item: Item, attempts: int) -> Item:

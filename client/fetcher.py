@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from penstock.proto.errors import PenstockError, Refused, TopicNotFound
+from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
 from .connections import Connections, decode_fetch, rpc_error
@@ -37,6 +37,7 @@ RETRY_S_MIN, RETRY_S_MAX = 0.1, 2.0
 RETRY_BEHIND_SLAVE_S = 0.5
 RETRY_NO_QUEUE_S = 1.0
 RETRY_NO_BROKER_S = 0.2
+RETRY_DAMAGED_S = 5.0
 SMALL_FETCH_BYTES = 64 * 1024
 ANSWER_TIME_S = 10.0
 LOG_EVERY = 20
@@ -235,6 +236,7 @@ class Fetcher:
                 header.topics[index].offsets.append(local.next_fetch)
                 flight.queues[index, local.queue.queue_id] = (local, epoch)
                 local.is_fetching = True
+                header.verify = header.verify or local.is_doubted
         timeout_s = self._config.fetch_wait_ms / 1000 + ANSWER_TIME_S
         try:
             flight.call = self._connections.fetch(address, header, timeout_s)
@@ -298,6 +300,10 @@ class Fetcher:
         """Take the answer for one queue, except for its records. The lock is held."""
         status = result.status
         local.is_behind = result.next_offset < result.max_offset
+        if status == FetchReply.DAMAGED:
+            self._on_damaged(local, result)
+            return
+        local.damage = None
         if result.bytes:
             self._buffers.expect(local, result.next_offset, result.bytes, result.count)
         elif status in (FetchReply.FOUND, FetchReply.NO_MATCHED_MESSAGE, FetchReply.NO_NEW_MESSAGE):
@@ -327,6 +333,27 @@ class Fetcher:
             log.info("broker does not have the queue (yet) queue=%s", local.queue)
             local.retry_at_s = time.monotonic() + RETRY_NO_QUEUE_S
 
+    def _on_damaged(self, local: LocalQueue, result: FetchReply.Result) -> None:
+        """The next record cannot be read. The lock is held."""
+        queue, offset = local.queue, local.next_fetch
+        local.is_doubted = False
+        if self._config.skip_damaged:
+            log.error("damaged record skipped queue=%s offset=%d problem=%s", queue, offset, result.problem)
+            local.next_fetch = max(offset, result.next_offset)
+            return
+        if local.damage is None or local.damage.details["offset"] != offset:
+            log.error("damaged record holds up queue=%s offset=%d problem=%s", queue, offset, result.problem)
+        damage = DamagedRecord(
+            result.problem,
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            offset=offset,
+            next_offset=result.next_offset,
+        )
+        self._buffers.on_damage(local, damage)
+        local.retry_at_s = time.monotonic() + RETRY_DAMAGED_S
+
     def _read(self, arrival: _Arrival, message: bytes) -> None:
         """Make the records of one result available."""
         from penstock.proto.record.batch import RecordBatch  # here: importing the kernels costs half a second
@@ -335,13 +362,15 @@ class Fetcher:
         chunk: Chunk | None = None
         is_bad = False
         try:
-            batch = RecordBatch(message, arrival.position, arrival.position + result.bytes)
+            end = arrival.position + result.bytes
+            batch = RecordBatch(message, arrival.position, end, check_crc=self._config.check_crc)
             chunk = _chunk_of(batch, result.bytes, arrival.subscription)
         except PenstockError as error:
-            log.error("fetched records were bad queue=%s error=%s", local.queue, error)
+            log.warning("fetched records were bad, their broker will prove them queue=%s error=%s", local.queue, error)
             is_bad = True
         with self._buffers.lock:
             is_current = local.fetch_epoch == arrival.epoch
+            local.is_doubted = is_bad
             if is_current and not is_bad:
                 self._buffers.arrive(local, chunk, result.bytes, result.count)
                 return

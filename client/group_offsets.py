@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.proto.errors import GroupNotFound, InvalidArgument, OffsetOutOfRange, RouteNotFound
-from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupDescription, GroupName, SearchOffsetRequest
+from penstock.proto.errors import InvalidArgument, OffsetOutOfRange, RouteNotFound
+from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupDescription, SearchOffsetRequest
 from penstock.proto.wire.common_pb2 import Empty, TopicOffsets, TopicQueues
 from penstock.proto.wire.nameserver_pb2 import ShardView
 
@@ -47,7 +47,7 @@ class GroupOffsets:
 
     def group_lag(self, group: str, timeout_s: float) -> GroupLag:
         """What is stored and not committed, over all topics that the group reads or has read."""
-        descriptions, unreachable = self._describe(group, timeout_s)
+        descriptions, unreachable = self._calls.describe_group(group, timeout_s)
         committed, holders = _committed(descriptions), _holders(descriptions)
         topics = {topic for topic, _, _ in (*committed, *holders)}
         for description in descriptions.values():
@@ -83,6 +83,7 @@ class GroupOffsets:
         timeout_s: float,
     ) -> list[QueuePosition]:
         """Move the group; all new offsets are known and checked before the first one is written."""
+        self._calls.describe_group(group, timeout_s)  # a misspelt name must not make a group
         stats = self.topic_stats(topic, timeout_s)
         if stats.unreachable:
             raise RouteNotFound(f"topic {topic}: {', '.join(stats.unreachable)} do not answer; nothing was changed")
@@ -108,7 +109,7 @@ class GroupOffsets:
 
     def clone(self, source: str, target: str, topic: str | None, timeout_s: float) -> list[QueuePosition]:
         """Commit for ``target`` what ``source`` has committed."""
-        descriptions, unreachable = self._describe(source, timeout_s)
+        descriptions, unreachable = self._calls.describe_group(source, timeout_s)
         if unreachable:
             raise RouteNotFound(f"group {source}: {', '.join(unreachable)} do not answer; nothing was changed")
         positions = [
@@ -118,12 +119,6 @@ class GroupOffsets:
         ]
         self._commit(target, positions, timeout_s)
         return positions
-
-    def _describe(self, group: str, timeout_s: float) -> tuple[dict[str, GroupDescription], list[str]]:
-        answers, silent = self._calls.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
-        if not answers:
-            raise GroupNotFound(f"group {group!r} does not exist at any broker")
-        return answers, silent
 
     def _existing(self, topics: Iterable[str], timeout_s: float) -> list[str]:
         found = self._calls.connections.query_nameserver("ListTopics", Empty(), timeout_s)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.proto.errors import DamagedRecord
+
 from .consumer_config import ConsumerConfig
 from .message import MessageQueue
 
@@ -84,6 +86,9 @@ class LocalQueue:
         self.is_behind = False  # the broker is known to have more than was fetched
         self.served = 0  # when it last got messages, as a running number
         self.retry_at_s = 0.0
+        self.is_doubted = False  # the last answer held bad records: the broker is to prove the next
+        self.damage: DamagedRecord | None = None  # why nothing comes, while it is not stepped over
+        self.is_damage_told = False
         self.committed = -1  # what its broker has, as far as is known
         self.may_go_back = False  # the position was set by hand: the next commit may be lower than the last
         self.revoke_deadline_s = 0.0
@@ -96,6 +101,7 @@ class LocalQueue:
         self.is_behind = False
         self.is_left_out = False
         self.retry_at_s = 0.0
+        self.damage = None
 
     def drop_buffered(self) -> tuple[int, int]:
         """Forget what was fetched and not handed out; bytes and messages that are free now."""
@@ -169,6 +175,7 @@ class Buffers:
         self.lock = threading.Condition(threading.Lock())
         self.queues: dict[MessageQueue, LocalQueue] = {}
         self.ready: deque[LocalQueue] = deque()  # queues with messages, in the order of their turn
+        self.damaged: set[LocalQueue] = set()
         self.held_bytes = 0
         self.on_ready: Callable[[], None] | None = None  # called under the lock when messages arrive; must not block
         self._wake_fetcher: Callable[[], None] = lambda: None
@@ -220,6 +227,29 @@ class Buffers:
             local.is_ready = False
             if local.has_messages():
                 yield local
+
+    def on_damage(self, local: LocalQueue, damage: DamagedRecord) -> None:
+        """Nothing comes of the queue until its position is set behind a damaged record; news if it was not known."""
+        if local.damage is not None and local.damage.details == damage.details:
+            return
+        local.damage, local.is_damage_told = damage, False
+        self.damaged.add(local)
+        self.lock.notify_all()
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def take_damage(self, *, again: bool) -> DamagedRecord | None:
+        """A damaged record that is the next of its queue; with ``again`` also one that was told before."""
+        for local in list(self.damaged):
+            damage = local.damage
+            if damage is None or self.queues.get(local.queue) is not local:
+                self.damaged.discard(local)
+                continue
+            is_next = local.standing is Standing.OWNED and not local.chunks and local.arriving_from is None
+            if is_next and (again or not local.is_damage_told):
+                local.is_damage_told = True
+                return DamagedRecord(damage.message, **damage.details)
+        return None
 
     def finish(self, local: LocalQueue, record_bytes: int, messages: int) -> None:
         """So much of ``local`` needs no memory any more."""

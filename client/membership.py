@@ -37,6 +37,7 @@ from .control import ControlLoop
 from .fetcher import Fetcher
 from .local_queue import Buffers, LocalQueue, Standing
 from .message import MessageQueue
+from .mismatches import Mismatches
 from .offsets import NEVER_COMMITTED, search_offset
 from .positions import starting_offset, uncommitted
 from .rebalance import allocate
@@ -74,6 +75,7 @@ class Membership:
         self._new_queue = new_queue
         self._on_failed = on_failed
         self._shards: dict[str, Shard] = {}
+        self._mismatches = Mismatches(member.group, member.client_id)
         self._born_later: set[str] = set()  # topics that did not exist when they were subscribed
         # Finished here when there was no broker to commit it at: offset, and until when it is trusted.
         self._finished: dict[MessageQueue, tuple[int, float]] = {}
@@ -174,6 +176,11 @@ class Membership:
 
     def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
         self._control.post(lambda: self._reset(queue, offset))
+
+    def on_mismatch(
+        self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None
+    ) -> None:
+        self._mismatches.tell(topic, expression, other_client_id, other_expression)
 
     def on_lost(self, session: ConsumerSession, error: PenstockError) -> None:
         self._control.post(lambda: self._lost(session, error))
@@ -357,6 +364,7 @@ class Membership:
 
     def _tell_subscriptions(self) -> None:
         self._is_stale = True
+        self._mismatches.forget()
         wanted = {topic: each.filter for topic, each in self._member.subscriptions.items()}
         for shard in self._shards.values():
             shard.session.subscribe(wanted)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, BufferFull, DeliveryFailed, InvalidArgument, OutcomeUnknown
+from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from .accumulator import Accumulator, Buffer, limited
@@ -30,6 +30,7 @@ from .results import result_of, results_of
 from .routes import Routes
 from .selection import BrokerHealth, WriteQueues
 from .sender import Sender
+from .timeouts import check_timeout
 from .topics import writable_route
 
 log = logging.getLogger(__name__)
@@ -182,7 +183,11 @@ class Producer:
             prepared.append((self._delivery(topic, deadline), part))
         for delivery, part in prepared:
             self._hold(delivery, part, deadline)
-            delivery.enqueue(limited(part, self.config.batch_bytes_max, self.config.batch_count_max))
+            try:
+                delivery.enqueue(limited(part, self.config.batch_bytes_max, self.config.batch_count_max))
+            except ClientClosed as error:  # what went to other topics may be stored: each message says for itself
+                for future in part.futures:
+                    future.set_exception(error)
         self._sender.wake()
         return results_of([(message, futures[index]) for index, message in enumerate(messages)], deadline)
 
@@ -206,6 +211,7 @@ class Producer:
         Raises:
             BufferFull: the buffer stayed full for ``timeout_s`` (default: the delivery time-out); not accepted.
             Refused: a bad argument, or, at the first message to a topic, a topic that does not exist.
+            ClientClosed: another thread has closed the producer; not accepted.
         """
         # About 0.3 µs. No lock, object or future per message: see accumulator.py for why that is safe.
         accumulator = self._open.get(topic)
@@ -228,6 +234,8 @@ class Producer:
             self._make_room(self._topics[topic], cost, timeout_s)
         accumulator.extend((body, encoded, sharding_key))
         accumulator.cost = cost
+        if self._is_closed:  # read behind the append: whoever closes after this read takes the message out
+            self._topics[topic].check_taken(body, encoded, sharding_key)
         if self._sender.is_sleeping:
             self._sender.wake()
 
@@ -248,20 +256,21 @@ class Producer:
 
         Raises:
             BufferFull: the buffer stayed full for ``timeout_s``; ``details["accepted"]`` messages were accepted.
+            ClientClosed: another thread has closed the producer; ``details["accepted"]`` as above.
             Refused: a bad argument; nothing was accepted.
         """
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
         delivery = self._delivery(topic, self._deadline(timeout_s))
+        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
         accepted = 0
         for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
             try:
                 self._buffer.wait_for_room(part.cost, wait_s, self._sender.wake)
-            except BufferFull as error:
-                raise BufferFull(error.message, accepted=accepted) from None
-            part.deadline = time.monotonic() + self.config.delivery_timeout_s
+                part.deadline = time.monotonic() + self.config.delivery_timeout_s
+                delivery.hold(part)
+                delivery.enqueue([part])
+            except (BufferFull, ClientClosed) as error:
+                raise type(error)(error.message, accepted=accepted) from None
             accepted += part.count
-            delivery.hold(part)
-            delivery.enqueue([part])
             self._sender.wake()
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -272,18 +281,15 @@ class Producer:
                 still on their way after ``timeout_s`` (default: the delivery time-out) are listed as unknown, and
                 their delivery goes on.
         """
+        check_timeout(timeout_s)
         wait_s = self.config.delivery_timeout_s + 1.0 if timeout_s is None else timeout_s
-        for delivery in tuple(self._topics.values()):
-            delivery.seal()
-        self._sender.wake()
-        is_settled = self._buffer.wait_settled(wait_s)
+        is_settled = self._wait_settled(wait_s)
         refused, unknown = _emptied(self._shipping.refused), _emptied(self._shipping.unknown)
         if not is_settled:
             left = self._buffer.pending
             late = OutcomeUnknown(f"{left} messages are not acknowledged after {wait_s:g} s; delivery goes on")
             unknown.append(FailedDelivery("", left, late))
-        if refused or unknown:
-            raise DeliveryFailed(_describe(refused, unknown), refused=refused, unknown=unknown)
+        _raise_failures(refused, unknown)
 
     @property
     def pending(self) -> int:
@@ -304,22 +310,27 @@ class Producer:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop; whatever is left is given up. May be called again.
 
+        A message that another thread sends meanwhile is acknowledged, or listed in what this raises, or its call
+        raises ``ClientClosed``.
+
         Raises:
-            DeliveryFailed: as :meth:`flush`, after everything is closed.
+            DeliveryFailed: as :meth:`flush`, after everything is closed, with what was given up.
         """
+        check_timeout(timeout_s)
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
             self._open = {}
         try:
-            self.flush(timeout_s)
+            self._wait_settled(timeout_s)
         finally:
             self._sender.stop()
             for delivery in self._topics.values():
-                delivery.give_up(BrokerUnavailable("the producer was closed"))
+                delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
             self._routes.close()
             self._connections.close()
+        _raise_failures(_emptied(self._shipping.refused), _emptied(self._shipping.unknown))
 
     def __enter__(self) -> Self:
         return self
@@ -336,7 +347,14 @@ class Producer:
 
     # Inside.
 
+    def _wait_settled(self, timeout_s: float) -> bool:
+        for delivery in tuple(self._topics.values()):
+            delivery.seal()
+        self._sender.wake()
+        return self._buffer.wait_settled(timeout_s)
+
     def _deadline(self, timeout_s: float | None) -> float:
+        check_timeout(timeout_s)
         return time.monotonic() + (self.config.send_timeout_s if timeout_s is None else timeout_s)
 
     def _delivery(self, topic: str, deadline: float) -> TopicDelivery:
@@ -368,7 +386,7 @@ class Producer:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise BrokerUnavailable("the producer is closed: make a new one")
+            raise ClientClosed("the producer is closed: make a new one")
 
     def _on_route(self, route: TopicRoute) -> None:
         delivery = self._topics.get(route.topic)
@@ -388,6 +406,7 @@ class Producer:
         return encoded
 
     def _make_room(self, delivery: TopicDelivery, cost: int, timeout_s: float | None) -> None:
+        check_timeout(timeout_s)
         delivery.seal()
         self._sender.wake()
         wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
@@ -402,6 +421,7 @@ class Producer:
         timeout_s: float | None,
     ) -> None:
         """A message that needs a part of its own: another kind of bytes, compressed, or refused."""
+        check_timeout(timeout_s)
         now = time.monotonic()
         part = self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
         wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
@@ -416,6 +436,11 @@ def _emptied(failures: deque[FailedDelivery]) -> list[FailedDelivery]:
     while failures:
         taken.append(failures.popleft())
     return taken
+
+
+def _raise_failures(refused: list[FailedDelivery], unknown: list[FailedDelivery]) -> None:
+    if refused or unknown:
+        raise DeliveryFailed(_describe(refused, unknown), refused=refused, unknown=unknown)
 
 
 def _describe(refused: list[FailedDelivery], unknown: list[FailedDelivery]) -> str:

@@ -18,6 +18,7 @@ from .message_batch import MessageBatch
 from .offsets import NEVER_COMMITTED, query_committed, query_range, search_offset
 from .rebalance import Strategy
 from .subscription import ALL, Expression, parse_subscription
+from .timeouts import check_timeout
 
 POLL_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 3.0
@@ -206,7 +207,9 @@ class PullConsumer:
 
         Raises:
             Refused: a broker refused the group or the filter, by its own error.
-            BrokerUnavailable: the consumer is closed.
+            DamagedRecord: the next record of a queue cannot be read: once, and whenever there is nothing else, until
+                :meth:`seek` steps over it (``details['next_offset']``).
+            ClientClosed: the consumer is closed.
         """
         require(max_messages >= 1, "max_messages must be at least 1", max_messages)
         taken = self._wait(lambda: self._take(max_messages), timeout_s)
@@ -230,6 +233,7 @@ class PullConsumer:
             CommitRefused: a queue belongs to another member now, or an offset is beyond the queue's end.
             BrokerUnavailable, OutcomeUnknown: a broker did not answer; commit again.
         """
+        check_timeout(timeout_s)
         self._core.require_open()
         with self._lock:
             locals_ = [local for local in self._core.buffers.queues.values() if local.standing is not Standing.WAITING]
@@ -324,6 +328,7 @@ class PullConsumer:
         self._is_manual = is_manual
 
     def _close(self, timeout_s: float, *, processed: bool) -> None:
+        check_timeout(timeout_s)
         if not self._core.is_closed:
             self._settle(processed and self._auto_commit, all_done=processed)
         self._core.close(time.monotonic() + timeout_s)
@@ -342,6 +347,7 @@ class PullConsumer:
     def _wait(
         self, take: Callable[[], list[tuple[MessageQueue, Taken]]], timeout_s: float
     ) -> list[tuple[MessageQueue, Taken]]:
+        check_timeout(timeout_s)
         self._core.require_open()
         self._settle(self._auto_commit)
         deadline_s = time.monotonic() + timeout_s
@@ -351,7 +357,11 @@ class PullConsumer:
                     return []
                 if self._core.failure is not None:
                     raise self._core.failure
-                taken = take()
+                damage = self._core.buffers.take_damage(again=False)
+                taken = take() if damage is None else []
+                damage = damage if taken else damage or self._core.buffers.take_damage(again=True)
+                if damage is not None:
+                    raise damage
                 left_s = deadline_s - time.monotonic()
                 if taken or left_s <= 0:
                     return taken

@@ -21,6 +21,7 @@ from .message import MessageQueue
 from .push_queue import PushedQueue
 from .rebalance import Strategy
 from .subscription import ALL, Expression, parse_subscription
+from .timeouts import check_timeout
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 
@@ -166,6 +167,7 @@ class PushConsumer:
         Raises:
             Refused: a broker refused the group or a filter, by its own error: nothing more will arrive.
         """
+        check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with _ending_signals(self._ended.set):
             while not self.has_ended():
@@ -186,6 +188,7 @@ class PushConsumer:
 
         Returns after ``timeout_s`` at the latest, 5 s by default; what a listener is still at then is not committed.
         """
+        check_timeout(timeout_s)
         timeout_s = self._core.config.close_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + timeout_s
         self._ended.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 import signal
 import socket
 import time
@@ -74,9 +75,28 @@ class UpReport:
 
 
 class LocalCluster:
-    """The cluster in ``directory``. Every action may be repeated; actions of other processes wait for each other."""
+    """The cluster of real processes in ``directory``; nothing needs to be there yet.
+
+    ::
+
+        cluster = LocalCluster("/tmp/try")
+        cluster.up(shards=2, replicas=2, mode="sync", base_port=0)
+        cluster.plan.nameserver_addresses    # what clients are given
+        cluster.kill("broker-a-0")           # also freeze, thaw, restart
+        cluster.down()
+
+    Every action may be repeated: ``up`` starts what is missing, ``down`` ends what runs. The processes outlive this
+    object and its program; another object on the same directory finds them again by their pid files. Starting and
+    stopping takes a lock on the directory, and a second one at the same time is refused (:class:`DeployError`);
+    looking (``plan``, ``states``, ``log_lines``) and the faults take none. For one thread at a time.
+
+    Nodes are called ``nameserver-N`` and ``broker-SHARD-ID``, e.g. ``broker-b-1``. Files: see :mod:`.plan`.
+    """
 
     def __init__(self, directory: str | Path, probe: Probe = accepts_connections, progress: Progress = _silent) -> None:
+        """``probe(node)`` says whether a node serves, here whether it accepts connections; it is asked again and
+        again while ``up`` and ``restart`` wait. ``progress(text)`` is told each second what is waited for.
+        """
         self.directory = Path(directory).expanduser().absolute()
         self._probe = probe
         self._progress = progress
@@ -107,6 +127,7 @@ class LocalCluster:
         replicas: int | None = None,
         nameservers: int | None = None,
         mode: str | None = None,
+        coordinator: str | None = None,
         base_port: int | None = None,
         settings: Mapping[str, str] | None = None,
         timeout_s: float = READY_TIMEOUT_S,
@@ -114,7 +135,8 @@ class LocalCluster:
     ) -> UpReport:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
-        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, async.
+        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, which
+        elects the masters, async.
         ``check`` sees the plan before it is written: what it raises leaves the directory's plan as it was.
 
         Raises:
@@ -126,6 +148,7 @@ class LocalCluster:
             "replicas": replicas,
             "nameservers": nameservers,
             "mode": mode,
+            "coordinator": coordinator,
             "base_port": base_port,
         }
         with self._locked(create=True):
@@ -179,15 +202,20 @@ class LocalCluster:
         managed.wait(5.0)
 
     def freeze(self, name: str) -> None:
-        """SIGSTOP: the process stays, its sockets stay open, and nothing answers."""
+        """SIGSTOP: the process stays, its sockets stay open, and nothing answers. Raises DeployError: it is dead."""
         self._signal(name, signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """SIGCONT after :meth:`freeze`."""
+        """SIGCONT after :meth:`freeze`. Raises DeployError: it does not run."""
         self._signal(name, signal.SIGCONT)
 
     def restart(self, name: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """End the node if it runs, start it again, and return when it serves."""
+        """End the node if it runs, start it again, and return when it serves.
+
+        Raises:
+            DeployUsage: no such node, or its port is taken.
+            DeployError: it ended, or did not serve in time.
+        """
         with self._locked():
             node = self.plan.node(name)
             self._stop([node], STOP_TIMEOUT_S)
@@ -235,11 +263,12 @@ class LocalCluster:
                 "replicas": 2,
                 "nameservers": 1,
                 "mode": "async",
+                "coordinator": "file",
                 "base_port": ports.DEFAULT_BASE_PORT,
             }
             return new_plan(**{**shape, **given}, settings=settings), []  # type: ignore[arg-type]
         notes: list[str] = []
-        for name in ("shards", "replicas", "nameservers", "base_port"):
+        for name in ("shards", "replicas", "nameservers", "coordinator", "base_port"):
             wanted, present = given.get(name), getattr(plan, name)
             if wanted and wanted != present:
                 option = "--" + name.replace("_", "-")
@@ -302,9 +331,8 @@ class LocalCluster:
             if waiting and elapsed - told >= 1.0:
                 told = elapsed
                 last = processes.last_lines(self._log_path(waiting[0]), 1)
-                self._progress(
-                    f"waiting for {', '.join(n.name for n in waiting)} ({elapsed:.0f} s) {''.join(last)[:160]}"
-                )
+                names = ", ".join(node.name for node in waiting)
+                self._progress(f"waiting for {names} ({elapsed:.0f} s) {_said(''.join(last))}".rstrip())
             if waiting:
                 time.sleep(_PROBE_PAUSE_S)
 
@@ -381,7 +409,14 @@ def _reason(lines: Sequence[str]) -> str:
     return last.rpartition(" error=")[2].removeprefix("error: ")
 
 
+def _said(line: str) -> str:
+    """A log line without time, level and logger, as far as it fits a progress line."""
+    found = re.fullmatch(r"\S+ \S+ [A-Z]+ \S+ (.*)", line)
+    return (found[1] if found else line)[:80]
+
+
 def _require_free_ports(nodes: Sequence[Node]) -> None:
+    needed = [node.port for node in nodes] + [node.metrics_port for node in nodes if not node.is_nameserver]
     for node in nodes:
         wanted = [(node.port, "its services")]
         if not node.is_nameserver:
@@ -390,5 +425,14 @@ def _require_free_ports(nodes: Sequence[Node]) -> None:
             if not ports.is_free(port):
                 raise DeployUsage(
                     f"port {port}, which {node.name} needs for {purpose}, is taken{ports.holder_of(port)}: end that "
-                    "process, or use another --base-port (with another --dir where a cluster was made already)"
+                    f"process, or use another --base-port (with another --dir where a cluster was made already). This "
+                    f"cluster needs {_as_ranges(needed)}"
                 )
+
+
+def _as_ranges(numbers: Sequence[int]) -> str:
+    """``9876, 10911-10914``."""
+    ordered = sorted(set(numbers))
+    starts = [number for number in ordered if number - 1 not in ordered]
+    ends = [number for number in ordered if number + 1 not in ordered]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

@@ -38,6 +38,9 @@ SMALL_FILES = {
 }
 """Trying a cluster must not eat gigabytes: RocketMQ preallocates 1 GiB of log and 420 MB of index at once."""
 
+COORDINATORS = ("none", "file")
+"""Who elects masters: nobody, the broker with id 0 is master; the first nameserver, which keeps a file."""
+
 NODE_KEYS = frozenset(
     {
         "brokerClusterName",
@@ -51,6 +54,7 @@ NODE_KEYS = frozenset(
         "bindAddress",
         "metricsPromExporterPort",
         "haMasterAddress",
+        "enableControllerMode",
     }
 )
 """Keys that differ from node to node: a value for all of them would break the cluster."""
@@ -104,6 +108,7 @@ class Plan:
     replicas: int = 2
     nameservers: int = 1
     mode: str = "async"
+    coordinator: str = "none"
     base_port: int = ports.DEFAULT_BASE_PORT
     settings: dict[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
@@ -118,6 +123,8 @@ class Plan:
                 raise DeployUsage(f"--{option} {value}: must be 1..{most}")
         if self.mode not in MODES:
             raise DeployUsage(f"--mode {self.mode}: must be one of {', '.join(MODES)}")
+        if self.coordinator not in COORDINATORS:
+            raise DeployUsage(f"--coordinator {self.coordinator}: must be one of {', '.join(COORDINATORS)}")
         check_settings(self.settings)
         if self._copies_wanted() > self.replicas:
             raise DeployUsage(
@@ -130,6 +137,11 @@ class Plan:
         role = self.settings.get("brokerRole", MODES[self.mode][1])
         given = self.settings.get("inSyncReplicas", "")
         return int(given) if given.isdigit() else 2 if role == "SYNC_MASTER" else 1
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether masters are elected; there must be somebody to elect."""
+        return self.coordinator != "none" and self.replicas > 1
 
     @property
     def nameserver_addresses(self) -> str:
@@ -154,11 +166,15 @@ class Plan:
         return head + "".join(f"{key}={value}\n" for key, value in lines.items())
 
     def _nameserver_lines(self, node: Node, folder: Path) -> dict[str, str]:
-        return {
+        lines = {
             "listenPort": str(node.port),
             "bindAddress": ports.HOST,
             "kvConfigPath": str(folder / "kvConfig.json"),
         }
+        if self.is_elected and node == self.nodes[0]:
+            lines["enableControllerInNamesrv"] = "true"
+            lines["controllerStorePath"] = str(folder / "controller.json")
+        return lines
 
     def _broker_lines(self, node: Node, folder: Path) -> dict[str, str]:
         flush, role = MODES[self.mode]
@@ -179,7 +195,9 @@ class Plan:
             "metricsPromExporterHost": ports.HOST,
             **self.settings,
         }
-        if node.broker_id:
+        if self.is_elected:
+            lines["enableControllerMode"] = "true"
+        elif node.broker_id:
             lines["brokerRole"] = "SLAVE"
             for key in ("inSyncReplicas", "minInSyncReplicas"):  # a master's; a slave waits for nobody
                 lines.pop(key, None)
@@ -194,10 +212,24 @@ class Plan:
 
 
 def new_plan(
-    *, shards: int, replicas: int, nameservers: int, mode: str, base_port: int, settings: Mapping[str, str]
+    *,
+    shards: int,
+    replicas: int,
+    nameservers: int,
+    mode: str,
+    base_port: int,
+    settings: Mapping[str, str],
+    coordinator: str = "file",
 ) -> Plan:
     """A plan whose nodes have their names and ports."""
-    shape = Plan(shards=shards, replicas=replicas, nameservers=nameservers, mode=mode, settings=dict(settings))
+    shape = Plan(
+        shards=shards,
+        replicas=replicas,
+        nameservers=nameservers,
+        mode=mode,
+        coordinator=coordinator,
+        settings=dict(settings),
+    )
     name_ports, broker_ports = ports.planned(base_port, nameservers, shards * replicas)
     nodes = [Node(f"nameserver-{index}", port) for index, port in enumerate(name_ports)]
     for index, port in enumerate(broker_ports):
@@ -209,6 +241,7 @@ def new_plan(
         replicas=shape.replicas,
         nameservers=shape.nameservers,
         mode=shape.mode,
+        coordinator=shape.coordinator,
         settings=shape.settings,
         base_port=name_ports[0],
         nodes=tuple(nodes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from pathlib import Path
 
 import psutil
 
@@ -15,6 +16,8 @@ BROKER_GAP = 10911 - DEFAULT_BASE_PORT
 """Brokers start this far above the base port, so the default gives RocketMQ's 9876 and 10911."""
 METRICS_GAP = 200
 """Metrics ports lie this far above their broker's port."""
+BROKERS_MAX = METRICS_GAP
+"""More brokers would need the ports of the first ones' metrics."""
 
 # Below the range from which systems take ports for outgoing connections: a port that a killed broker
 # needs again must not have become somebody's outgoing port meanwhile.
@@ -35,16 +38,29 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """`` (process NAME, pid N)`` of who listens on ``port``, or nothing where the system does not tell."""
+    """`` by NAME, pid N`` of who listens on ``port``, or nothing where the system does not tell.
+
+    A node of another local cluster is named with its directory.
+    """
     try:
         for connection in psutil.net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return ""
-                return f" by {psutil.Process(connection.pid).name()}, pid {connection.pid}"
+                process = psutil.Process(connection.pid)
+                node = _node_of(process.cmdline())
+                return f" by {node or process.name()}, pid {connection.pid}"
     except psutil.Error:
         return ""
     return ""
+
+
+def _node_of(command_line: list[str]) -> str:
+    """The node of a local cluster that this is the command line of, as people know it; else nothing."""
+    if "-c" not in command_line[:-1]:
+        return ""
+    folder = Path(command_line[command_line.index("-c") + 1]).parent
+    return f"{folder.name} of the cluster in {folder.parent}" if (folder.parent / "cluster.json").exists() else ""
 
 
 def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:
@@ -61,6 +77,8 @@ def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], 
 
 
 def _from_base(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:
+    if brokers > BROKERS_MAX:
+        raise DeployUsage(f"{brokers} brokers (--shards × --replicas): at most {BROKERS_MAX} in one local cluster")
     last = base_port + BROKER_GAP + METRICS_GAP + brokers
     if base_port < 1024 or last > 65_535:
         limit = 65_535 - BROKER_GAP - METRICS_GAP - brokers

@@ -21,7 +21,8 @@ import psutil
 
 POLL_S = 0.02
 LOG_BYTES_MAX = 16 * 1024 * 1024
-"""A log above it becomes ``NODE.log.1`` when its node starts again. Nodes log changes of state, not messages."""
+"""A log above it becomes ``NODE.log.1`` when its node starts again, whatever the node did about it."""
+LOG_FILE_VARIABLE = "PENSTOCK_LOG_FILE"
 _START_TIME_SLACK_S = 2.0  # the system derives it from its clock, which may be set meanwhile
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -91,7 +92,10 @@ class Managed:
 
 
 def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str, cwd: Path) -> Managed:
-    """Start ``command`` in a session of its own, its output appended to ``log_path``; it outlives this process."""
+    """Start ``command`` in a session of its own, its output appended to ``log_path``; it outlives this process.
+
+    The environment variable ``PENSTOCK_LOG_FILE`` names that file to it, for it to rotate.
+    """
     if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
         os.replace(log_path, log_path.with_suffix(".log.1"))
     with open(log_path, "ab") as output:
@@ -102,6 +106,8 @@ def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=cwd,
+            # The node rotates its log while it runs, and gRPC's own lines stay out of it: what matters is logged by us.
+            env={"GRPC_VERBOSITY": "NONE", **os.environ, LOG_FILE_VARIABLE: str(log_path)},
         )
     _children[child.pid] = child
     try:

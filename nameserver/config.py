@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from penstock.proto.conf import bind, key, load_properties, require
@@ -16,10 +17,10 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize clientSocketSndBufSize
     clientWorkerThreads clusterTest configBlackList configStorePath connectTimeoutMillis controllerDLegerGroup
-    controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity controllerStorePath
-    controllerThreadPoolNums controllerType defaultThreadPoolNums defaultThreadPoolQueueCapacity
+    controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity 
+    controllerThreadPoolNums defaultThreadPoolNums defaultThreadPoolQueueCapacity
     deleteTopicWithBrokerRegistration disableCallbackExecutor disableNettyWorkerGroup electMasterMaxRetryCount
-    enableAllTopicList enableControllerInNamesrv enableElectUncleanMaster enableReconnectForGoAway
+    enableAllTopicList enableReconnectForGoAway
     enableShutdownGracefully enableTopicList isProcessReadEvent isScanAvailableNameSrv jraftConfig mappedFileSize
     maxReconnectIntervalTimeSeconds metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
@@ -36,6 +37,13 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
 )
 
 
+class CoordinatorType(Enum):
+    """Where the registers of the broker groups are kept."""
+
+    FILE = "FILE"
+    ETCD = "ETCD"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameserverConfig:
     """Everything a nameserver is told at start."""
@@ -48,7 +56,31 @@ class NameserverConfig:
         doc="key-value configuration; the file is made at the first change",
     )
 
+    has_coordinator: bool = key(
+        "enableControllerInNamesrv", default=False, doc="keep the registers of broker groups and elect their masters"
+    )
+    coordinator_type: CoordinatorType = key(  # noqa: RUF009
+        "controllerType", default=CoordinatorType.FILE, doc="FILE: one nameserver alone; ETCD: any number"
+    )
+    coordinator_path: Path = key(  # noqa: RUF009
+        "controllerStorePath",
+        default_factory=lambda: Path("~/namesrv/controller.json").expanduser(),
+        doc="FILE: the registers",
+    )
+    etcd_endpoints: tuple[str, ...] = key("etcdEndpoints", default=(), doc="ETCD: host:port;host:port")
+    elects_unclean: bool = key(
+        "enableElectUncleanMaster",
+        default=False,
+        doc="promote a slave that lacks acknowledged messages, rather than none",
+    )
+
     def __post_init__(self) -> None:
+        for endpoint in self.etcd_endpoints:
+            host, _, port = endpoint.rpartition(":")
+            good = bool(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+            require(good, "etcdEndpoints must be host:port;host:port", endpoint)
+        if self.has_coordinator and self.coordinator_type is CoordinatorType.ETCD:
+            require(bool(self.etcd_endpoints), "etcdEndpoints must be given with controllerType=ETCD", "none")
         require(0 <= self.listen_port <= 65535, "listenPort must be 0..65535 (0: any free port)", self.listen_port)
         try:
             ipaddress.ip_address(self.bind_address)

@@ -8,6 +8,8 @@ later at most, the broker is out: 2.5 s + 0.2 s, below the promised 3 s.
 from __future__ import annotations
 
 HEARTBEAT_INTERVAL_MS = 500
+ELECTABLE_INTERVAL_MS = 200
+"""The same for brokers whose master is elected: several reports fit into the time after which one is old."""
 EXPIRY_MS = 2500
 SWEEP_INTERVAL_MS = 200
 STALL_MS = 500

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,9 +14,14 @@ from penstock.proto.clock import Clock, SystemClock
 from penstock.proto.conf import log_effective
 from penstock.proto.errors import ConfigError, PenstockError
 from penstock.proto.listening import listen
+from penstock.proto.process import log_to_stderr, raise_open_files
+from penstock.proto.wire.coordination_pb2_grpc import add_CoordinationServicer_to_server
 from penstock.proto.wire.nameserver_pb2_grpc import add_NameserverServicer_to_server
 
-from .config import NameserverConfig, load_nameserver_config
+from .config import CoordinatorType, NameserverConfig, load_nameserver_config
+from .coordination import Coordination, NoCoordination
+from .coordinator import CoordinatorFile, CoordinatorStore
+from .etcd import EtcdStore
 from .key_values import KeyValues
 from .routes import RouteTable
 from .service import NameserverService
@@ -33,24 +37,44 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
 
     Raises:
         ConfigError: the port cannot be opened, or nothing could be written at ``kvConfigPath``.
-        Corrupt, StorageError: the key-value file is damaged or cannot be read.
+        Corrupt, StorageError: the key-value file, or the coordinator's, is damaged or cannot be read.
     """
-    service = NameserverService(RouteTable(), KeyValues.open(config.kv_config_path), clock or SystemClock())
+    clock = clock or SystemClock()
+    key_values = KeyValues.open(config.kv_config_path)
+    store = _coordinator_store(config)
+    coordination = None
+    if store is not None:
+        coordination = Coordination(store, clock, unclean_allowed=config.elects_unclean)
+    service = NameserverService(RouteTable(), key_values, clock, coordination)
     server = new_server()
     add_NameserverServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated code
+    add_CoordinationServicer_to_server(coordination or NoCoordination(), server)  # type: ignore[no-untyped-call]
     port = listen(server, config.bind_address, config.listen_port, "listenPort")
     host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
     await server.start()
     try:
         async with asyncio.TaskGroup() as tasks:
-            sweeper = tasks.create_task(service.sweep_forever())
+            running = [tasks.create_task(service.sweep_forever())]
+            if coordination is not None:
+                running.append(tasks.create_task(coordination.run()))
             yield f"{host}:{port}"
-            sweeper.cancel()
+            for task in running:
+                task.cancel()
     except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None  # the block's own error, or the sweeper's
+        raise group.exceptions[0] from None  # the block's own error, or a task's
     finally:
         service.close()
         await server.stop(STOP_GRACE_S)
+        if store is not None:
+            await store.close()
+
+
+def _coordinator_store(config: NameserverConfig) -> CoordinatorStore | None:
+    if not config.has_coordinator:
+        return None
+    if config.coordinator_type is CoordinatorType.ETCD:
+        return EtcdStore(config.etcd_endpoints)
+    return CoordinatorFile.open(config.coordinator_path)
 
 
 async def serve_until_signalled(config: NameserverConfig) -> None:
@@ -68,11 +92,8 @@ async def serve_until_signalled(config: NameserverConfig) -> None:
 
 def run(config_path: str | Path | None) -> int:
     """Run a nameserver in the foreground; returns the exit code: 0 stopped, 1 failed, 2 bad configuration."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )  # without effect when the caller has set up logging
+    log_to_stderr()
+    raise_open_files()
     keep_large_buffers()
     try:
         config = NameserverConfig() if config_path is None else load_nameserver_config(config_path)

@@ -18,7 +18,7 @@ from penstock.proto import names
 from penstock.proto.channel import reporting
 from penstock.proto.clock import Clock
 from penstock.proto.errors import InvalidArgument, NameserverUnavailable, PenstockError
-from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.common_pb2 import BrokerIdentity, Empty
 from penstock.proto.wire.nameserver_pb2 import (
     BrokerDirective,
     BrokerReport,
@@ -33,8 +33,9 @@ from penstock.proto.wire.nameserver_pb2 import (
 )
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverServicer
 
+from .coordination import Coordination
 from .key_values import KeyValues as KeyValueFile
-from .liveness import HEARTBEAT_INTERVAL_MS, STALL_MS, SWEEP_INTERVAL_MS
+from .liveness import ELECTABLE_INTERVAL_MS, HEARTBEAT_INTERVAL_MS, STALL_MS, SWEEP_INTERVAL_MS
 from .routes import Change, RouteTable
 from .watches import Watcher, Watches
 
@@ -54,6 +55,8 @@ class _Session:
     number: int
     broker: str = "nobody"
     broker_name: str = ""
+    identity: BrokerIdentity | None = None
+    is_electable: bool = False
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     end: PenstockError | None = None
 
@@ -65,7 +68,12 @@ class _Session:
 class NameserverService(NameserverServicer):
     """The gRPC service over a :class:`RouteTable`; everything runs on one event loop."""
 
-    def __init__(self, table: RouteTable, key_values: KeyValueFile, clock: Clock) -> None:
+    def __init__(
+        self, table: RouteTable, key_values: KeyValueFile, clock: Clock, coordination: Coordination | None = None
+    ) -> None:
+        self._coordination = coordination
+        if coordination is not None:
+            coordination.on_register = self._wake_shard
         self._table = table
         self._key_values = key_values
         self._clock = clock
@@ -94,6 +102,7 @@ class NameserverService(NameserverServicer):
         finally:
             del self._sessions[session.number]
             self._publish(self._table.unregister(session.number))
+            self._leave(session)
             if session.broker_name:
                 log.info("broker session ended broker=%s peer=%s", session.broker, context.peer())
 
@@ -176,14 +185,36 @@ class NameserverService(NameserverServicer):
             change = self._table.register(session.number, report.registration, now_s)
             identity = report.registration.identity
             session.broker_name, session.broker = identity.broker_name, f"{identity.broker_name}:{identity.broker_id}"
+            session.identity = identity
+            self._tell_coordination(session, report.registration)
             session.wake.set()
         elif kind == "heartbeat":
             change = self._table.heartbeat(session.number, report.heartbeat, now_s)
+            self._tell_coordination(session, report.heartbeat)
         elif kind == "topic_changes":
             change = self._table.topics_changed(session.number, report.topic_changes, now_s)
         else:
             raise InvalidArgument("a broker report that holds nothing")
         self._publish(change)
+
+    def _tell_coordination(self, session: _Session, report: BrokerReport.Registration | BrokerReport.Heartbeat) -> None:
+        if self._coordination is not None and session.identity is not None and report.HasField("candidacy"):
+            session.is_electable = True
+            self._coordination.on_report(session.identity, report.candidacy, report.end_offset)
+
+    def _leave(self, session: _Session) -> None:
+        """Tell elections that the broker is gone, unless a newer session speaks for it."""
+        identity = session.identity
+        if self._coordination is None or identity is None or not session.is_electable:
+            return
+        if any(other.identity == identity for other in self._sessions.values()):
+            return
+        self._coordination.on_gone(identity.broker_name, identity.broker_id)
+
+    def _wake_shard(self, broker_name: str) -> None:
+        for session in self._sessions.values():
+            if session.broker_name == broker_name:
+                session.wake.set()
 
     def _publish(self, change: Change) -> None:
         self._watches.publish(change, self._table)
@@ -206,8 +237,14 @@ class NameserverService(NameserverServicer):
             session.wake.clear()
             if session.end is not None:
                 raise session.end
-            shard = self._table.shard(session.broker_name)
-            await context.write(BrokerDirective(shard=shard, heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS))
+            directive = BrokerDirective(
+                shard=self._table.shard(session.broker_name),
+                heartbeat_interval_ms=ELECTABLE_INTERVAL_MS if session.is_electable else HEARTBEAT_INTERVAL_MS,
+            )
+            register = self._coordination.register(session.broker_name) if self._coordination is not None else None
+            if register is not None:
+                directive.register.CopyFrom(register)
+            await context.write(directive)
 
     async def _read_watch(self, watcher: Watcher, requests: AsyncIterator[WatchRequest]) -> bool:
         async for request in requests:

@@ -6,7 +6,7 @@
     ├─ Retryable        try again, perhaps elsewhere; nothing was stored
     │  ├─ BrokerUnavailable · NotMaster · FlowControl · NotEnoughReplicas
     │  ├─ NameserverUnavailable · RouteNotFound
-    │  └─ CommitRefused
+    │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable
     ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer
@@ -16,7 +16,7 @@
     ├─ DeliveryFailed   what a flush could not deliver
     ├─ ConfigError      a configuration file or option (exit code 2)
     └─ StorageError
-       ├─ StoreLocked · Corrupt · DiskFull · SyncFailed · StoreClosed
+       ├─ StoreLocked · Corrupt (DamagedRecord) · DiskFull · SyncFailed · StoreClosed
        └─ WrongStore
 
 This module alone knows the codes. A server ends a call with the error's gRPC status and puts code and
@@ -97,6 +97,19 @@ class CommitRefused(Retryable):
 
     code = 17
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class StaleRegister(Retryable):
+    """A broker group's register changed since it was read: read it again and decide anew."""
+
+    code = 19
+    grpc_status = grpc.StatusCode.ABORTED
+
+
+class CoordinatorUnavailable(Retryable):
+    """The coordinator store cannot be read or written now; nothing was changed, or nobody knows."""
+
+    code = 24
 
 
 class BufferFull(Retryable):
@@ -227,6 +240,13 @@ class KeyNotFound(Refused):
     grpc_status = grpc.StatusCode.NOT_FOUND
 
 
+class ClientClosed(Refused):
+    """The producer, consumer or admin was closed; make a new one."""
+
+    code = 45
+    grpc_status = grpc.StatusCode.CANCELLED
+
+
 class StagedDataGone(Refused):
     """What an exactly-once writer staged is not there any more, so it can be neither decided nor published."""
 
@@ -270,6 +290,15 @@ class Corrupt(StorageError):
     """Bytes on disk are not what was written; they are kept for inspection."""
 
     code = 72
+
+
+class DamagedRecord(Corrupt):
+    """One record of a queue cannot be read.
+
+    ``details``: ``topic``, ``broker_name``, ``queue_id``, ``offset``, and ``next_offset`` to go on from.
+    """
+
+    code = 77
 
 
 class DiskFull(StorageError):

@@ -15,6 +15,8 @@ DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 STATE_TOPIC = "rmq_sys_PENSTOCK_STATE"
 """Internal topic, one queue: every change of topics, groups and committed offsets is a record here."""
+LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
+"""Topic of the rolled-back records that a rebuilt store has in place of damaged bytes; in short ones, a part of it."""
 
 STAGE_TOPIC = "rmq_sys_PENSTOCK_STAGE"
 """Internal topic, one queue: what exactly-once writers have staged, one chunk per record, invisible until published."""

@@ -1,12 +1,21 @@
 """Whether a slave may follow a master, and from where: the checks of Hello, and of Welcome.
 
-Two logs of one broker group may only be joined when the slave's is the beginning of the master's. Three things
-say that it is not: it ends beyond the master's end, its epochs part from the master's before its end, or its
-last bytes differ from the master's at the same place.
+Two logs of one broker group may only be joined when the slave's is the beginning of the master's. How far they are
+the same, their epochs tell (:func:`common_end`), and the last bytes before that place prove it:
+
+| The logs agree | The slave |
+|---|---|
+| up to the slave's end | goes on there |
+| less far, but as far as the slave knows anything acknowledged | cuts its log to that place |
+| less far than that, with a master that has everything acknowledged on replicas | changes nothing, and says so |
+| less far than that, with one elected since that promises no more than its own log | cuts it, and reports the range |
+| only in front of the master's minimum | starts over from that minimum |
+| in no epoch, or their bytes differ where the epochs are the same | changes nothing, and says so |
 """
 
 from __future__ import annotations
 
+import enum
 import zlib
 
 from penstock.proto.errors import InvalidArgument, NotMaster, WrongCluster, WrongStore
@@ -14,7 +23,7 @@ from penstock.proto.wire import common_pb2
 
 from .epochs import EpochHistory, common_end
 from .frames import TAIL_BYTES_MAX, Hello, Welcome, epochs_of
-from .interfaces import ReplicaLog
+from .interfaces import ReplicaLog, SlaveLog
 
 ADDRESS_LENGTH_MAX = 255
 INSTANCE_LENGTH_MAX = 64
@@ -63,15 +72,24 @@ def check_peer(own: common_pb2.BrokerIdentity, peer: common_pb2.BrokerIdentity) 
         raise InvalidArgument(f"broker id {peer.broker_id} of {_shown(peer.broker_name)}: must not be negative")
 
 
-def starting_offset(hello: Hello, own: common_pb2.BrokerIdentity, epochs: EpochHistory, log: ReplicaLog) -> int:
-    """Where the stream to this slave begins.
+class Joining(enum.Enum):
+    """How a slave's log becomes the beginning of its master's."""
 
-    An empty slave begins at the master's minimum, any other where its own log ends.
+    GO_ON = enum.auto()  # it is
+    BEGIN = enum.auto()  # it is empty and begins where the master's does
+    CUT = enum.auto()
+    START_OVER = enum.auto()
+
+
+def starting_offset(hello: Hello, own: common_pb2.BrokerIdentity, epochs: EpochHistory, log: ReplicaLog) -> int:
+    """Where the stream to this slave begins: up to there its log is the beginning of this one.
+
+    The master's minimum for an empty slave, and for one that agrees only with what this log no longer has.
 
     Raises:
         WrongCluster: the slave is no other member of this broker group.
         NotMaster: the slave has seen a later epoch than this master's.
-        WrongStore: its log is no beginning of this one, or ends before this one's minimum.
+        WrongStore: nobody can say how far its log is the beginning of this one.
         InvalidArgument: the hello contradicts itself.
     """
     check_peer(own, hello.identity)
@@ -86,64 +104,115 @@ def starting_offset(hello: Hello, own: common_pb2.BrokerIdentity, epochs: EpochH
             f"{slave} has seen epoch {theirs.latest}, this master's is {epochs.latest}: another master has been",
             epoch=theirs.latest,
         )
+    if hello.tail_bytes > min(TAIL_BYTES_MAX, end):
+        raise InvalidArgument(f"{slave}: tail of {hello.tail_bytes} bytes, at most {TAIL_BYTES_MAX} are compared")
     if end == 0:
         return log.min_offset
-    if end < log.min_offset:
-        raise WrongStore(
-            f"{slave} ends at {end}, before the master's minimum {log.min_offset}: wipe the slave's store, "
-            "it will start over from there",
-            slave_end=end,
-            master_min=log.min_offset,
-        )
-    if end > log.end_offset:
-        raise _diverged(slave, end, log.end_offset, f"beyond the master's end {log.end_offset}")
-    if theirs.entries and epochs.entries:
-        common = common_end(epochs, log.end_offset, theirs, end)
-        if common is None or common < end:
-            where = "nowhere" if common is None else f"only up to {common}"
-            raise _diverged(slave, end, log.end_offset, f"and agrees with the master's epochs {where}")
-    _check_tail(hello, slave, log)
-    return end
+    common = _agreed_end(epochs, log.end_offset, theirs, end)
+    if common is None:
+        raise _diverged(slave, end, log.end_offset, "and no epoch is the same as one of the master's")
+    if common < log.min_offset:
+        return log.min_offset
+    if common == end and _tail_differs(log, end, hello.tail_bytes, hello.tail_crc):
+        start = end - hello.tail_bytes
+        raise _diverged(slave, end, log.end_offset, f"and its bytes from {start} on are not the master's")
+    return common
 
 
-def check_welcome(welcome: Welcome, own: common_pb2.BrokerIdentity, log: ReplicaLog) -> None:
-    """The slave's side: refuse a master that does not fit.
+def check_welcome(
+    welcome: Welcome,
+    own: common_pb2.BrokerIdentity,
+    epochs: EpochHistory,
+    log: SlaveLog,
+    *,
+    master_end: int,
+    sync: bool,
+) -> Joining:
+    """The slave's side: what to do to follow this master. Changes nothing.
+
+    ``sync``: this slave promises, as master, that what is confirmed is on replicas.
 
     Raises:
         WrongCluster: the peer is no other member of this broker group.
-        WrongStore: its files have another size.
-        InvalidArgument: it would begin elsewhere than this log ends.
+        NotMaster: this slave has seen a later epoch.
+        WrongStore: its files have another size, or following it would cut off what this slave knows acknowledged.
+        InvalidArgument: it would begin where the two logs do not agree.
     """
     check_peer(own, welcome.identity)
+    master, start, end = f"master {name_of(welcome.identity)}", welcome.start_offset, log.end_offset
     if welcome.segment_bytes != log.segment_bytes:
         raise WrongStore(
-            f"master {name_of(welcome.identity)} writes log files of {welcome.segment_bytes} bytes, this slave of "
+            f"{master} writes log files of {welcome.segment_bytes} bytes, this slave of "
             f"{log.segment_bytes}: set mappedFileSizeCommitLog to the same value and start with an empty store"
         )
-    start = welcome.start_offset
+    if not 0 <= welcome.tail_bytes <= TAIL_BYTES_MAX:
+        raise InvalidArgument(f"{master}: tail of {welcome.tail_bytes} bytes, at most {TAIL_BYTES_MAX} are compared")
+    theirs = epochs_of(welcome)
+    if theirs.latest < epochs.latest:
+        raise NotMaster(
+            f"{master} is master of epoch {theirs.latest}, this slave has seen {epochs.latest}", epoch=epochs.latest
+        )
     if is_empty(log):
         if start < 0 or start % log.segment_bytes:
-            raise InvalidArgument(f"master {name_of(welcome.identity)} begins at {start}: that is no file's start")
-    elif start != log.end_offset:
+            raise InvalidArgument(f"{master} begins at {start}: that is no file's start")
+        return Joining.BEGIN
+    common = _agreed_end(theirs, master_end, epochs, end)
+    if start == end and common == end:
+        return Joining.GO_ON
+    if common is None:
+        raise _diverged(f"slave {name_of(own)}", end, master_end, "and no epoch is the same as one of the master's")
+    if start > end and start % log.segment_bytes == 0 and start <= master_end:
+        _check_acknowledged(welcome, own, log, common, sync=sync)
+        return Joining.START_OVER
+    if not log.min_offset <= start <= common:
         raise InvalidArgument(
-            f"master {name_of(welcome.identity)} begins at {start}, this slave's log ends at {log.end_offset}"
+            f"{master} begins at {start}, this slave's log ends at {end} and is the same up to {common}"
         )
+    if _tail_differs(log, start, welcome.tail_bytes, welcome.tail_crc):
+        raise _diverged(f"slave {name_of(own)}", end, master_end, f"and its bytes below {start} are not the master's")
+    _check_acknowledged(welcome, own, log, start, sync=sync)
+    return Joining.CUT
 
 
-def _check_tail(hello: Hello, slave: str, log: ReplicaLog) -> None:
-    if hello.tail_bytes > min(TAIL_BYTES_MAX, hello.end_offset):
-        raise InvalidArgument(f"{slave}: tail of {hello.tail_bytes} bytes, at most {TAIL_BYTES_MAX} are compared")
-    start = hello.end_offset - hello.tail_bytes
-    if hello.tail_bytes == 0 or start < log.min_offset:
+def _agreed_end(epochs: EpochHistory, end: int, slaves: EpochHistory, slaves_end: int) -> int | None:
+    """How far a master's and a slave's log are the same; one without a history is taken for a beginning."""
+    if epochs.entries and slaves.entries:
+        return common_end(epochs, end, slaves, slaves_end)
+    return slaves_end if slaves_end <= end else None
+
+
+def _check_acknowledged(
+    welcome: Welcome, own: common_pb2.BrokerIdentity, log: SlaveLog, agreed: int, *, sync: bool
+) -> None:
+    """Refuse to give up what is acknowledged, if this group promises to keep it, or nobody has been elected.
+
+    A master whose own log lost its end, or is empty because its disk is a new one, must not take the last copy along.
+    """
+    elected = agreed > 0 and any(entry.start_offset == agreed for entry in welcome.epochs)
+    if agreed >= log.confirm_offset or (elected and not (sync or welcome.sync)):
         return
-    view = log.read_bytes(start, hello.tail_bytes)
-    if len(view) != hello.tail_bytes or zlib.crc32(view) != hello.tail_crc:
-        raise _diverged(slave, hello.end_offset, log.end_offset, f"and its bytes from {start} on are not the master's")
+    master = f"master {name_of(welcome.identity)} of epoch {epochs_of(welcome).latest}"
+    raise WrongStore(
+        f"slave {name_of(own)} has [{agreed}, {log.confirm_offset}) as acknowledged, {master} has "
+        "something else there, or nothing; nothing was cut off. Keep both stores: this slave's has what was "
+        "acknowledged; wiping it gives that up and makes it follow this master",
+        agreed=agreed,
+        acknowledged=log.confirm_offset,
+    )
+
+
+def _tail_differs(log: ReplicaLog, end: int, tail_bytes: int, tail_crc: int) -> bool:
+    """Whether the log's bytes before ``end`` have another CRC; of what the log no longer has, nothing is said."""
+    start = end - tail_bytes
+    if tail_bytes == 0 or start < log.min_offset:
+        return False
+    view = log.read_bytes(start, tail_bytes)
+    return len(view) != tail_bytes or zlib.crc32(view) != tail_crc
 
 
 def _diverged(slave: str, slave_end: int, master_end: int, how: str) -> WrongStore:
     return WrongStore(
-        f"{slave} has another history: its log ends at {slave_end} {how}; nothing was copied. Keep both stores for "
+        f"{slave} has another history: its log ends at {slave_end} {how}; nothing was changed. Keep both stores for "
         f"inspection; wiping the slave's makes it follow this master, whose log ends at {master_end}",
         slave_end=slave_end,
         master_end=master_end,

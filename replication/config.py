@@ -14,6 +14,8 @@ class ReplicationConfig:
     sync: bool = False  # SYNC_MASTER: replicas must have it too
     in_sync_replicas: int = 2  # brokers that must have it with ``sync``, the master included
     flush_acknowledged: bool = False  # SYNC_FLUSH: a broker has what it has synced, not what it has written
+    learner: bool = False  # a slave that gets everything and never counts (asyncLearner)
+    transfer_bytes_per_s_max: int = 0  # to each slave; 0: no limit (haFlowControlEnable, maxHaTransferByteInSecond)
     frame_bytes: int = 512 * 1024  # gRPC's most efficient message size on one machine is 0.5-1 MiB
     window_bytes: int = 16 * 1024 * 1024  # sent to a replica and not acknowledged; bounds what a stalled one holds
     heartbeat_interval_ms: int = 200  # several fit into every time-out below
@@ -28,6 +30,11 @@ class ReplicationConfig:
     def __post_init__(self) -> None:
         require(1 <= self.in_sync_replicas <= 16, "in_sync_replicas must be 1..16", self.in_sync_replicas)
         require(1 <= self.frame_bytes <= 16 << 20, "frame_bytes must be 1..16 MiB", self.frame_bytes)
+        require(
+            self.transfer_bytes_per_s_max >= 0,
+            "transfer_bytes_per_s_max must be 0 or more",
+            self.transfer_bytes_per_s_max,
+        )
         require(self.window_bytes >= self.frame_bytes, "window_bytes must hold one frame", self.window_bytes)
         for name in ("heartbeat_interval_ms", "master_timeout_ms", "replica_timeout_ms", "hello_timeout_ms"):
             require(1 <= getattr(self, name) <= 3_600_000, f"{name} must be 1..3600000", getattr(self, name))

@@ -16,6 +16,9 @@ Example (three changes of leader)::
     2-12712
     3-26618
 
+A broker's history is that of a log of which its own log is a beginning. So a slave takes its master's history as a
+whole before it appends anything: an entry that starts at or behind its own end has not begun there yet.
+
 Source: RocketMQ EpochFileCache, CheckpointFile.
 """
 
@@ -26,7 +29,7 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.proto.errors import Corrupt
+from penstock.proto.errors import Corrupt, WrongStore
 
 ENTRIES_MAX = 1000  # RocketMQ's limit of a handshake
 
@@ -71,30 +74,63 @@ class EpochHistory:
         return self.entries[-1].epoch if self.entries else 0
 
     def begin(self, epoch: int, start: int) -> EpochHistory:
-        """This history with one more epoch; of the oldest entries those beyond the limit are forgotten."""
+        """This history with one more epoch; of the oldest entries those beyond the limit are forgotten.
+
+        Raises ``ValueError`` when the epoch is no later than the last one, or starts before it.
+        """
         return EpochHistory((*self.entries[-(ENTRIES_MAX - 1) :], Epoch(epoch, start)))
 
     def truncate_to(self, end: int) -> EpochHistory:
         """The history of the same log cut at ``end``; an epoch of which nothing is left is forgotten."""
         return EpochHistory(entry for entry in self.entries if entry.start < end)
 
+    def lead(self, epoch: int, end: int) -> EpochHistory:
+        """The history of a log that ends at ``end``, whose owner becomes master in ``epoch`` now.
+
+        What was written behind ``end`` in earlier epochs is not in this log and will not be; epochs without a byte
+        leave no trace, so that a master that starts often does not fill the history.
+
+        Raises:
+            ValueError: the epoch is no later than the last one.
+        """
+        if epoch <= self.latest:
+            raise ValueError(f"epoch {epoch} cannot begin after epoch {self.latest}")
+        return self.truncate_to(end).begin(epoch, end)
+
+    def check_leads(self, log_end: int, path: str) -> None:
+        """That a log ending at ``log_end`` has all of this history, as a master's must.
+
+        Raises:
+            WrongStore: an epoch starts behind the end: the broker had not caught up with it, or its log lost bytes.
+        """
+        if self.entries and self.entries[-1].start > log_end:
+            last = self.entries[-1]
+            raise WrongStore(
+                f"{path}: epoch {last.epoch} begins at {last.start}, the log ends at {log_end}: it lacks what earlier "
+                "masters wrote, so this broker may follow a master and not be one; give the log back its end from "
+                "another replica, or delete the file to go on without those bytes",
+                path=path,
+            )
+
     def end_of(self, index: int, log_end: int) -> int:
         """Where entry ``index`` ends in a log that ends at ``log_end``."""
-        return self.entries[index + 1].start if index + 1 < len(self.entries) else log_end
+        return min(self.entries[index + 1].start, log_end) if index + 1 < len(self.entries) else log_end
 
 
 def common_end(one: EpochHistory, one_end: int, other: EpochHistory, other_end: int) -> int | None:
-    """How far two logs are the same; None when no epoch is common to them.
+    """How far two logs are the same; None when their histories cannot tell.
 
     The newest epoch with equal number and start on both sides was written by one master, so both logs
-    agree up to the smaller of its two ends.
+    agree up to the smaller of its two ends. Without such an epoch, logs whose histories are known from offset 0 on
+    have nothing in common.
     """
     starts = {entry: index for index, entry in enumerate(other.entries)}
     for index in range(len(one.entries) - 1, -1, -1):
         matching = starts.get(one.entries[index])
         if matching is not None:
             return min(one.end_of(index, one_end), other.end_of(matching, other_end))
-    return None
+    whole = all(history.entries and history.entries[0].start == 0 for history in (one, other))
+    return 0 if whole else None
 
 
 def encode(history: EpochHistory) -> bytes:
@@ -121,7 +157,11 @@ def decode(content: bytes, path: str) -> EpochHistory:
             raise ValueError(f"{len(lines)} entries, line 1 says {count}")
         return EpochHistory(_entry(line) for line in lines)
     except (ValueError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{path}: not an epoch file: {error}; restore it from a replica", path=path) from error
+        raise Corrupt(
+            f"{path}: not an epoch file: {error}; kept as it is: restore it from {path}.bak, which is as it was one "
+            "epoch before, or from a replica",
+            path=path,
+        ) from error
 
 
 def _entry(line: str) -> Epoch:
@@ -133,3 +173,14 @@ def _entry(line: str) -> Epoch:
 
 def _crc(data: bytes) -> int:
     return zlib.crc32(data) & 0x7FFFFFFF
+
+
+class EpochsInMemory:
+    """A history that nobody keeps: for logs that nobody keeps either."""
+
+    def __init__(self, history: EpochHistory | None = None) -> None:
+        self.history = history or EpochHistory()
+
+    def replace(self, history: EpochHistory) -> None:
+        """Hold another history."""
+        self.history = history

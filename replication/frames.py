@@ -49,6 +49,7 @@ class Frame(NamedTuple):
     end: int
     welcome: Welcome | None
     data: memoryview
+    stamp: int = 0
 
 
 def hello(
@@ -59,6 +60,7 @@ def hello(
     store_instance: str,
     tail_bytes: int = 0,
     tail_crc: int = 0,
+    learner: bool = False,
 ) -> bytes:
     """The slave's first message; ``tail_crc`` is of its last ``tail_bytes`` before ``end_offset``."""
     report = Hello(
@@ -68,13 +70,17 @@ def hello(
         store_instance=store_instance,
         tail_bytes=tail_bytes,
         tail_crc=tail_crc,
+        learner=learner,
     )
     return frames.pack(replication_pb2.ReplicaReport(hello=report))
 
 
-def ack(epoch: int, written: int, flushed: int) -> bytes:
-    """What the slave has: below ``written`` in memory, below ``flushed`` synced. Confirms ``epoch``."""
-    report = Ack(epoch=epoch, written_offset=written, flushed_offset=flushed)
+def ack(epoch: int, written: int, flushed: int, *, stamp: int = 0) -> bytes:
+    """What the slave has: below ``written`` in memory, below ``flushed`` synced. Confirms ``epoch``.
+
+    ``stamp``: of the newest frame that it has taken in.
+    """
+    report = Ack(epoch=epoch, written_offset=written, flushed_offset=flushed, stamp=stamp)
     return frames.pack(replication_pb2.ReplicaReport(ack=report))
 
 
@@ -107,7 +113,7 @@ def decode_report(message: bytes) -> Report:
         case "ack":
             report = header.ack
             _not_negative("acknowledgement", epoch=report.epoch, written_offset=report.written_offset)
-            _not_negative("acknowledgement", flushed_offset=report.flushed_offset)
+            _not_negative("acknowledgement", flushed_offset=report.flushed_offset, stamp=report.stamp)
             return report
         case "commits":
             return header.commits
@@ -125,15 +131,17 @@ def welcome(header: Welcome, *, epoch: int, confirm: int, end: int) -> bytes:
     )
 
 
-def data(epoch: int, start: int, log_bytes: memoryview, *, confirm: int, end: int) -> bytes:
+def data(epoch: int, start: int, log_bytes: memoryview, *, confirm: int, end: int, stamp: int = 0) -> bytes:
     """A frame of log bytes from ``start`` on; copies them once. Without bytes it is a heartbeat."""
-    header = replication_pb2.ReplicationHeader(epoch=epoch, start_offset=start, confirm_offset=confirm, end_offset=end)
+    header = replication_pb2.ReplicationHeader(
+        epoch=epoch, start_offset=start, confirm_offset=confirm, end_offset=end, stamp=stamp
+    )
     return frames.pack(header, log_bytes)
 
 
-def heartbeat(epoch: int, position: int, *, confirm: int, end: int) -> bytes:
+def heartbeat(epoch: int, position: int, *, confirm: int, end: int, stamp: int = 0) -> bytes:
     """A frame without bytes; ``position`` is where the next bytes will begin."""
-    return data(epoch, position, memoryview(b""), confirm=confirm, end=end)
+    return data(epoch, position, memoryview(b""), confirm=confirm, end=end, stamp=stamp)
 
 
 def decode_frame(message: bytes) -> Frame:
@@ -158,6 +166,7 @@ def decode_frame(message: bytes) -> Frame:
         header.end_offset,
         header.welcome if header.HasField("welcome") else None,
         body,
+        header.stamp,
     )
 
 
@@ -172,14 +181,19 @@ def welcome_of(
     start_offset: int,
     segment_bytes: int,
     flush_acknowledged: bool,
+    sync: bool = False,
+    tail: tuple[int, int] = (0, 0),
 ) -> Welcome:
-    """The content of a welcome."""
+    """The content of a welcome; ``tail``: length and CRC-32 of the master's bytes before ``start_offset``."""
     return Welcome(
         identity=identity,
         epochs=_wire_epochs(epochs),
         start_offset=start_offset,
         segment_bytes=segment_bytes,
         flush_acknowledged=flush_acknowledged,
+        sync=sync,
+        tail_bytes=tail[0],
+        tail_crc=tail[1],
     )
 
 

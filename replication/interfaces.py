@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from .epochs import EpochHistory
+
 
 class ReplicaLog(Protocol):
     """A log of raw bytes in files of one size; offsets are global byte positions.
@@ -45,4 +47,46 @@ class ReplicaLog(Protocol):
 
     def request_flush(self, end: int) -> None:
         """Have everything below ``end`` synced soon; the owner hears of it and calls ``on_flushed``."""
+        ...
+
+
+class SlaveLog(ReplicaLog, Protocol):
+    """A log that can become the beginning of another one."""
+
+    @property
+    def confirm_offset(self) -> int:
+        """As far as this broker knows, what lies below was acknowledged to somebody, or seen."""
+        ...
+
+    async def truncate_to(self, offset: int) -> None:
+        """Let the log end at ``offset``, between minimum and end, and everything derived from it with it.
+
+        Durable on return: what lay behind is zeros, or no file, and never comes back.
+
+        Raises:
+            StorageError: the log ends at ``offset`` or where it did.
+        """
+        ...
+
+    async def start_over(self, offset: int) -> None:
+        """Forget everything and begin at ``offset``, the start of a file behind the end.
+
+        Raises:
+            StorageError: the log is empty, or what it was.
+        """
+        ...
+
+
+class EpochStore(Protocol):
+    """The history of a log, kept beside it."""
+
+    @property
+    def history(self) -> EpochHistory: ...
+
+    def replace(self, history: EpochHistory) -> None:
+        """Hold another history; durable on return.
+
+        Raises:
+            StorageError: the history is what it was.
+        """
         ...

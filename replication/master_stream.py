@@ -30,7 +30,10 @@ class MasterStream:
         self._clock = clock
         self._segment_bytes = log.segment_bytes
         self._written_step = config.window_bytes // 8  # keeps the window open while a sync takes long
+        self._far_bytes = config.window_bytes // 2
+        self._is_far_behind = False
         self._alive_s = config.heartbeat_interval_ms / 2000
+        self._stamp = 0  # of the newest frame taken in
         self._acked_written = -1
         self._acked_flushed = -1
         self._flushed = min(log.flushed_offset, log.end_offset)
@@ -57,8 +60,10 @@ class MasterStream:
                 f"frame [{frame.start}, {frame.start + len(frame.data)}) crosses a log file of {self._segment_bytes}"
             )
 
-    def on_frame(self) -> None:
-        """A frame was taken in; acknowledge it when that is due."""
+    def on_frame(self, master_end: int, stamp: int = 0) -> None:
+        """A frame was taken in, of a master whose log ends there; acknowledge it when that is due."""
+        self._is_far_behind = master_end - self._log.end_offset > self._far_bytes
+        self._stamp = stamp
         if self._ack_due():
             self._wake.set()
 
@@ -86,13 +91,14 @@ class MasterStream:
     def _ack_due(self) -> bool:
         """Whether the master should hear where this slave is.
 
-        Where only synced bytes count, written ones alone are not worth a message each: they are reported with
-        the sync, or when many have come, or to show that this slave lives.
+        Where only synced bytes count, written ones alone are not worth a message each, nor where this slave has far
+        to catch up and nobody waits for them: they are reported with the sync, or when many have come, or to show
+        that this slave lives.
         """
         written = self._log.end_offset
-        return (
+        return not self._stopped and (
             min(self._flushed, written) > self._acked_flushed
-            or (written > self._acked_written and not self.flush_acknowledged)
+            or (written > self._acked_written and not (self.flush_acknowledged or self._is_far_behind))
             or written - self._acked_written >= self._written_step
             or self._clock.monotonic_s() - self._acked_at >= self._alive_s
         )
@@ -101,7 +107,7 @@ class MasterStream:
         self._acked_written = self._log.end_offset
         self._acked_flushed = min(self._flushed, self._acked_written)
         self._acked_at = self._clock.monotonic_s()
-        return frames.ack(self.epoch, self._acked_written, self._acked_flushed)
+        return frames.ack(self.epoch, self._acked_written, self._acked_flushed, stamp=self._stamp)
 
     def _commits_due(self, pending_commits: Callable[[], list[frames.Commits]]) -> list[bytes]:
         now = self._clock.monotonic_s()

@@ -12,13 +12,13 @@ from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgumen
 from penstock.proto.wire import common_pb2
 
 from . import frames
-from .admission import name_of, starting_offset
+from .admission import name_of, starting_offset, tail_of
 from .config import ReplicationConfig
 from .epochs import Epoch, EpochHistory
 from .interfaces import ReplicaLog
 from .notices import Notices
 from .progress import Progress, ReplicaProgress
-from .slave_stream import SlaveStream
+from .slave_stream import STAMPS_PER_S, SlaveStream
 from .waiters import ConfirmWaiters
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,11 @@ class Primary:
         initial_confirm: int = 0,
         epochs: EpochHistory | None = None,
         clock: Clock | None = None,
+        on_answer: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Calls ``on_confirm`` at once when something is confirmed already.
+        """``on_answer(broker id, time)``: a slave has answered a frame that was sent at that time.
+
+        Calls ``on_confirm`` at once when something is confirmed already.
 
         ``epochs`` is the log's history, ending with ``epoch``; by default this epoch began the log.
         """
@@ -60,6 +63,7 @@ class Primary:
         assert self._epochs.latest == epoch, f"epoch {epoch} with the history {self._epochs}"
         self._on_confirm = on_confirm
         self._on_commits = on_commits
+        self._on_answer = on_answer
         self._clock = clock or SystemClock()
         self._notices = Notices(logging.getLogger(__name__), self._clock)
         if initial_confirm > log.end_offset:
@@ -103,6 +107,15 @@ class Primary:
         if end <= self._table.confirm:
             return True
         return False if self._closed else await self._waiters.wait(end, timeout_s)
+
+    def require(self, members: frozenset[int], needed: int) -> None:
+        """Masters are elected here: a byte is confirmed when all ``members`` have it, and they are ``needed``."""
+        if self._table.require(self._identity.broker_id, members, needed):
+            self._on_advanced()
+
+    def is_level(self, replica: ReplicaProgress) -> bool:
+        """Whether a slave has everything confirmed."""
+        return self._table.is_level(replica)
 
     def replicas(self) -> list[ReplicaProgress]:
         """The slaves as last heard of, by id; those that are gone included."""
@@ -172,7 +185,7 @@ class Primary:
         self._replace(hello)
         self._make_room(peer.broker_id)
         now = self._clock.monotonic_s()
-        replica = self._table.connect(peer.broker_id, peer.address, start, now)
+        replica = self._table.connect(peer.broker_id, peer.address, start, now, learner=hello.learner)
         stream = SlaveStream(
             replica,
             hello.store_instance,
@@ -210,12 +223,15 @@ class Primary:
         self._table.forget(gone[0].broker_id)
 
     def _welcome(self, stream: SlaveStream) -> bytes:
+        start = stream.replica.sent
         header = frames.welcome_of(
             self._identity,
             self._epochs,
-            start_offset=stream.replica.sent,
+            start_offset=start,
             segment_bytes=self._log.segment_bytes,
             flush_acknowledged=self._config.flush_acknowledged,
+            sync=self._config.sync,
+            tail=tail_of(self._log, start),
         )
         return frames.welcome(header, epoch=self._epoch, confirm=self._table.confirm, end=self._log.end_offset)
 
@@ -238,7 +254,13 @@ class Primary:
         if isinstance(report, frames.Ack):
             if report.epoch != self._epoch:
                 raise InvalidArgument(f"acknowledgement of epoch {report.epoch}, this master's is {self._epoch}")
+            if report.stamp > stream.replica.stamped:
+                raise InvalidArgument(
+                    f"acknowledgement of a frame stamped {report.stamp}, the newest is {stream.replica.stamped}"
+                )
             now = self._clock.monotonic_s()
+            if report.stamp and self._on_answer is not None:
+                self._on_answer(stream.replica.broker_id, report.stamp / STAMPS_PER_S)
             if self._table.on_ack(stream.replica, report.written_offset, report.flushed_offset, now):
                 self._on_advanced()
             self._observe()

@@ -4,8 +4,8 @@ Pure decisions: positions and times come in, numbers go out. Times are seconds o
 
 A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. With
 ``sync`` the confirm offset is the largest offset that the master and ``in_sync_replicas - 1`` connected slaves
-have; without, what the master has. It never goes back: what was confirmed was acknowledged to producers and
-seen by consumers.
+have; without, what the master has. A learner never counts. It never goes back: what was confirmed was acknowledged
+to producers and seen by consumers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ class ReplicaProgress:
 
     broker_id: int
     address: str
+    learner: bool = False  # gets everything and never counts
     connected: bool = True
     has_acked: bool = False  # on this stream; until then its positions are only what its hello claimed
     in_sync: bool = False
     sent: int = 0  # end of what was put on the stream
+    stamped: int = 0  # stamp of the newest frame put on the stream
     written: int = 0
     flushed: int = 0
     lag_bytes: int = 0  # to the master's end
@@ -52,7 +54,11 @@ def confirmed_end(master: int, replicas: Iterable[int], replicas_needed: int) ->
 
 
 class Progress:
-    """The master's table of slaves."""
+    """The master's table of slaves.
+
+    Where masters are elected (:meth:`require`), a byte is confirmed when *every* member of the sync-state set has it
+    and the set has enough members: see ``docs/failover-protocol.md``.
+    """
 
     def __init__(self, config: ReplicationConfig, *, end: int, flushed: int, confirm: int) -> None:
         """``confirm`` is known to be confirmed already, from before a restart."""
@@ -62,7 +68,17 @@ class Progress:
         self._end = end
         self._flushed = flushed
         self.confirm = confirm
+        self._required: frozenset[int] | None = None
+        self._needed = config.replicas_needed + 1
         self._raise_confirm()
+
+    def require(self, own_id: int, members: frozenset[int], needed: int) -> bool:
+        """From now on ``members`` are those who may be in the set, and ``needed`` of them, at least, must be.
+
+        Whether the confirm offset advanced. The master itself, ``own_id``, counts as one.
+        """
+        self._required, self._needed = members - {own_id}, needed
+        return self._raise_confirm()
 
     @property
     def end(self) -> int:
@@ -83,10 +99,19 @@ class Progress:
         self._flushed = max(self._flushed, flushed)
         return self._raise_confirm()
 
-    def connect(self, broker_id: int, address: str, start: int, now: float) -> ReplicaProgress:
-        """A slave's stream begins at ``start``. It counts from its first acknowledgement on."""
+    def connect(
+        self, broker_id: int, address: str, start: int, now: float, *, learner: bool = False
+    ) -> ReplicaProgress:
+        """A slave's stream begins at ``start``. It counts from its first acknowledgement on, a learner never."""
         replica = ReplicaProgress(
-            broker_id, address, sent=start, written=start, lag_bytes=self._end - start, acked_at=now, moved_at=now
+            broker_id,
+            address,
+            learner,
+            sent=start,
+            written=start,
+            lag_bytes=self._end - start,
+            acked_at=now,
+            moved_at=now,
         )
         self._replicas[broker_id] = replica
         return replica
@@ -138,6 +163,9 @@ class Progress:
 
     def has_enough(self) -> bool:
         """Whether enough slaves were in sync at the last :meth:`refresh` for appends to be confirmed."""
+        if self._required is not None:
+            in_sync = sum(self._replicas[member].in_sync for member in self._required if member in self._replicas)
+            return 1 + in_sync >= self._needed
         return sum(replica.in_sync for replica in self._replicas.values()) >= self._config.replicas_needed
 
     def needed_from(self, now: float, patience_s: float) -> int | None:
@@ -162,6 +190,7 @@ class Progress:
         timeout_s = self._config.replica_timeout_ms / 1000
         return (
             replica.connected
+            and not replica.learner
             and replica.has_acked
             and now - replica.acked_at <= timeout_s
             and replica.lag_bytes <= self._config.gap_bytes_max
@@ -175,9 +204,26 @@ class Progress:
 
     def _raise_confirm(self) -> bool:
         master = min(self._flushed, self._end) if self._config.flush_acknowledged else self._end
-        connected = (self._position(replica) for replica in self._replicas.values() if replica.connected)
-        confirmed = confirmed_end(master, connected, self._config.replicas_needed)
+        if self._required is not None and self._config.sync:
+            return self._raise_confirm_of_set(master)
+        counted = (self._position(each) for each in self._replicas.values() if each.connected and not each.learner)
+        confirmed = confirmed_end(master, counted, self._config.replicas_needed)
         if confirmed <= self.confirm:
             return False
         self.confirm = confirmed
         return True
+
+    def _raise_confirm_of_set(self, master: int) -> bool:
+        assert self._required is not None
+        if len(self._required) + 1 < self._needed:
+            return False
+        known = (self._replicas.get(member) for member in self._required)
+        confirmed = min([master, *(self._position(each) if each and each.connected else 0 for each in known)])
+        if confirmed <= self.confirm:
+            return False
+        self.confirm = confirmed
+        return True
+
+    def is_level(self, replica: ReplicaProgress) -> bool:
+        """Whether it has everything confirmed, so that waiting for it takes nothing back."""
+        return replica.connected and replica.has_acked and self._position(replica) >= self.confirm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -15,14 +16,21 @@ import grpc.aio
 
 from penstock.proto.channel import open_async_channel
 from penstock.proto.clock import Clock, SystemClock
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, StorageError, from_rpc_error
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    NotMaster,
+    PenstockError,
+    StorageError,
+    from_rpc_error,
+)
 from penstock.proto.wire import common_pb2
 
 from . import frames
-from .admission import check_welcome, is_empty, name_of, tail_of
+from .admission import Joining, check_welcome, is_empty, name_of, tail_of
 from .config import ReplicationConfig
-from .epochs import EpochHistory
-from .interfaces import ReplicaLog
+from .epochs import EpochsInMemory
+from .interfaces import EpochStore, SlaveLog
 from .master_stream import MasterCall, MasterStream
 from .notices import Notices
 
@@ -49,24 +57,25 @@ class Replica:
     def __init__(
         self,
         identity: common_pb2.BrokerIdentity,
-        log: ReplicaLog,
+        log: SlaveLog,
         *,
         on_appended: Callable[[], None],
         on_confirm: Callable[[int], None],
         pending_commits: Callable[[], list[frames.Commits]],
         config: ReplicationConfig | None = None,
-        epochs: EpochHistory | None = None,
+        epochs: EpochStore | None = None,
         initial_confirm: int = 0,
         store_instance: str | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """``epochs``: where the log's history is kept; it becomes the master's before anything is appended."""
         self._identity = identity
         self._log = log
         self._on_appended = on_appended
         self._on_confirm = on_confirm
         self._pending_commits = pending_commits
         self._config = config or ReplicationConfig()
-        self._epochs = epochs or EpochHistory()
+        self._epochs: EpochStore = epochs or EpochsInMemory()
         self._store_instance = store_instance or uuid.uuid4().hex
         self._clock = clock or SystemClock()
         self._notices = Notices(logging.getLogger(__name__), self._clock)
@@ -76,6 +85,12 @@ class Replica:
         self._master_end = 0
         self.last_error: PenstockError | None = None
         """Why the last stream ended or was refused; None while connected."""
+        self._floor = 0
+        self._master_confirm = 0
+        self.heard_at = -math.inf
+        """When the last frame of a master came, by the monotonic clock."""
+        self.last_loss = ""
+        """What this log gave up, and why, when it last had to become a beginning of its master's; empty: nothing."""
 
     @property
     def connected(self) -> bool:
@@ -93,6 +108,15 @@ class Replica:
         return self._master_end
 
     @property
+    def is_level(self) -> bool:
+        """Whether this log has everything that the connected master has confirmed; synced, where only that counts."""
+        stream = self._stream
+        if stream is None:
+            return False
+        end = self._log.flushed_offset if stream.flush_acknowledged else self._log.end_offset
+        return end >= self._master_confirm
+
+    @property
     def lag_bytes(self) -> int:
         """How far the own log was behind the master's when the master was last heard."""
         return max(0, self._master_end - self._log.end_offset)
@@ -100,7 +124,13 @@ class Replica:
     def on_flushed(self, offset: int) -> None:
         """The own disk has everything below ``offset``: tell the master."""
         if self._stream is not None:
-            self._stream.on_flushed(offset)
+            self._stream.on_flushed(min(offset, self._log.flushed_offset))  # the call may be older than a cut
+
+    def require_epoch(self, epoch: int) -> None:
+        """Answer no master of an epoch below this from now on: a newer one is known."""
+        self._floor = max(self._floor, epoch)
+        if self._stream is not None and self._stream.epoch < self._floor:
+            self._stream.stop()
 
     async def follow(self, address: str) -> None:
         """Follow the master at ``address`` until cancelled: connect, append, and connect again.
@@ -151,7 +181,9 @@ class Replica:
         )
         try:
             while not reports.done():
-                self._take(await self._frame(call, address), stream)
+                frame = await self._frame(call, address)
+                self._check_epoch(stream.epoch, address)
+                self._take(frame, stream)
             await reports  # raises: it ends by itself only when the stream broke
         except StorageError as error:
             await self._bid_farewell(call, stream, reports, error)
@@ -167,21 +199,23 @@ class Replica:
         tail_bytes, tail_crc = tail_of(self._log, end)
         hello = frames.hello(
             self._identity,
-            self._epochs,
+            self._epochs.history,
             end_offset=end,
             store_instance=self._store_instance,
             tail_bytes=tail_bytes,
             tail_crc=tail_crc,
+            learner=self._config.learner,
         )
         async with self._patience(address):
             await call.write(hello)
         frame = await self._frame(call, address)
         if frame.welcome is None:
             raise InvalidArgument(f"master at {address}: its first frame is no welcome")
-        check_welcome(frame.welcome, self._identity, self._log)
-        if frame.welcome.start_offset != self._log.end_offset:
-            log.info("empty log begins at the master's minimum offset=%d", frame.welcome.start_offset)
-            self._log.start_at(frame.welcome.start_offset)
+        if frames.epochs_of(frame.welcome).latest != frame.epoch:
+            raise InvalidArgument(f"master at {address}: its frame is of epoch {frame.epoch}, its history of another")
+        self._check_epoch(frame.epoch, address)
+        await self._join(frame.welcome, master_end=frame.end)
+        self._check_epoch(frame.epoch, address)  # joining may have taken a while
         stream = MasterStream(
             self._log,
             self._config,
@@ -191,6 +225,51 @@ class Replica:
         )
         self._hear(frame, stream)
         return stream
+
+    def _check_epoch(self, epoch: int, address: str) -> None:
+        if epoch < self._floor:
+            raise NotMaster(
+                f"master at {address} is of epoch {epoch}, a newer one is known: {self._floor}", epoch=self._floor
+            )
+
+    async def _join(self, welcome: frames.Welcome, *, master_end: int) -> None:
+        """Make the own log a beginning of the master's, and the own history the master's; durable on return."""
+        own, start = self._log, welcome.start_offset
+        joining = check_welcome(
+            welcome, self._identity, self._epochs.history, own, master_end=master_end, sync=self._config.sync
+        )
+        master = name_of(welcome.identity)
+        if joining is Joining.BEGIN and start != own.end_offset:
+            log.info("empty log begins at the master's minimum offset=%d", start)
+            own.start_at(start)
+        elif joining is Joining.START_OVER:
+            self.last_loss = f"[{own.min_offset}, {own.end_offset}): older than the minimum of {master}, {start}"
+            log.warning(
+                "log older than the master's minimum, starting over had=[%d, %d) master=%s minimum=%d",
+                own.min_offset,
+                own.end_offset,
+                master,
+                start,
+            )
+            await own.start_over(start)
+        elif joining is Joining.CUT:
+            acknowledged = max(0, own.confirm_offset - start)
+            self.last_loss = f"[{start}, {own.end_offset}): {master} never had it; {acknowledged} bytes acknowledged"
+            log.log(
+                logging.ERROR if acknowledged else logging.WARNING,
+                "log parts from the master's, cut to the common end cut=[%d, %d) acknowledged_bytes=%d master=%s",
+                start,
+                own.end_offset,
+                acknowledged,
+                master,
+            )
+            await own.truncate_to(start)
+        assert own.end_offset == start, f"the log ends at {own.end_offset}, the master begins at {start}"
+        if joining is not Joining.GO_ON:
+            self._confirm = min(self._confirm, own.confirm_offset)
+        theirs = frames.epochs_of(welcome)
+        if theirs.entries:
+            self._epochs.replace(theirs)
 
     async def _frame(self, call: MasterCall, address: str) -> frames.Frame:
         async with self._patience(address):
@@ -222,11 +301,13 @@ class Replica:
 
     def _hear(self, frame: frames.Frame, stream: MasterStream) -> None:
         self._master_end = frame.end
+        self._master_confirm = frame.confirm
         confirm = min(frame.confirm, self._log.end_offset)
         if confirm > self._confirm:
             self._confirm = confirm
             self._on_confirm(confirm)
-        stream.on_frame()
+        self.heard_at = self._clock.monotonic_s()
+        stream.on_frame(frame.end, frame.stamp)
 
     async def _bid_farewell(
         self, call: MasterCall, stream: MasterStream, reports: asyncio.Task[None], failure: StorageError

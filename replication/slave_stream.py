@@ -12,6 +12,14 @@ from . import frames
 from .config import ReplicationConfig
 from .interfaces import ReplicaLog
 from .progress import Progress, ReplicaProgress
+from .throttle import Throttle
+
+STAMPS_PER_S = 1_000_000
+
+
+def stamp_of(seconds: float) -> int:
+    """A time of the master's clock as frames carry it."""
+    return int(seconds * STAMPS_PER_S)
 
 
 class SlaveStream:
@@ -41,6 +49,8 @@ class SlaveStream:
         self._clock = clock
         self._wake = asyncio.Event()
         self._last_frame_at = clock.monotonic_s()
+        self._throttle = Throttle(config.transfer_bytes_per_s_max, config.frame_bytes, self._last_frame_at)
+        self._held_until = 0.0  # the throttle lets the next bytes go then
         self._last_confirm = -1
         self._ended = False
         self._error: Exception | None = None
@@ -82,13 +92,21 @@ class SlaveStream:
                     "it was too slow for the retention; wipe its store, it will start over from there"
                 )
             start = replica.sent
-            view = self._log.read_bytes(start, min(self._config.frame_bytes, room))
-            assert len(view) > 0, f"nothing to read at {start} of a log that ends at {end}"
-            replica.sent = start + len(view)
-            return frames.data(self._epoch, start, view, confirm=confirm, end=end)
+            wanted = min(self._config.frame_bytes, room, end - start)
+            self._held_until = now + self._throttle.wait_s(wanted, now)
+            if self._held_until <= now:
+                view = self._log.read_bytes(start, wanted)
+                assert len(view) > 0, f"nothing to read at {start} of a log that ends at {end}"
+                self._throttle.take(len(view))
+                replica.sent = start + len(view)
+                return frames.data(self._epoch, start, view, confirm=confirm, end=end, stamp=self._stamped(now))
         if now >= self._due_at():
-            return frames.heartbeat(self._epoch, replica.sent, confirm=confirm, end=end)
+            return frames.heartbeat(self._epoch, replica.sent, confirm=confirm, end=end, stamp=self._stamped(now))
         return None
+
+    def _stamped(self, now: float) -> int:
+        self.replica.stamped = stamp_of(now)
+        return self.replica.stamped
 
     def _due_at(self) -> float:
         news = self._table.confirm > self._last_confirm
@@ -96,8 +114,11 @@ class SlaveStream:
         return self._last_frame_at + interval_ms / 1000
 
     async def _sleep(self, now: float) -> None:
+        until = self._due_at()
+        if self._held_until > now:
+            until = min(until, self._held_until)
         try:
-            async with asyncio.timeout(max(0.0, self._due_at() - now)):
+            async with asyncio.timeout(max(0.0, until - now)):
                 await self._wake.wait()
         except TimeoutError:
             return

@@ -21,11 +21,10 @@ from penstock.proto.record.layout import (
     FIXED_BYTES,
     MAGIC_V1,
     MAGIC_V2,
-    RECORD_CRC_BYTES,
-    RECORD_CRC_PREFIX,
     SysFlag,
 )
 from penstock.proto.record.memory import address_of, load_i32, load_i64, load_u8
+from penstock.proto.record.record_crc import WRONG, record_crc_at
 from penstock.proto.record.scanning import RECORD
 from penstock.proto.record.text import find_byte_at
 
@@ -107,7 +106,6 @@ _RECORD = RECORD
 _BAD, _ROWS_FULL = int(Check.BAD), int(Check.ROWS_FULL)
 _NEW_QUEUE, _OFFSET, _BODY, _WHOLE = int(Check.NEW_QUEUE), int(Check.OFFSET), int(Check.BODY), int(Check.RECORD)
 _QUEUE_OFFSET, _SPECIAL = int(Check.QUEUE_OFFSET), int(Check.SPECIAL)
-_CRC_HEAD = int.from_bytes(RECORD_CRC_PREFIX[:8], "big", signed=True)
 _TAGS_NAME = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_NAME = int.from_bytes(b"KEYS", "big", signed=True)
 _UNIQ_NAME = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
@@ -227,20 +225,6 @@ def _find_slot(address, topic, topic_size, topic_hash, queue_id, table, names, n
         at = (at + 1) & mask
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64)], nogil=True, cache=True)
-def _record_crc_wrong(address, start, end):
-    """Whether the record ends with a ``__CRC32#`` property that does not match it."""
-    at = end - RECORD_CRC_BYTES
-    if load_i64(address, at) != _CRC_HEAD or load_u8(address, at + 8) != 1:
-        return False
-    left = crc32_at(address, start, at) & CRC_MASK
-    for i in range(10):
-        if load_u8(address, at + 9 + i) != 48 + left % 10:
-            return True
-        left //= 10
-    return load_u8(address, end - 1) != 2
-
-
 @njit(
     [
         types.UniTuple(types.int64, 6)(
@@ -323,11 +307,7 @@ def check_records(
                 and crc32_at(address, body, body + body_size) & CRC_MASK != load_i32(address, position + 8) & CRC_MASK
             ):
                 return _BODY, position, entry_count, key_count, records, last_time
-            if (
-                bits & PASS_RECORD == 0
-                and properties_size >= RECORD_CRC_BYTES
-                and _record_crc_wrong(address, position, record_end)
-            ):
+            if bits & PASS_RECORD == 0 and record_crc_at(address, position, record_end, properties_size) == WRONG:
                 return _WHOLE, position, entry_count, key_count, records, last_time
         tags, tags_end, key, keys_end, unique, unique_end, delay, multi = _properties_at(
             address, properties, properties + properties_size, len(buffer)

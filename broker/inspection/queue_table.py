@@ -14,8 +14,6 @@ Bytes = npt.NDArray[np.uint8]
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """RocketMQ's default delay levels."""
-LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
-"""Topic of the rolled-back records that a rebuild puts in place of damaged bytes."""
 
 
 def can_name_directory(topic: str, queue_id: int) -> bool:

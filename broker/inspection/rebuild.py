@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from penstock.proto.errors import ConfigError, DiskFull, InvalidArgument
+from penstock.proto.names import LOST_TOPIC
 from penstock.proto.record.layout import (
     BLANK_BYTES,
     FIXED_BYTES,
@@ -38,7 +39,7 @@ from .files import InputFile, Unreadable
 from .index_files import DEFAULT_ENTRIES, DEFAULT_SLOTS, HEADER_BYTES, IndexFile
 from .index_writer import IndexWriter
 from .log_reader import Damage, LogReader, OffsetJump, Progress, Rows
-from .queue_table import LOST_TOPIC, QueueTable, can_name_directory
+from .queue_table import QueueTable, can_name_directory
 from .queue_writer import FILLED_MAX, QueueWriter, write_at, write_batch_queues
 from .side_files import CHECKPOINT_BYTES, CheckpointFields
 

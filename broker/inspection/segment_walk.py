@@ -18,6 +18,7 @@ from collections.abc import Generator
 
 import numpy as np
 
+from penstock.proto.names import LOST_TOPIC
 from penstock.proto.record.hashing import string_hash
 from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2, Record, decode_record
 from penstock.proto.record.properties import INNER_BASE, INNER_NUM, TAGS, decode_properties
@@ -26,7 +27,6 @@ from . import kernels
 from .files import Bytes, InputFile, Unreadable
 from .kernels import Check
 from .log_reader import TIME_MIN, WINDOW_BYTES, Batch, BatchUnit, Damage, LogReader, OffsetJump, Tail
-from .queue_table import LOST_TOPIC
 
 RECORD_BYTES_MAX = 256 << 20
 """What claims to be longer is no record: brokers take 4 MiB by default."""

@@ -28,6 +28,8 @@ class Confirming(Protocol):
 
     @property
     def waits_for_replicas(self) -> bool: ...
+    @property
+    def is_acting(self) -> bool: ...
     async def wait_confirmed(self, end: int, timeout_s: float) -> bool: ...
 
 
@@ -86,6 +88,8 @@ class Acknowledgements:
                 return FLUSH_SLAVE_TIMEOUT
         if self._failure is not None:
             raise self._failure
+        if not self._role.is_acting:
+            return FLUSH_SLAVE_TIMEOUT  # another may be master by now: whether it has these bytes, the sender must ask
         return SEND_OK if flushed else FLUSH_DISK_TIMEOUT
 
     def on_flushed(self, offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
@@ -67,7 +68,7 @@ class Admin:
     ) -> None:
         self._store = store
         self._state = state
-        self._state_log = state_log
+        self.state_log = state_log
         self._role = role
         self._sessions = sessions
         self._acknowledgements = acknowledgements
@@ -179,10 +180,10 @@ class Admin:
 
     def _writer(self) -> StateLog:
         self._role.check_master()
-        assert self._state_log is not None, "a master without a state log"
+        assert self.state_log is not None, "a master without a state log"
         if not self._role.can_acknowledge():
             raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
-        return self._state_log
+        return self.state_log
 
     async def _acknowledged(self, end: int, what: str) -> None:
         if self._acknowledgements.is_immediate:
@@ -206,6 +207,18 @@ class Admin:
                 )
 
 
+def _up_to_date(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A unary handler that sees everything confirmed before it is called; its errors are told to the caller."""
+
+    @reporting
+    @functools.wraps(method)
+    async def call(self: BrokerService, request: Any, context: Any) -> Any:
+        self.catch_up()
+        return await method(self, request, context)
+
+    return call
+
+
 class BrokerService(BrokerServicer):
     """The wire's methods."""
 
@@ -216,58 +229,64 @@ class BrokerService(BrokerServicer):
         sessions: ConsumerSessions,
         state: State,
         status: Callable[[], broker_pb2.BrokerStatus],
+        *,
+        catch_up: Callable[[], None],
+        transfer: Callable[[int], Awaitable[int]] | None = None,
     ) -> None:
+        """``transfer(broker id)``: make that slave master; its epoch. None: nobody elects masters here."""
         self._admin = admin
         self._offsets = offsets
         self._sessions = sessions
         self._state = state
         self._status = status
+        self.catch_up = catch_up
+        self._transfer = transfer
 
-    @reporting
+    @_up_to_date
     async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> common_pb2.TopicConfig:
         return (await self._admin.create_topic(request)).to_wire()
 
-    @reporting
+    @_up_to_date
     async def DeleteTopic(self, request: broker_pb2.TopicName, context: Any) -> common_pb2.Empty:
         await self._admin.delete_topic(request.topic)
         return common_pb2.Empty()
 
-    @reporting
+    @_up_to_date
     async def ListTopics(self, request: common_pb2.Empty, context: Any) -> broker_pb2.TopicConfigs:
         return broker_pb2.TopicConfigs(topics=[topic.to_wire() for topic in self._state.topics.values()])
 
-    @reporting
+    @_up_to_date
     async def CreateGroup(self, request: common_pb2.GroupConfig, context: Any) -> common_pb2.GroupConfig:
         return self._admin.put_group(request)
 
-    @reporting
+    @_up_to_date
     async def DeleteGroup(self, request: broker_pb2.GroupName, context: Any) -> common_pb2.Empty:
         self._admin.delete_group(request.group)
         return common_pb2.Empty()
 
-    @reporting
+    @_up_to_date
     async def ListGroups(self, request: common_pb2.Empty, context: Any) -> broker_pb2.GroupConfigs:
         return broker_pb2.GroupConfigs(groups=[group.to_wire() for group in self._state.groups.values()])
 
-    @reporting
+    @_up_to_date
     async def DescribeGroup(self, request: broker_pb2.GroupName, context: Any) -> broker_pb2.GroupDescription:
         return self._admin.describe_group(request.group)
 
-    @reporting
+    @_up_to_date
     async def CommitOffsets(
         self, request: broker_pb2.CommitOffsetsRequest, context: Any
     ) -> broker_pb2.CommitOffsetsReply:
         return self._offsets.commit(request)
 
-    @reporting
+    @_up_to_date
     async def QueryOffsets(self, request: broker_pb2.QueryOffsetsRequest, context: Any) -> broker_pb2.QueryOffsetsReply:
         return self._offsets.query(request)
 
-    @reporting
+    @_up_to_date
     async def QueryQueueRanges(self, request: common_pb2.TopicQueues, context: Any) -> broker_pb2.QueueRanges:
         return self._offsets.ranges(request)
 
-    @reporting
+    @_up_to_date
     async def SearchOffset(self, request: broker_pb2.SearchOffsetRequest, context: Any) -> broker_pb2.QueueOffset:
         return self._offsets.search(request)
 
@@ -280,13 +299,25 @@ class BrokerService(BrokerServicer):
                 yield event
 
     @reporting
+    async def TransferMaster(
+        self, request: broker_pb2.TransferMasterRequest, context: Any
+    ) -> broker_pb2.TransferMasterReply:
+        if self._transfer is None:
+            raise InvalidArgument(
+                "the master of this broker group is configured, not elected: enableControllerMode=false"
+            )
+        return broker_pb2.TransferMasterReply(
+            epoch=await self._transfer(request.to_broker_id), former_broker_id=self._status().identity.broker_id
+        )
+
+    @_up_to_date
     async def Status(self, request: common_pb2.Empty, context: Any) -> broker_pb2.BrokerStatus:
         return self._status()
 
-    @reporting
+    @_up_to_date
     async def QueryMessages(self, request: broker_pb2.QueryMessagesRequest, context: Any) -> broker_pb2.MessageRecords:
         return self._admin.query_messages(request)
 
-    @reporting
+    @_up_to_date
     async def ViewMessage(self, request: broker_pb2.ViewMessageRequest, context: Any) -> broker_pb2.MessageRecords:
         return self._admin.view_message(request.physical_offset)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -24,13 +25,14 @@ from penstock.proto.names import check_group
 from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter, GroupMember
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 
-from .groups import Changes, Groups
+from .groups import Changes, Groups, Mismatch
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_MS = 1000
 SILENCE_S = 3.0
 WATCH_INTERVAL_S = 0.25
+COMPARE_AFTER_S = 1.0
 CLAIMS_MAX = 100_000
 CLIENT_ID_LENGTH_MAX = 255
 # Above every claim's grant there is room for what the group and an administrator cause meanwhile.
@@ -45,6 +47,7 @@ class _Session:
         self.group = ""
         self.client_id = ""
         self.heard_s = heard_s
+        self.compare_at_s = math.inf  # its subscriptions with those of the others
         self.error: PenstockError | None = None
         self.ended = False
         self._outgoing: list[ConsumerEvent] = []
@@ -195,7 +198,11 @@ class ConsumerSessions:
     async def _watch(self, session: _Session) -> None:
         while not session.ended:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            silent_s = self._clock.monotonic_s() - session.heard_s
+            now_s = self._clock.monotonic_s()
+            if not session.ended and now_s >= session.compare_at_s:
+                session.compare_at_s = math.inf
+                self._compare_subscriptions(session)
+            silent_s = now_s - session.heard_s
             if silent_s >= SILENCE_S:
                 log.warning(
                     "consumer was silent, session ended group=%s client=%s silent_s=%.1f",
@@ -242,6 +249,8 @@ class ConsumerSessions:
             log.info("consumer joined group=%s client=%s session=%x", join.group, join.client_id, session.session_id)
         wanted = {topic: _text_of(each) for topic, each in join.subscriptions.items()}
         self._publish(self._groups.join(session.session_id, join.group, join.client_id, wanted))
+        # Not at once: a member subscribes its topics one after the other, and members are changed one by one.
+        session.compare_at_s = self._clock.monotonic_s() + COMPARE_AFTER_S
 
     def _end_former(self, join: ConsumerRequest.Join) -> None:
         former = self._sessions.get(self._groups.superseded(join.group, join.client_id) or 0)
@@ -285,12 +294,30 @@ class ConsumerSessions:
             for session_id in self._groups.sessions(group).values():
                 if session_id in self._sessions:
                     self._sessions[session_id].send(members)
-        for each in changes.mismatches:
+
+    def _compare_subscriptions(self, session: _Session) -> None:
+        for each in self._groups.mismatches(session.session_id):
             log.warning(
                 "subscription mismatch group=%s topic=%s client=%s expression=%r other_client=%s other_expression=%r: "
                 "members of a group must subscribe alike, or messages go to members that do not want them",
                 *each,
             )
+            self._tell_mismatch(each)
+
+    def _tell_mismatch(self, found: Mismatch) -> None:
+        """Tell both members: each of them may be the one that is wrong."""
+        sides = ((found.client_id, found.expression), (found.other_client_id, found.other_expression))
+        members = self._groups.sessions(found.group)
+        for (client_id, expression), (other, theirs) in (sides, sides[::-1]):
+            session = self._sessions.get(members.get(client_id, 0))
+            if session is not None:
+                session.send(
+                    ConsumerEvent(
+                        mismatch=ConsumerEvent.Mismatch(
+                            topic=found.topic, expression=expression, other_client_id=other, other_expression=theirs
+                        )
+                    )
+                )
 
 
 def _text_of(wanted: Filter) -> str:

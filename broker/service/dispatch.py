@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.proto.errors import DiskFull
+from penstock.proto.errors import DiskFull, StorageError
 from penstock.proto.record.layout import FIXED_BYTES
 
 from .producers import ProducerTable
@@ -21,6 +21,11 @@ log = logging.getLogger(__name__)
 SLICE_BYTES = 4 * 1024 * 1024
 """A slice holds the event loop for about a millisecond; between slices requests get their turn."""
 
+LINGER_S = 0.01
+HURRY_BYTES = 1 << 20
+"""Bytes that nobody waits for are dispatched together: after this time, or when there are so many. Whoever looks
+calls :meth:`Dispatcher.catch_up` first, so only the cost is late, never a message."""
+
 DISK_FULL_RETRY_S = 2.0
 
 Arrivals = dict[str, set[int]]
@@ -31,6 +36,8 @@ class DispatchStore(Protocol):
     """What of the store this module needs."""
 
     @property
+    def confirm_offset(self) -> int: ...
+    @property
     def dispatched_offset(self) -> int: ...
     def dispatch(self, max_bytes: int = SLICE_BYTES) -> DispatchResult: ...
     def drop_topic(self, topic: str) -> None: ...
@@ -40,28 +47,54 @@ class Dispatcher:
     """Runs the store's dispatch up to the confirm offset whenever there is progress; one task owns it.
 
     Applies state records and producer marks, drops the queues of deleted topics, then tells ``on_arrived``
-    which queues have new messages.
+    which queues have new messages. ``is_awaited`` tells whether somebody waits for any.
     """
 
     def __init__(
-        self, store: DispatchStore, state: State, producers: ProducerTable, on_arrived: Callable[[Arrivals], None]
+        self,
+        store: DispatchStore,
+        state: State,
+        producers: ProducerTable,
+        on_arrived: Callable[[Arrivals], None],
+        is_awaited: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._state = state
         self._producers = producers
         self._on_arrived = on_arrived
+        self._is_awaited = is_awaited
         self._progress = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def poke(self) -> None:
         """There may be something to dispatch: bytes were appended, flushed or confirmed."""
-        self._progress.set()
+        if self._progress.is_set():
+            return
+        behind = self._store.confirm_offset - self._store.dispatched_offset
+        if behind >= HURRY_BYTES or self._waiting or self._is_awaited():
+            self._progress.set()
+        elif behind > 0 and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
+
+    def catch_up(self) -> None:
+        """Have what lingers dispatched now: queues and tables are about to be looked at.
+
+        More than a slice, and a store that cannot, are left to the task.
+        """
+        if self._timer is None or self._progress.is_set():
+            return
+        try:
+            self.dispatch_slice()
+        except StorageError:
+            self._progress.set()
 
     async def wait_dispatched(self, end: int) -> None:
         """Return when everything below ``end`` is dispatched."""
         if self._store.dispatched_offset < end:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((end, future))
+            self._progress.set()
             await future
 
     async def run(self) -> None:
@@ -81,6 +114,10 @@ class Dispatcher:
                 await asyncio.sleep(DISK_FULL_RETRY_S)
                 self._progress.set()
 
+    def _linger_ends(self) -> None:
+        self._timer = None
+        self._progress.set()
+
     async def drain(self) -> None:
         """Dispatch everything that is confirmed now, slice by slice."""
         while self.dispatch_slice():  # noqa: ASYNC110  gives way, waits for nothing
@@ -90,13 +127,14 @@ class Dispatcher:
         """Dispatch one slice; whether there was one."""
         before = self._store.dispatched_offset
         result = self._store.dispatch(SLICE_BYTES)
+        arrivals: Arrivals = {}
+        if result.arrived and self._is_awaited():
+            for topic, queue_id, _ in result.arrived:
+                arrivals.setdefault(topic, set()).add(queue_id)
         for topic in apply(result, self._state, self._producers):
             if self._state.topic(topic) is None:  # else it was made anew in this slice: its queues began again
                 self._store.drop_topic(topic)
-        if result.arrived:
-            arrivals: Arrivals = {}
-            for topic, queue_id, _ in result.arrived:
-                arrivals.setdefault(topic, set()).add(queue_id)
+        if arrivals:
             self._on_arrived(arrivals)
         if self._waiting:
             for end, future in self._waiting:

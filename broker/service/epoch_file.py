@@ -1,41 +1,99 @@
-"""``epochFileCheckpoint`` in the store root: which master wrote which part of the log."""
+"""``epochFileCheckpoint`` in the store root: which master wrote which part of the log.
+
+RocketMQ's format (:mod:`penstock.replication.epochs`). The file is replaced as a whole, the one before it stays as
+``epochFileCheckpoint.bak`` for whoever has to repair a store. It is never read instead: a history that lacks the
+last epoch calls the bytes of two masters one master's, and slaves would copy the one behind the other.
+"""
 
 from __future__ import annotations
 
-import os
+import logging
 from pathlib import Path
 from typing import Final
 
+from penstock.proto.errors import Corrupt, StorageError
 from penstock.replication.epochs import Epoch, EpochHistory, decode, encode
+
+from ..store.disk import Disk, RealDisk, storage_error, write_durably
+
+log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "epochFileCheckpoint"
 FIRST_EPOCH: Final = 1
+CONTENT_BYTES_MAX: Final = 1 << 20
 
 
-def load_epochs(root: Path) -> EpochHistory:
-    """The history of the log at ``root``; without a file one epoch that began it, as nobody was ever elected.
+class EpochFile:
+    """The history of the log at ``root``; event loop only, and quick enough for it."""
 
-    Raises:
-        Corrupt: the file is damaged.
-    """
-    path = root / FILE_NAME
-    try:
-        history = decode(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        history = EpochHistory()
-    return history if history.entries else EpochHistory([Epoch(FIRST_EPOCH, 0)])
+    def __init__(self, root: Path, history: EpochHistory, disk: Disk) -> None:
+        """See :meth:`open`."""
+        self.path = str(root / FILE_NAME)
+        self.history = history
+        self._disk = disk
 
+    @classmethod
+    def open(cls, root: Path, *, is_new: bool, disk: Disk | None = None) -> EpochFile:
+        """The file at ``root``, which is only read; for a store that ``is_new`` there need not be one.
 
-def save_epochs(root: Path, history: EpochHistory) -> None:
-    """Write the history; durable on return."""
-    path, fresh = root / FILE_NAME, root / f"{FILE_NAME}.tmp"
-    with fresh.open("wb") as file:
-        file.write(encode(history))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    directory = os.open(root, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        Raises:
+            Corrupt: it is damaged, or missing.
+            StorageError: it cannot be read.
+        """
+        file = cls(root, EpochHistory(), disk or RealDisk())
+        content = file._read(file.path)
+        if content is not None:
+            file.history = decode(content, file.path)
+        elif not is_new or file._read(f"{file.path}.bak") is not None:
+            first = encode(EpochHistory([Epoch(FIRST_EPOCH, 0)])).decode()
+            raise Corrupt(
+                f"{file.path}: missing, although the store has been in use: restore it from {file.path}.bak or from a "
+                f"replica; where no other broker was ever master, its content is {first!r}",
+                path=file.path,
+            )
+        return file
+
+    def begin_first(self) -> None:
+        """Without any epoch: one that began the log, as nobody was ever elected. Durable on return."""
+        if not self.history.entries:
+            self.replace(EpochHistory([Epoch(FIRST_EPOCH, 0)]))
+
+    def begin(self, epoch: int, end: int) -> None:
+        """This broker is master from ``epoch`` on; its log, synced as a whole, ends at ``end``. Durable on return.
+
+        Raises:
+            ValueError: the epoch is no later than the last one.
+            StorageError: the history is what it was.
+        """
+        self.replace(self.history.lead(epoch, end))
+
+    def replace(self, history: EpochHistory) -> None:
+        """Hold another history; durable on return.
+
+        Raises:
+            StorageError: the history is what it was.
+        """
+        if history == self.history:
+            return
+        try:
+            before = self._read(self.path)
+            if before is not None:
+                write_durably(self._disk, f"{self.path}.bak", before)
+            write_durably(self._disk, self.path, encode(history))
+        except OSError as error:
+            raise storage_error(error, self.path, "writing the epochs") from error
+        log.info("epochs written path=%s epochs=%d latest=%d", self.path, len(history.entries), history.latest)
+        self.history = history
+
+    def _read(self, path: str) -> bytes | None:
+        if not self._disk.exists(path):
+            return None
+        try:
+            descriptor = self._disk.open(path)
+            try:
+                return self._disk.pread(descriptor, CONTENT_BYTES_MAX, 0)
+            finally:
+                self._disk.close(descriptor)
+        except OSError as error:
+            failure: StorageError = storage_error(error, path, "reading the epochs")
+            raise failure from error

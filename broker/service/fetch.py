@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,7 +47,14 @@ class ReadStore(Protocol):
     def end_offset(self) -> int: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def read(
-        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, tags: frozenset[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        tags: frozenset[int] | None = None,
+        verify: bool = False,
     ) -> ReadResult: ...
 
 
@@ -90,6 +97,9 @@ class Waiters:
     def __len__(self) -> int:
         return len(set().union(*self._by_topic.values())) if self._by_topic else 0
 
+    def __bool__(self) -> bool:
+        return bool(self._by_topic)
+
     def add(self, waiter: _Waiter) -> None:
         """Wake ``waiter`` from now on."""
         for topic in waiter.queues:
@@ -131,8 +141,18 @@ class Waiters:
 class Fetch:
     """Reads for consumers."""
 
-    def __init__(self, store: ReadStore, state: State, role: ReaderRole, counters: Counters) -> None:
-        self.waiters = Waiters()
+    def __init__(
+        self,
+        store: ReadStore,
+        state: State,
+        role: ReaderRole,
+        counters: Counters,
+        *,
+        waiters: Waiters | None = None,
+        catch_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.waiters = Waiters() if waiters is None else waiters
+        self._catch_up = catch_up
         self.is_open = True
         self._store = store
         self._state = state
@@ -148,6 +168,7 @@ class Fetch:
         wanted = self._wanted(header)
         reading = _Reading(self, header, wanted)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
+        self._catch_up()
         reading.look(self._rotated(wanted))
         if not reading.has_news and wait_s > 0:
             await self._wait(reading, wanted, wait_s)
@@ -193,6 +214,7 @@ class Fetch:
         self.waiters.add(waiter)  # before the second look: what arrives after it wakes us
         timer = loop.call_at(deadline, lambda: _finish(waiter.wake))
         try:
+            self._catch_up()
             reading.look(wanted)
             while not reading.has_news and self.is_open:
                 await waiter.wake
@@ -217,6 +239,7 @@ class _Reading:
             min(header.max_bytes_per_queue, self._budget) if header.max_bytes_per_queue > 0 else self._budget
         )
         self._wanted = wanted
+        self._verify = header.verify
         self._found: list[tuple[_Wanted, ReadResult]] = []
         self._told: list[FetchReply.Result] = []
         self._bytes = 0
@@ -289,7 +312,7 @@ class _Reading:
 
     def _read(self, each: _Wanted, share: int) -> None:
         while True:
-            read = self._store.read(each.topic, each.queue_id, each.offset, share, tags=each.tags)
+            read = self._store.read(each.topic, each.queue_id, each.offset, share, tags=each.tags, verify=self._verify)
             status = int(read.status)
             if status == _FOUND:
                 each.is_told = True
@@ -300,7 +323,7 @@ class _Reading:
             if status == _NO_NEW:
                 return
             if status != _NO_MATCH:
-                self._tell(each, status, read.next_offset, read.min_offset, read.max_offset)
+                self._tell(each, status, read.next_offset, read.min_offset, read.max_offset, read.problem)
                 return
             each.offset = read.next_offset
             if each.offset >= read.max_offset:
@@ -317,12 +340,14 @@ class _Reading:
                 low, high = self._store.queue_range(each.topic, each.queue_id)
                 yield self._result(each, FetchReply.NO_MATCHED_MESSAGE, each.offset, low, high)
 
-    def _tell(self, each: _Wanted, status: int, next_offset: int, low: int, high: int) -> None:
+    def _tell(self, each: _Wanted, status: int, next_offset: int, low: int, high: int, problem: str = "") -> None:
         each.is_told = True
-        self._told.append(self._result(each, status, next_offset, low, high))
+        self._told.append(self._result(each, status, next_offset, low, high, problem))
 
     @staticmethod
-    def _result(each: _Wanted, status: int, next_offset: int, low: int, high: int) -> FetchReply.Result:
+    def _result(
+        each: _Wanted, status: int, next_offset: int, low: int, high: int, problem: str = ""
+    ) -> FetchReply.Result:
         return FetchReply.Result(
             topic_index=each.topic_index,
             queue_id=each.queue_id,
@@ -330,6 +355,7 @@ class _Reading:
             next_offset=next_offset,
             min_offset=low,
             max_offset=high,
+            problem=problem,
         )
 
 

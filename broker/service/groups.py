@@ -37,11 +37,10 @@ class Mismatch(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """What a call changed: grants to tell, groups whose member list is new, subscriptions that disagree."""
+    """What a call changed: grants to tell, and groups whose member list is new."""
 
     grants: list[Grant] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
-    mismatches: list[Mismatch] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -77,13 +76,10 @@ class Groups:
     def join(self, session_id: int, group: str, client_id: str, subscriptions: Mapping[str, str]) -> Changes:
         """Make the session a member, or replace the subscriptions of a session that is one."""
         known = self._sessions.get(session_id)
-        changes = Changes()
-        if known is not None:
-            known.subscriptions = dict(subscriptions)
-        else:
-            changes = self._admit(session_id, group, client_id, subscriptions)
-        changes.mismatches = self._mismatches(self._sessions[session_id])
-        return changes
+        if known is None:
+            return self._admit(session_id, group, client_id, subscriptions)
+        known.subscriptions = dict(subscriptions)
+        return Changes()
 
     def superseded(self, group: str, client_id: str) -> int | None:
         """The living session that a new one under this client id would end."""
@@ -166,6 +162,21 @@ class Groups:
         """Topic -> expression, as the session said last."""
         return self._sessions[session_id].subscriptions
 
+    def mismatches(self, session_id: int) -> list[Mismatch]:
+        """The first other member that subscribed differently, per topic: naming every pair would drown the log."""
+        session = self._sessions[session_id]
+        found: dict[str, Mismatch] = {}
+        group = self._groups[session.group]
+        for client_id, session_id in sorted(group.sessions.items()):
+            if client_id == session.client_id:
+                continue
+            others = self._sessions[session_id].subscriptions
+            for topic in sorted(session.subscriptions.keys() | others.keys()):
+                mine, theirs = session.subscriptions.get(topic), others.get(topic)
+                if mine != theirs and topic not in found:
+                    found[topic] = Mismatch(session.group, topic, session.client_id, mine, client_id, theirs)
+        return list(found.values())
+
     def _admit(self, session_id: int, group: str, client_id: str, subscriptions: Mapping[str, str]) -> Changes:
         former = self.superseded(group, client_id)
         changes = self.end(former) if former is not None else Changes()
@@ -187,17 +198,3 @@ class Groups:
             del claims[key]
         elif held:
             changes.grants.append(Grant(next(iter(line)), *key))
-
-    def _mismatches(self, session: _Session) -> list[Mismatch]:
-        """The first other member that subscribed differently, per topic: naming every pair would drown the log."""
-        found: dict[str, Mismatch] = {}
-        group = self._groups[session.group]
-        for client_id, session_id in sorted(group.sessions.items()):
-            if client_id == session.client_id:
-                continue
-            others = self._sessions[session_id].subscriptions
-            for topic in sorted(session.subscriptions.keys() | others.keys()):
-                mine, theirs = session.subscriptions.get(topic), others.get(topic)
-                if mine != theirs and topic not in found:
-                    found[topic] = Mismatch(session.group, topic, session.client_id, mine, client_id, theirs)
-        return list(found.values())

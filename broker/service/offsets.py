@@ -105,7 +105,7 @@ class OffsetService:
         self._state = state
         self._owners = owners
         self._pending = pending
-        self._state_log = state_log
+        self.state_log = state_log
         self._auto_create_groups = auto_create_groups
         self._check_master = check_master
 
@@ -123,8 +123,9 @@ class OffsetService:
             raise GroupNotFound(
                 f"group {group} does not exist and autoCreateSubscriptionGroup is false: create it", group=group
             )
-        if self._state_log is not None:
-            self._state_log.ensure_group(group)
+        if self.state_log is not None:
+            self._check_master()
+            self.state_log.ensure_group(group)
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """Next offset of the group in the queue, -1 when it never committed."""
@@ -142,7 +143,7 @@ class OffsetService:
                 exist; nothing was taken. A member gets these in ``refused``, so that its other queues go on.
             NotMaster: ``force`` at a slave.
         """
-        if request.force:
+        if request.force or self.state_log is not None:
             self._check_master()
         self.join_group(request.group)
         accepted: dict[str, dict[int, int]] = {}
@@ -168,7 +169,7 @@ class OffsetService:
 
     def take_from_slave(self, commits: ReplicaReport.Commits) -> None:
         """Take offsets that were committed at a slave while this master was gone, where they are greater."""
-        if self._state_log is None:
+        if self.state_log is None:
             raise NotMaster("commits of a slave reached a slave")
         greater: dict[str, dict[int, int]] = {}
         for topic, queue_id, offset in each_queue(commits.offsets):
@@ -184,8 +185,8 @@ class OffsetService:
                         offset,
                     )
         if greater:
-            self._state_log.ensure_group(commits.group)
-            self._state_log.commit(commits.group, greater)
+            self.state_log.ensure_group(commits.group)
+            self.state_log.commit(commits.group, greater)
 
     def query(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
         """Committed offsets of the queues asked for, or of all that the group has; -1: never committed."""
@@ -229,11 +230,11 @@ class OffsetService:
                 high = self._store.queue_range(topic, queue_id)[1]
                 if offset > high:
                     lowered[queue_id] = high
-            if lowered and self._state_log is not None:
+            if lowered and self.state_log is not None:
                 log.warning(
                     "committed offsets lowered to the log's end group=%s topic=%s queues=%s", group, topic, lowered
                 )
-                self._state_log.commit(group, {topic: lowered})
+                self.state_log.commit(group, {topic: lowered})
 
     def _read_queues(self, name: str) -> int:
         topic = self._state.topic(name)
@@ -247,7 +248,7 @@ class OffsetService:
             return TopicNotFound(f"topic {topic} has no queue {queue_id} at this broker", topic=topic)
         low, high = self._store.queue_range(topic, queue_id)
         # A slave may be behind what the consumer has read at the master.
-        if offset > high + hidden_records_max(self._store) and self._state_log is not None:
+        if offset > high + hidden_records_max(self._store) and self.state_log is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
         return None
 
@@ -257,8 +258,8 @@ class OffsetService:
         return request.force or offset >= self.committed(request.group, topic, queue_id)
 
     def _take(self, group: str, accepted: Offsets) -> None:
-        if self._state_log is not None:
-            self._state_log.commit(group, accepted)
+        if self.state_log is not None:
+            self.state_log.commit(group, accepted)
             return
         for topic, queues in accepted.items():
             for queue_id, offset in queues.items():

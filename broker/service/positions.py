@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from penstock.proto import names
@@ -47,16 +48,20 @@ class Positions:
         role: PositionsRole,
         acknowledgements: Acknowledgements,
         state_log: StateLog | None,
+        *,
+        catch_up: Callable[[], None],
     ) -> None:
-        """``state_log``: None at a slave."""
+        """``state_log``: None at a slave. ``catch_up``: have what is confirmed dispatched."""
         self._store = store
         self._state = state
         self._role = role
         self._acknowledgements = acknowledgements
-        self._state_log = state_log
+        self.state_log = state_log
+        self._catch_up = catch_up
 
     def query_topic(self, request: pipeline_pb2.TopicPositionsRequest) -> pipeline_pb2.TopicPositions:
         """Range, mean size and, with a time, the first offset at or after it, of each readable queue."""
+        self._catch_up()
         topic = self._state.topic(request.topic)
         if topic is None:
             raise TopicNotFound(
@@ -87,7 +92,8 @@ class Positions:
             NotMaster, NotEnoughReplicas: nothing was changed. OutcomeUnknown: ask again.
         """
         self._role.check_master()
-        assert self._state_log is not None, "a master without a state log"
+        assert self.state_log is not None, "a master without a state log"
+        self._catch_up()
         name, offset = check_name("archive", request.name), request.offset
         held = self._state.watermarks.get(name)
         if offset > self._store.dispatched_offset or offset < REMOVED:
@@ -102,7 +108,7 @@ class Positions:
             return held
         if not self._role.can_acknowledge():
             raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
-        end = self._state_log.put(ARCHIVED, Watermark(name, offset, time.time_ns() // 1_000_000).to_json())
+        end = self.state_log.put(ARCHIVED, Watermark(name, offset, time.time_ns() // 1_000_000).to_json())
         if not self._acknowledgements.is_immediate:
             status = await self._acknowledgements.wait(end)
             if status != SEND_OK:

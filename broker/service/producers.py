@@ -148,6 +148,12 @@ class ProducerTable:
         )
         self.remember(mark.producer_id, mark.epoch, batch.topic, mark.lane, receipt)
 
+    def clear(self) -> None:
+        """Forget every lane."""
+        self._lanes.clear()
+        self._epochs.clear()
+        self.changes += 1
+
     def expire(self, now_ms: int) -> None:
         """Drop lanes idle for longer than a week."""
         while self._lanes:

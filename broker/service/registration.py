@@ -19,6 +19,7 @@ import grpc
 from penstock.proto.channel import open_async_channel
 from penstock.proto.errors import NameserverUnavailable, PenstockError, Refused, from_rpc_error
 from penstock.proto.wire.common_pb2 import MASTER, TopicConfig
+from penstock.proto.wire.coordination_pb2 import Register
 from penstock.proto.wire.nameserver_pb2 import BrokerDirective, BrokerReport, ShardMember, ShardView
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 
@@ -33,6 +34,7 @@ HEARTBEAT_INTERVAL_MS = 500
 Describe = Callable[[], BrokerReport.Registration]
 Beat = Callable[[], BrokerReport.Heartbeat]
 OnShard = Callable[[ShardView], None]
+OnRegister = Callable[[Register], None]
 OnRefused = Callable[[PenstockError], None]
 
 
@@ -48,6 +50,7 @@ class Registration:
             nameservers differ it is what all of them together know, see :func:`merge_shard_views`.
         on_refused: a nameserver refuses this broker, e.g. :class:`WrongCluster`; told once for each kind of error
             and nameserver, and tried again all the same. A broker that hears it at start should exit.
+        on_register: the register of the group as a nameserver saw it last; perhaps there is a newer one.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class Registration:
         heartbeat: Beat,
         on_shard: OnShard,
         on_refused: OnRefused | None = None,
+        on_register: OnRegister | None = None,
     ) -> None:
         self._on_shard = on_shard
         self._views: dict[str, ShardView] = {}  # what each connected nameserver said last
         self._told: ShardView | None = None
         self._sessions = [
-            _Session(address, describe, heartbeat, self._on_view, on_refused or _ignore) for address in addresses
+            _Session(address, describe, heartbeat, self._on_view, on_refused or _ignore, on_register or _unheard)
+            for address in addresses
         ]
 
     async def run(self) -> None:
@@ -70,6 +75,14 @@ class Registration:
         async with asyncio.TaskGroup() as tasks:
             for session in self._sessions:
                 tasks.create_task(session.run())
+
+    async def settled(self) -> None:
+        """Return when each nameserver has taken the broker into its routes, or could not be reached.
+
+        One that refuses the broker is waited for, as long as it takes.
+        """
+        for session in self._sessions:
+            await session.is_settled.wait()
 
     def topics_changed(self, updated: list[TopicConfig], removed: list[str]) -> None:
         """Tell the nameservers, soon, that topics were made or changed, or are gone."""
@@ -124,6 +137,10 @@ def _ignore(error: PenstockError) -> None:
     """Nobody wants to know; the session has logged it."""
 
 
+def _unheard(register: Register) -> None:
+    """The broker's master is not elected."""
+
+
 class _Session:
     """The session with one nameserver."""
 
@@ -134,18 +151,21 @@ class _Session:
         heartbeat: Beat,
         on_view: Callable[[str, ShardView | None], None],
         on_refused: OnRefused,
+        on_register: OnRegister,
     ) -> None:
         self._address = address
         self._describe = describe
         self._heartbeat = heartbeat
         self._on_view = on_view
         self._on_refused = on_refused
+        self._on_register = on_register
         self._interval_ms = HEARTBEAT_INTERVAL_MS
         self._wake = asyncio.Event()
         self._updated: dict[str, TopicConfig] = {}  # what the registration of this session did not hold yet
         self._removed: set[str] = set()
         self._failures = 0
         self._said = ""  # the last failure that was logged
+        self.is_settled = asyncio.Event()  # accepted, or found to be away
 
     def topics_changed(self, updated: list[TopicConfig], removed: list[str]) -> None:
         for config in updated:
@@ -182,6 +202,8 @@ class _Session:
 
     def _report(self, error: PenstockError) -> None:
         """Log a failure when it is another than the last one; a nameserver may be away for hours."""
+        if not isinstance(error, Refused):
+            self.is_settled.set()
         said = f"{type(error).__name__}: {error}"
         if said == self._said:
             return
@@ -226,6 +248,7 @@ class _Session:
     def _welcomed(self, directive: BrokerDirective) -> None:
         log.info("broker registered nameserver=%s members=%d", self._address, len(directive.shard.members))
         self._failures, self._said = 0, ""
+        self.is_settled.set()
         self._on_directive(directive)
 
     async def _converse(self, call: Any) -> None:
@@ -242,6 +265,8 @@ class _Session:
     def _on_directive(self, directive: BrokerDirective) -> None:
         if directive.heartbeat_interval_ms > 0:
             self._interval_ms = directive.heartbeat_interval_ms
+        if directive.HasField("register"):
+            self._on_register(directive.register)
         self._on_view(self._address, directive.shard)
 
     async def _report_forever(self, call: Any) -> None:

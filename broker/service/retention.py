@@ -99,7 +99,7 @@ class Retention:
         self._state = state
         self._snapshots = snapshots
         self._role = role
-        self._state_log = state_log
+        self.state_log = state_log
         self._rules = rules
         self._times = times
         self._protect_unread = protect_unread
@@ -114,6 +114,11 @@ class Retention:
         self.files_deleted = 0
         self.files_deleted_unarchived = 0
         self.use = DiskUse(0, 1)
+
+    def on_role(self, state_log: StateLog | None) -> None:
+        """The broker has become master, or slave (None)."""
+        self.state_log = state_log
+        self._is_state_complete = self._store.min_offset == 0  # what the former master did is not known
 
     def start(self) -> None:
         """Before the first request: is there space, and where do the queues of short-lived topics begin?"""
@@ -164,7 +169,7 @@ class Retention:
             StorageError, OSError: the rest is for the next round.
         """
         removal = self._store.removal
-        if not self._is_state_complete and self._state_log is not None:
+        if not self._is_state_complete and self.state_log is not None:
             await self._repeat_state(self._store.min_offset)  # an earlier role, or start, may have lost sight of some
             self._is_state_complete = True
         for _ in self._expire_topics():
@@ -191,6 +196,7 @@ class Retention:
         families.gauge("penstock_disk_used_percent", "Of the fullest disk that the store needs", self.use.percent)
         families.gauge("penstock_disk_full", "1: messages are refused", int(store.refusal is not None))
         families.gauge("penstock_disk_reserve_held", "0: given away because the disk is full", store.reserve.is_held)
+        families.gauge("penstock_damaged_records", "Records that readers met and that cannot be read", store.damages)
         families.gauge("penstock_log_min_offset", "Begin of the log", store.min_offset)
         families.gauge("penstock_log_files_leaving", "Files that go when their readers are done", store.removal.waiting)
         families.counters("penstock_log_files_deleted", "Files deleted", (), [((), self.files_deleted)])
@@ -282,7 +288,7 @@ class Retention:
 
         How far that came is seen from the positions; what fails for want of space leaves them as they are.
         """
-        if self._state_log is not None:
+        if self.state_log is not None:
             recorded = await self._repeat_state(end)
             try:
                 async with asyncio.timeout(CONFIRM_S):
@@ -299,10 +305,10 @@ class Retention:
 
     async def _repeat_state(self, position: int) -> int:
         """Record again what the tables have from records below ``position``; the end of the last record."""
-        assert self._state_log is not None
+        assert self.state_log is not None
         end, count = 0, 0
         try:
-            for recorded in self._state_log.repeat_older(position):
+            for recorded in self.state_log.repeat_older(position):
                 end = recorded
                 count += 1
                 if count % _STEPS == 0:

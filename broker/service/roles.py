@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -19,7 +19,7 @@ from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.epochs import EpochHistory
-from penstock.replication.interfaces import ReplicaLog
+from penstock.replication.interfaces import EpochStore, ReplicaLog, SlaveLog
 from penstock.replication.primary import Primary
 from penstock.replication.replica import Replica
 
@@ -29,10 +29,19 @@ Commits = ReplicaReport.Commits
 MEMORY_SHARE_MAX = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what lies further back is on disk, not in memory
 
 
+class Following(NamedTuple):
+    """Whether a slave follows a master, and if not, why."""
+
+    is_following: bool
+    not_because: str  # with the error's name before it; empty while it tries for the first time
+    gave_up: str = ""  # what of its log had to go, since this process began, and why
+
+
 class MasterRole:
     """The one writer of its group; serves the replication stream."""
 
     is_master = True
+    is_acting = True
     master_address = None
 
     def __init__(
@@ -46,8 +55,10 @@ class MasterRole:
         slave_read: bool,
         on_confirm: Callable[[int], None],
         on_commits: Callable[[Commits], None],
+        on_answer: Callable[[int, float], None] | None = None,
     ) -> None:
-        """``confirm``: the confirm offset known from before the start."""
+        """``confirm``: the confirm offset known from before the start; ``on_answer``: see :class:`Primary`."""
+        self.broker_id = identity.broker_id
         self.epoch = epochs.latest
         self.waits_for_replicas = config.sync and config.in_sync_replicas > 1
         self._slave_read = slave_read
@@ -61,7 +72,13 @@ class MasterRole:
             on_commits=on_commits,
             initial_confirm=confirm,
             epochs=epochs,
+            on_answer=on_answer,
         )
+
+    @property
+    def primary(self) -> Primary:
+        """What serves the slaves."""
+        return self._primary
 
     def check_master(self) -> None:
         """Writes are welcome."""
@@ -91,8 +108,8 @@ class MasterRole:
     def suggested_broker_id(self, behind_bytes: int) -> int:
         """Where a consumer that is ``behind_bytes`` behind should read next time."""
         if self._slave_read and behind_bytes > self._behind_bytes_max:
-            return next((replica.broker_id for replica in self.replicas() if replica.in_sync), 0)
-        return 0
+            return next((each.broker_id for each in self.replicas() if each.in_sync), self.broker_id)
+        return self.broker_id
 
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
         """The slaves that follow, and how far each is."""
@@ -103,6 +120,7 @@ class MasterRole:
                 flushed_offset=each.flushed,
                 lag_bytes=each.lag_bytes,
                 in_sync=each.in_sync,
+                learner=each.learner,
             )
             for each in self._primary.replicas()
         ]
@@ -115,6 +133,11 @@ class MasterRole:
     def lag_bytes(self) -> int:
         """A master is behind nobody."""
         return 0
+
+    @property
+    def following(self) -> Following:
+        """A master follows nobody, and nothing is wrong with that."""
+        return Following(False, "")
 
     def close(self) -> None:
         """End every stream and let every waiting append go unconfirmed."""
@@ -133,15 +156,16 @@ class SlaveRole:
     """Follows the master of its group, serves reads, and keeps commits for it while it is gone."""
 
     is_master = False
+    is_acting = False
     waits_for_replicas = False
 
     def __init__(
         self,
         identity: common_pb2.BrokerIdentity,
-        log_: ReplicaLog,
+        log_: SlaveLog,
         config: ReplicationConfig,
         *,
-        epochs: EpochHistory,
+        epochs: EpochStore,
         confirm: int,
         instance: str,
         master_address: str,
@@ -150,11 +174,12 @@ class SlaveRole:
         pending_commits: Callable[[], list[Commits]],
     ) -> None:
         """``master_address``: a fixed one; empty: the nameserver names it."""
-        self.epoch = epochs.latest
+        self._epochs = epochs
         self.broker_name = identity.broker_name
         self._broker_id = identity.broker_id
         self.master_address = master_address or None
         self._is_fixed = bool(master_address)
+        self._master_id = 0
         self._changed = asyncio.Event()
         self._behind_bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE_MAX)
         self._replica = Replica(
@@ -168,6 +193,11 @@ class SlaveRole:
             initial_confirm=confirm,
             store_instance=instance,
         )
+
+    @property
+    def epoch(self) -> int:
+        """The latest epoch that this broker has seen."""
+        return self._epochs.history.latest
 
     def check_master(self) -> None:
         """Refuse a write, and say where it belongs."""
@@ -198,14 +228,29 @@ class SlaveRole:
         if self._is_fixed:
             return
         for member in view.members:
+            if member.broker_id == self._broker_id:
+                continue  # what this broker was a moment ago
             if member.role == common_pb2.MASTER and member.address != self.master_address:
                 log.info("master found address=%s former=%s", member.address, self.master_address)
                 self.master_address = member.address
                 self._changed.set()
+            if member.role == common_pb2.MASTER:
+                self._master_id = member.broker_id
 
     def suggested_broker_id(self, behind_bytes: int) -> int:
         """The master again, once the consumer has caught up and as long as the master lives."""
-        return self._broker_id if not self._replica.connected or behind_bytes > self._behind_bytes_max else 0
+        return (
+            self._broker_id if not self._replica.connected or behind_bytes > self._behind_bytes_max else self._master_id
+        )
+
+    @property
+    def replica(self) -> Replica:
+        """What follows the master."""
+        return self._replica
+
+    def follow_again(self) -> None:
+        """End the present stream, and follow whoever is known as master by then."""
+        self._changed.set()
 
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
         """Nobody follows a slave."""
@@ -219,6 +264,16 @@ class SlaveRole:
     def lag_bytes(self) -> int:
         """How far behind the master, as last heard."""
         return self._replica.lag_bytes
+
+    @property
+    def following(self) -> Following:
+        """Whether a master has welcomed this slave and is heard; else the error that ended or refused the stream."""
+        error, gave_up = self._replica.last_error, self._replica.last_loss
+        if self._replica.connected or (error is None and self.master_address):
+            return Following(self._replica.connected, "", gave_up)
+        if error is None:
+            return Following(False, "no nameserver has named a master of the broker group yet", gave_up)
+        return Following(False, f"{type(error).__name__}: {error}", gave_up)
 
     def close(self) -> None:
         """Nothing to end: ``run`` is cancelled."""

@@ -83,7 +83,8 @@ class Snapshots:
         self._state = state
         self._producers = producers
         self._log_end = 0
-        self._writing = asyncio.Lock()
+        self.writing = asyncio.Lock()
+        """Held while a file is written; whoever changes tables and files together holds it as well."""
         self._files = [
             _File("topics.json", self._load_topics, self._topics, lambda: state.topics.changes, _base_of(state.topics)),
             _File(
@@ -161,7 +162,7 @@ class Snapshots:
 
         A huge table is written more seldom, unless ``at_once``.
         """
-        async with self._writing:
+        async with self.writing:
             await self._write_changed(position, at_once)
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
@@ -204,6 +205,22 @@ class Snapshots:
             (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
             file.written, file.position = file.changes(), position
 
+    def delete_behind(self, position: int) -> None:
+        """Delete files that hold what the log behind ``position`` says; durable on return. :attr:`writing` is held.
+
+        Raises:
+            OSError: perhaps not all are deleted.
+        """
+        deleted = False
+        for file in self._files:
+            for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
+                if _position_of(path) > position:
+                    path.unlink()
+                    log.info("snapshot of a log's lost end deleted path=%s", path)
+                    deleted = True
+        if deleted:
+            _sync_directory(self.directory)
+
     def _document(self, file: _File, position: int) -> Iterator[str]:
         file.counter += 1
         version = {"counter": file.counter, "stateVersion": 0, "timestamp": int(time.time() * 1000)}
@@ -221,11 +238,7 @@ class Snapshots:
         if path.exists():
             path.replace(path.with_name(f"{name}.bak"))
         fresh.replace(path)
-        directory = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _sync_directory(self.directory)
 
     def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
         damaged: list[str] = []
@@ -316,6 +329,22 @@ def parse_rocketmq_json(text: str) -> Document:
     if not isinstance(document, dict):
         raise ValueError(f"a {type(document).__name__} instead of an object")
     return document
+
+
+def _position_of(path: Path) -> int:
+    """The log position of a snapshot; 0 of one that has none, cannot be read, or is not there."""
+    try:
+        return int(parse_rocketmq_json(path.read_text(encoding="utf-8")).get(LOG_POSITION, 0))
+    except (FileNotFoundError, ValueError, TypeError):
+        return 0
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole

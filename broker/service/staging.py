@@ -243,6 +243,7 @@ class Staging:
             self._body_bytes_max,
             np.zeros(queues, np.int32),
             np.zeros(queues, np.int64),
+            -1,
         )
         if status != PlaceStatus.OK:
             reason = PlaceStatus(status).name.lower().replace("_", " ")

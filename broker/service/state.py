@@ -166,6 +166,7 @@ class Derived(Protocol):
     def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]: ...
     def expire(self, now_ms: int) -> None: ...
     def forget_deleted(self, dispatched: int) -> None: ...
+    def clear(self) -> None: ...
     def load(self, document: Mapping[str, Any]) -> None: ...
     def pieces(self) -> Iterator[str]: ...
 
@@ -234,6 +235,15 @@ class State:
             self.apply(position, kind, decoded.body)
             dropped = json.loads(decoded.body)["topicName"] if kind == TOPIC_DELETED else ""
         return dropped
+
+    def clear(self) -> None:
+        """Forget everything; nobody is told."""
+        for table in (self.topics, self.groups):
+            table.clear()
+        self.offsets.clear()
+        for more in self.more:
+            more.clear()
+        self._applied.clear()
 
     def forget_deleted(self, dispatched: int) -> None:
         """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""

@@ -16,6 +16,7 @@ from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from ..config import BrokerConfig
 from .metrics import Counters, Families
 from .producers import ProducerTable
+from .roles import Following
 from .state import State
 
 NODE_TYPE = "broker"
@@ -43,9 +44,13 @@ class StatusRole(Protocol):
     @property
     def is_master(self) -> bool: ...
     @property
+    def is_acting(self) -> bool: ...
+    @property
     def epoch(self) -> int: ...
     @property
     def lag_bytes(self) -> int: ...
+    @property
+    def following(self) -> Following: ...
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]: ...
 
 
@@ -77,6 +82,9 @@ class Status:
         self._waiting_fetches = waiting_fetches
         self._version = version
         self._started_ms = time.time_ns() // 1_000_000
+        self.candidacy: Callable[[], BrokerReport.Candidacy] | None = None
+        """Of a broker whose master is elected."""
+        self.sync_state_set: Callable[[], list[int]] = list
         self.more_metrics: list[Callable[[Families], None]] = []
 
     @property
@@ -86,7 +94,7 @@ class Status:
 
     def status(self) -> broker_pb2.BrokerStatus:
         """The answer to ``Status``."""
-        store = self._store
+        store, following = self._store, self._role.following
         return broker_pb2.BrokerStatus(
             identity=self._identity,
             role=self.wire_role,
@@ -104,6 +112,12 @@ class Status:
             started_timestamp_ms=self._started_ms,
             lag_bytes=self._role.lag_bytes,
             version=self._version,
+            is_following=following.is_following,
+            not_following_because=following.not_because,
+            gave_up=following.gave_up,
+            sync_state_set=self.sync_state_set(),
+            is_elected=self.candidacy is not None,
+            is_acting=self._role.is_acting,
         )
 
     def registration(self) -> BrokerReport.Registration:
@@ -116,6 +130,7 @@ class Status:
             auto_create_topics=self._config.topics.auto_create,
             store_instance=self._instance,
             end_offset=self._store.end_offset,
+            candidacy=self.candidacy() if self.candidacy is not None else None,
         )
 
     def heartbeat(self) -> BrokerReport.Heartbeat:
@@ -125,6 +140,7 @@ class Status:
             confirm_offset=self._store.confirm_offset,
             role=self.wire_role,
             epoch=self._role.epoch,
+            candidacy=self.candidacy() if self.candidacy is not None else None,
         )
 
     def metrics(self) -> list[Metric]:
@@ -179,7 +195,10 @@ class Status:
         families.gauge("penstock_end_offset", "End of the log", store.end_offset)
         families.gauge("penstock_epoch", "Epoch of the role", self._role.epoch)
         families.gauge("penstock_is_master", "1 as master, 0 as slave", int(self._role.is_master))
+        families.gauge("penstock_is_acting", "1: a master with the right to act", int(self._role.is_acting))
+        families.gauge("penstock_sync_state_set_size", "Members, as last read", len(self.sync_state_set()))
         families.gauge("penstock_replication_lag_bytes", "Slave: behind its master", self._role.lag_bytes)
+        families.gauge("penstock_is_following", "Slave: 1 while its master is heard", int(self._role.following[0]))
         replicas = self._role.replicas()
         families.gauge("penstock_replicas_in_sync", "Slaves in sync", sum(replica.in_sync for replica in replicas))
         families.gauges(

@@ -84,6 +84,10 @@ class Watermarks:
         """Drop the memory of removals below ``dispatched``."""
         self._table.forget_deleted(dispatched)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._table.clear()
+
     def load(self, document: Mapping[str, Any]) -> None:
         """Take a snapshot. Raises KeyError, TypeError or ValueError when it is none."""
         for name, (offset, updated_ms) in document["watermarks"].items():

@@ -64,6 +64,12 @@ class WriterLog:
             raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
         return self._state_log
 
+    def on_role(self, state_log: StateLog | None, end: int) -> None:
+        """The broker has become master, or slave (None), with a log that ends at ``end``."""
+        self._state_log = state_log
+        self._start_end = end
+        self._ends.clear()
+
     @property
     def is_master(self) -> bool:
         """Whether changes can be recorded here at all."""

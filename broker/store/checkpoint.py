@@ -13,8 +13,8 @@
 Times are too coarse to start from, so ``penstockCheckpoint`` holds offsets (:class:`Positions`): two copies of 512
 bytes, written in turn, each with a sequence number and a checksum. Both hold the five numbers of the
 ``checkpoint`` that belongs to them: if RocketMQ has worked on the directory since, they differ, and nothing in here
-is believed. A third field behind them, not synced, follows the flushed offset after every sync of the log, so that
-it is exact after a crash of the process, and only behind after a power cut.
+is believed. Two more fields behind them, not synced, follow the flushed and the confirm offset after every sync of
+the log, so that they are exact after a crash of the process, and only behind after a power cut.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ import struct
 import zlib
 from typing import NamedTuple
 
+from penstock.proto.errors import WrongStore
+
 from .disk import Disk
 
 CHECKPOINT_BYTES = 4096
 _STANDARD = struct.Struct(">5q")
 _MAGIC = b"PENSTOCK"
+_FAMILY = b"PENST"  # a later version changes the three bytes behind it
 _POSITIONS = struct.Struct(">8sq?10q5q")
 _SLOT = 512
-_HINT = struct.Struct(">qI")
+_HINT = struct.Struct(">qIqI")
 _HINT_AT = 2 * _SLOT
 _OWN_BYTES = 3 * _SLOT
 
@@ -71,6 +74,7 @@ class Checkpoint:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.is_known = False  # whether positions of ours were found
+        self.confirmed = 0  # what lies below was confirmed, as far as :meth:`read` can tell
         self._disk = disk
         self._root = root
         self._paths = (f"{root}/penstockCheckpoint", f"{root}/checkpoint")
@@ -79,13 +83,23 @@ class Checkpoint:
         self.standard = Standard(*_STANDARD.unpack(self._content(1)[: _STANDARD.size].ljust(40, b"\0")))
 
     def read(self) -> Positions | None:
-        """The newest positions that belong to the ``checkpoint`` beside them, None without any."""
+        """The newest positions that belong to the ``checkpoint`` beside them, None without any.
+
+        Raises:
+            WrongStore: a later version wrote them.
+        """
         content = self._content(0).ljust(_OWN_BYTES, b"\0")
         found: tuple[int, Positions] | None = None
         for slot in (0, 1):
             data = content[slot * _SLOT : slot * _SLOT + _POSITIONS.size + 4]
             body, crc = data[: _POSITIONS.size], data[_POSITIONS.size :]
             magic, sequence, *fields = _POSITIONS.unpack(body)
+            if magic != _MAGIC and magic.startswith(_FAMILY):
+                raise WrongStore(
+                    f"{self._paths[0]}: written by a later version of Penstock ({magic!r}), which must open the store",
+                    path=self._paths[0],
+                    offset=slot * _SLOT,
+                )
             if magic != _MAGIC or zlib.crc32(body) != int.from_bytes(crc, "big"):
                 continue
             self._sequence = max(self._sequence, sequence)
@@ -94,8 +108,11 @@ class Checkpoint:
         self.is_known = found is not None
         if found is None:
             return None
-        flushed, crc_of_hint = _HINT.unpack_from(content, _HINT_AT)
-        if flushed > found[1].flushed and zlib.crc32(flushed.to_bytes(8, "big")) == crc_of_hint:
+        flushed, crc_of_hint, confirmed, crc_of_confirmed = _HINT.unpack_from(content, _HINT_AT)
+        self.confirmed = self.standard.confirm
+        if confirmed > self.confirmed and _crc_of(confirmed) == crc_of_confirmed:
+            self.confirmed = confirmed
+        if flushed > found[1].flushed and _crc_of(flushed) == crc_of_hint:
             return found[1]._replace(flushed=flushed)
         return found[1]
 
@@ -118,9 +135,10 @@ class Checkpoint:
         self._disk.sync(self._standard)
         self.standard = standard
 
-    def write_hint(self, flushed: int) -> None:
-        """Note the flushed offset, without a sync."""
-        self._disk.pwrite(self._own, _HINT.pack(flushed, zlib.crc32(flushed.to_bytes(8, "big"))), _HINT_AT)
+    def write_hint(self, flushed: int, confirmed: int) -> None:
+        """Note the flushed and the confirm offset, without a sync."""
+        hint = _HINT.pack(flushed, _crc_of(flushed), confirmed, _crc_of(confirmed))
+        self._disk.pwrite(self._own, hint, _HINT_AT)
 
     def close(self) -> None:
         for descriptor in (self._own, self._standard):
@@ -137,3 +155,7 @@ class Checkpoint:
             return self._disk.pread(descriptor, CHECKPOINT_BYTES, 0)
         finally:
             self._disk.close(descriptor)
+
+
+def _crc_of(offset: int) -> int:
+    return zlib.crc32(offset.to_bytes(8, "big"))

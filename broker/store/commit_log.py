@@ -18,12 +18,14 @@ from penstock.proto.errors import CorruptBatch, MessageTooLarge, StorageError
 from penstock.proto.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
 from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK
 from penstock.proto.record.rows import ROW
+from penstock.proto.record.sealing import make_room, write_seals
 
 from .config import MIB, FlushMode, StoreConfig
 from .disk import Bytes, Disk
-from .kernels import Ints, Longs, Rows
+from .kernels import Ints, Longs, Rows, count_records
+from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files
-from .log_kernels import first_nonzero, misplaced_mark
+from .log_kernels import first_nonzero
 from .prefault import Prefaulter
 from .results import AppendResult
 from .warming import Warming
@@ -72,7 +74,9 @@ class CommitLog:
         self._disk = disk
         self._clock = clock
         self.segment_bytes = config.segment_bytes
-        self.directory = config.log_directory
+        self.directories = LogDirectories(
+            disk, config.log_directories, split_paths(config.read_only_log_paths), config.segment_bytes
+        )
         self.files: list[LogFile] = []
         self.min_offset = 0
         self.end_offset = 0
@@ -81,7 +85,7 @@ class CommitLog:
         self._warming = Warming(
             disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
         )
-        self._allocator = FileAllocator(disk, self.directory, config.segment_bytes, self._warming)
+        self._allocator = FileAllocator(disk, self.directories, config.segment_bytes, self._warming)
         self._tail_bytes = config.segment_bytes // _TAIL_SHARE
         if config.segment_bytes >= MIB:
             self._tail_bytes = max(self._tail_bytes, min(MIB, config.segment_bytes // 8))
@@ -93,12 +97,14 @@ class CommitLog:
 
     def load(self) -> None:
         """Map the files that are there; ``end_offset`` is behind the last, until recovery knows better."""
-        self.files = load_log_files(self._disk, self.directory, self.segment_bytes)
+        self.files = load_log_files(self._disk, self.directories, self.segment_bytes)
         if self.files:
             self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
 
-    def append(self, ends: QueueEnds, records: Bytes, *, is_state: bool = False) -> AppendResult:
-        """Check, place and patch a batch of complete records; the bytes are visible, not yet synced.
+    def append(
+        self, ends: QueueEnds, records: Bytes, *, count: int | None = None, is_state: bool = False
+    ) -> AppendResult:
+        """Check, place and patch a batch of complete records, of ``count``; the bytes are visible, not yet synced.
 
         While no next file can be made, the last bytes of a file are kept for records of the broker's own state.
 
@@ -106,9 +112,8 @@ class CommitLog:
             CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
             DiskFull, StorageError: there is no next file; nothing was stored.
         """
-        bad = misplaced_mark(records)
-        if bad >= 0:
-            raise CorruptBatch(f"record {bad} carries a producer mark: only a batch's first may", index=int(bad))
+        if self._config.append_record_crc:
+            records = self._with_room(ends, records, count)
         file = self._file_for(len(records), is_state)
         queues = len(ends.next_offsets)
         if queues > len(self._touched_queues):
@@ -116,7 +121,7 @@ class CommitLog:
         now_ms = max(self.last_store_timestamp_ms, self._clock.wall_ms())
         self._stamp += 1
         start = self.end_offset
-        status, bad, count, touched = place_batch(
+        status, bad, placed, touched = place_batch(
             records,
             file.bytes,
             start - file.base,
@@ -130,14 +135,17 @@ class CommitLog:
             self._config.body_bytes_max,
             self._touched_queues,
             self._touched_offsets,
+            -1 if count is None else count,
         )
         if status != PlaceStatus.OK:
-            raise self._refusal(PlaceStatus(status), int(bad), ends)
+            raise self._refusal(PlaceStatus(status), int(bad), ends, count)
+        if self._config.append_record_crc:
+            write_seals(file.bytes, start - file.base, start - file.base + len(records))
         self.last_store_timestamp_ms = now_ms
         self.end_offset = self.whole_end = start + len(records)
         self._prefaulter.advance(file.bytes, self.end_offset - file.base)
         queue_ids = self._touched_queues[:touched].tolist()
-        return AppendResult(start, self.end_offset, count, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
+        return AppendResult(start, self.end_offset, placed, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
 
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of another log at the same offset; the new end. They lie within one file."""
@@ -208,6 +216,17 @@ class CommitLog:
                 return
             start = file.base + position
 
+    def written(self, file: LogFile, start: int) -> list[tuple[int, int]]:
+        """Stretches of ``file.bytes[start:]`` that may be anything but zeros; reading the rest would make it memory.
+
+        The rest of a file that was made ahead is a gibibyte of zeros, which the file system knows of.
+        """
+        found = []
+        while (stretch := self._disk.data_range(file.descriptor, start, len(file.bytes))) is not None:
+            found.append(stretch)
+            start = stretch[1]
+        return found
+
     def sync(self, start: int, end: int) -> None:
         """Have ``[start, end)`` on the disk; from any thread."""
         for file in list(self.files):
@@ -215,20 +234,26 @@ class CommitLog:
                 self._disk.sync(file.descriptor)
 
     def cut(self, offset: int) -> int:
-        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0."""
+        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0.
+
+        A file made ahead would begin behind a gap, if files go: it goes first.
+        """
         self.end_offset = self.whole_end = offset
+        if self.files and self.files[-1].base >= offset:
+            self._allocator.discard()
         self.remove_from(offset)
         if not self.files or offset >= self.files[-1].end:
             return 0
         file = self.files[-1]
-        data, size = file.bytes, len(file.bytes)
+        data = file.bytes
         zeroed = 0
-        position = first_nonzero(data, offset - file.base, size)
-        while position < size:
-            stop = min(size, position - position % _PAGE + _PAGE)
-            zeroed += int(np.count_nonzero(data[position:stop]))
-            data[position:stop] = 0
-            position = first_nonzero(data, stop, size)
+        for start, end in self.written(file, offset - file.base):
+            position = first_nonzero(data, start, end)
+            while position < end:
+                stop = min(end, position - position % _PAGE + _PAGE)
+                zeroed += int(np.count_nonzero(data[position:stop]))
+                data[position:stop] = 0
+                position = first_nonzero(data, stop, end)
         self._disk.sync(file.descriptor)
         return zeroed
 
@@ -237,9 +262,9 @@ class CommitLog:
         removed = self.take_before(offset)
         for file in removed:
             self._disk.close(file.descriptor)
-            self._disk.unlink(file.path)
+            self.directories.unlink(file.path)
         if removed:
-            self._disk.sync_directory(self.directory)
+            self.directories.sync([file.path for file in removed])
             self.min_offset = offset
 
     def remove_from(self, offset: int) -> None:
@@ -249,8 +274,7 @@ class CommitLog:
         for file in reversed(removed):
             self._disk.close(file.descriptor)
             self._disk.unlink(file.path)
-        if removed:
-            self._disk.sync_directory(self.directory)
+        self.directories.sync([file.path for file in removed])
 
     def take_before(self, offset: int) -> list[LogFile]:
         """Let the log begin at ``offset``, where one of its files begins; the files before it, now the caller's."""
@@ -297,6 +321,13 @@ class CommitLog:
         self.end_offset = following.base
         return following
 
+    def _with_room(self, ends: QueueEnds, records: Bytes, count: int | None) -> Bytes:
+        """The batch with room for the checksum of each whole record; bad records are left to be refused by name."""
+        made, size, index = make_room(records, count_records(records, 0, len(records), len(records)))
+        if size < 0:
+            raise self._refusal(PlaceStatus.PROPERTIES_TOO_LARGE, index, ends, count)
+        return made if size else records
+
     def _next_file(self, base: int) -> LogFile:
         file = self._allocator.take(base)
         if self.files:
@@ -305,12 +336,22 @@ class CommitLog:
         self._allocator.prepare(file.end)
         return file
 
-    def _refusal(self, status: PlaceStatus, index: int, ends: QueueEnds) -> CorruptBatch | MessageTooLarge:
+    def _refusal(
+        self, status: PlaceStatus, index: int, ends: QueueEnds, count: int | None
+    ) -> CorruptBatch | MessageTooLarge:
         topic = bytes(ends.name).decode()
         reason = status.name.lower().replace("_", " ")
         if status in _TOO_LARGE:
             limit = self._config.body_bytes_max if status == PlaceStatus.BODY_TOO_LARGE else 32767
             return MessageTooLarge(f"topic {topic}, record {index}: {reason}, at most {limit} bytes", index=index)
+        if status == PlaceStatus.OTHER_COUNT:
+            return CorruptBatch(
+                f"topic {topic}: the batch's header says {count} records, there are "
+                f"{'more' if index == count else index} whole ones",
+                index=index,
+            )
+        if status == PlaceStatus.MISPLACED_MARK:
+            reason = "carries a producer mark, which only a batch's first may"
         if status == PlaceStatus.BAD_QUEUE:
             reason += f", the topic has {len(ends.next_offsets)}"
         return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)

@@ -9,6 +9,8 @@ from pathlib import Path
 from penstock.proto.conf import require
 from penstock.proto.record.layout import BLANK_BYTES, FIXED_BYTES, NO_HOST, Host
 
+from .log_directories import split_paths
+
 ENTRY_BYTES = 20
 """A consume queue entry."""
 MIB = 1 << 20
@@ -28,7 +30,8 @@ class StoreConfig:
     """Where the store lies, the sizes of its files, and when it syncs. Sizes cannot be changed on existing data."""
 
     root: Path
-    commit_log_path: str = ""  # empty: <root>/commitlog
+    commit_log_path: str = ""  # empty: <root>/commitlog; several with , between them
+    read_only_log_paths: str = ""  # further directories of log files, which get no new ones
     segment_bytes: int = 1 << 30
     consume_queue_bytes: int = 300_000 * ENTRY_BYTES
     flush_mode: FlushMode = FlushMode.ASYNC_FLUSH
@@ -40,6 +43,9 @@ class StoreConfig:
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
     delay_levels: str = DELAY_LEVELS
+    append_record_crc: bool = False  # every record gets the whole-record checksum; found ones are always checked
+    force_record_crc: bool = False  # recovery takes no record without one
+    replicated: bool = False  # after a crash only what is known to be confirmed is dispatched: the rest may have to go
     warm_files: bool = False  # touch the pages of a new log file before it is used
     lock_files: bool = False  # keep the log file being written, and the next, in memory
 
@@ -55,9 +61,9 @@ class StoreConfig:
         delay_levels_ms(self.delay_levels)
 
     @property
-    def log_directory(self) -> str:
-        """Where the log's files are."""
-        return self.commit_log_path or str(self.root / "commitlog")
+    def log_directories(self) -> list[str]:
+        """Where the log's files are and new ones go."""
+        return split_paths(self.commit_log_path) or [str(self.root / "commitlog")]
 
     @property
     def queue_directory(self) -> str:

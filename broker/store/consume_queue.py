@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,11 +20,15 @@ from penstock.proto.errors import Corrupt
 from .disk import Bytes, Disk
 from .kernels import ENTRY, GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
 from .queue_files import QueueFiles, is_safe_topic
+from .results import Arrived
 from .slots import ARENA_MAX, Slots
 
 log = logging.getLogger(__name__)
 
+FILLED_MAX = 1 << 24
+"""Lost records that blank entries stand for; a queue offset further ahead is damaged."""
 _FLUSHED_AT_ONCE = 32
+_NO_SLOTS: Ints = np.zeros(0, np.int32)
 _MADE_INLINE_MAX = 64
 """With more queues than this, their files are made ahead by a thread."""
 
@@ -35,6 +40,8 @@ class ConsumeQueues:
         self.slots = Slots()
         self.files = QueueFiles(disk, directory, file_bytes, handles_max)
         self.lock = threading.RLock()
+        self.filled = 0  # blank entries in place of lost records
+        self.tells_loss: Callable[[int, int], bool] = lambda start, end: False  # of stretches of the log
         self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")
         self._runs: Bytes = np.zeros(1 << 16, np.uint8)
@@ -49,8 +56,8 @@ class ConsumeQueues:
             self._add(buffer, rows[done])
             done = self.slots.assign(buffer, rows, done, count, slots)
 
-    def put(self, rows: Rows, count: int, slots: Ints) -> list[tuple[str, int, int]]:
-        """Add the entries of ``rows``; the queues that grew: topic, queue id, new maximum.
+    def put(self, rows: Rows, count: int, slots: Ints) -> Arrived:
+        """Add the entries of ``rows``; the queues that grew.
 
         Entries that a queue has already are passed over.
 
@@ -65,13 +72,8 @@ class ConsumeQueues:
                 status, start = self._put_planned(rows, start, count, slots, grown)
                 if status != PLANNED:
                     self._begin_again(rows[start], int(slots[start]), status)
-            if not grown:
-                return []
-            touched = grown[0] if len(grown) == 1 else np.unique(np.concatenate(grown))
-            slots_grown = touched.tolist()  # all in C: with thousands of queues this is most of a dispatch
-            topics = map(self.slots.topics.__getitem__, slots_grown)
-            queue_ids = map(self.slots.queue_ids.__getitem__, slots_grown)
-            return list(zip(topics, queue_ids, self.slots.next_offsets[touched].tolist(), strict=True))
+            touched = grown[0] if len(grown) == 1 else np.unique(np.concatenate(grown)) if grown else _NO_SLOTS
+            return Arrived(self.slots.topics, self.slots.queue_ids, self.slots.next_offsets, touched)
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """[minimum, maximum) of the queue's offsets, None if it is unknown."""
@@ -218,6 +220,13 @@ class ConsumeQueues:
         slots = self.slots
         topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
         offset, expected = int(row["queue_offset"]), int(slots.next_offsets[slot])
+        if status == GAP and expected < offset <= expected + FILLED_MAX and self._is_lost(slot, row):
+            log.warning("records lost topic=%s queue=%d offsets=%d..%d", topic, queue_id, expected, offset - 1)
+            self._flush_arena(slot)
+            self.files.fill(topic, queue_id, expected, offset)
+            slots.next_offsets[slot] = offset
+            self.filled += offset - expected
+            return
         if status == GAP and not self.rebuilding:
             raise Corrupt(
                 f"{self.files.directory}/{topic}/{queue_id}: the record at {int(row['physical_offset'])} has queue "
@@ -233,6 +242,10 @@ class ConsumeQueues:
         slots.clear(slot, offset)
         if offset:
             self.files.fill_blank(topic, queue_id, offset)
+
+    def _is_lost(self, slot: int, row: np.void) -> bool:
+        """Whether the log tells that it has lost records between the queue's last one and this."""
+        return self.rebuilding or self.tells_loss(int(self.slots.ends[slot]), int(row["physical_offset"]))
 
     def _add(self, buffer: Bytes, row: np.void) -> None:
         """A slot for the queue of ``row``."""

@@ -27,14 +27,15 @@ Data = bytes | memoryview | Bytes
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
 _ZEROS = bytes(1 << 20)
+_CANNOT_TELL = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
 class Disk(Protocol):
     """File effects. Used by several threads at once."""
 
-    def open(self, path: str, *, create: bool = False) -> int:
-        """A descriptor for reading and writing; ``create`` makes the file when it is missing."""
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """A descriptor, for reading and writing unless ``read_only``; ``create`` makes the file when it is missing."""
         ...
 
     def close(self, descriptor: int) -> None: ...
@@ -43,7 +44,7 @@ class Disk(Protocol):
         """Give the file ``size`` bytes that are on the disk, not holes: a write to them cannot fail for space."""
         ...
 
-    def map(self, descriptor: int, size: int) -> Bytes:
+    def map(self, descriptor: int, size: int, *, read_only: bool = False) -> Bytes:
         """The file's first ``size`` bytes as memory; unmapped when the last view of it is gone."""
         ...
 
@@ -71,6 +72,14 @@ class Disk(Protocol):
 
     def zero(self, descriptor: int, start: int, size: int) -> None:
         """Let the file's bytes ``[start, size)`` be zeros, without ever being shorter; ``size`` is its size."""
+        ...
+
+    def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
+        """The first stretch of the file's bytes ``[start, size)`` that may be anything but zeros; None without one.
+
+        Bytes that somebody has written, to a mapping too, are in such a stretch; a file system that cannot tell
+        counts everything.
+        """
         ...
 
     def size(self, path: str) -> int: ...
@@ -111,8 +120,9 @@ class RealDisk:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
-    def open(self, path: str, *, create: bool = False) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        mode = os.O_RDONLY if read_only else os.O_RDWR
+        return os.open(path, mode | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -120,8 +130,9 @@ class RealDisk:
     def allocate(self, descriptor: int, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
 
-    def map(self, descriptor: int, size: int) -> Bytes:
-        return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+    def map(self, descriptor: int, size: int, *, read_only: bool = False) -> Bytes:
+        access = mmap.ACCESS_READ if read_only else mmap.ACCESS_DEFAULT
+        return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
 
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
@@ -162,6 +173,19 @@ class RealDisk:
             self.pwrite(descriptor, _ZEROS[:step], start)
             start += step
 
+    def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
+        if start >= size:
+            return None
+        try:
+            first = os.lseek(descriptor, start, os.SEEK_DATA)
+            return (first, min(size, os.lseek(descriptor, first, os.SEEK_HOLE))) if first < size else None
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno in _CANNOT_TELL:
+                return start, size
+            raise
+
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 
@@ -184,7 +208,9 @@ class RealDisk:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        if os.path.lexists(path):
+        if os.path.islink(path):
+            os.unlink(path)  # what it leads to is somebody's decision
+        elif os.path.lexists(path):
             shutil.rmtree(path)
 
     def free_bytes(self, path: str) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
 from penstock.proto.record.kernels import ScanStatus
+from penstock.proto.record.layout import SysFlag
 from penstock.proto.record.producer_mark import ProducerMark, find_producer_mark
 from penstock.proto.record.properties import DELAY, decode_properties
 from penstock.proto.record.rows import ROW
@@ -35,15 +36,19 @@ class Dispatcher:
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, index: Index, delay_levels_ms: list[int]) -> None:
         self.offset = 0
+        self.last_store_timestamp_ms = 0
         # Own appends that are not dispatched yet: their queues need no counting.
         self.placed: deque[AppendResult] = deque(maxlen=100_000)
         self._log = log
         self._queues = queues
+        queues.tells_loss = self._tells_loss
+        self._lost: tuple[int, int] = (0, 0)  # a stretch of the log with such a record in it
         self._index = index
         self._delay_levels_ms = delay_levels_ms
         self._rows: Rows = np.zeros(_ROWS_FIRST, ROW)
         self._slots: Ints = np.zeros(_ROWS_FIRST, np.int32)
         self._marked: Ints = np.zeros(_ROWS_FIRST, np.int32)
+        self._marked_count = 0  # of the last scan's rows
 
     def run(self, limit: int, bytes_max: int) -> DispatchResult:
         """Dispatch one slice of about ``bytes_max``, of one file, that ends at or below ``limit``.
@@ -55,7 +60,7 @@ class Dispatcher:
         chunk = self._scan(self.offset, limit, bytes_max)
         if chunk is None:
             return DispatchResult(self.offset, [], [], [])
-        arrived: list[tuple[str, int, int]] = []
+        arrived: Collection[tuple[str, int, int]] = ()
         state_records: list[tuple[int, bytes]] = []
         marks: list[MarkedBatch] = []
         if chunk.count:
@@ -66,18 +71,18 @@ class Dispatcher:
             if chunk.count:
                 arrived = self._queues.put(chunk.rows, chunk.count, self._slots)
                 self._index.put(chunk.file.bytes, chunk.rows, chunk.count, chunk.end)
-                self._log.last_store_timestamp_ms = max(
-                    self._log.last_store_timestamp_ms, int(chunk.rows["store_timestamp"][chunk.count - 1])
-                )
+                self.last_store_timestamp_ms = int(chunk.rows["store_timestamp"][chunk.count - 1])
+                self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, self.last_store_timestamp_ms)
             self.offset = chunk.end
         while self.placed and self.placed[0].start < chunk.end:
             self.placed.popleft()
         return DispatchResult(chunk.end, arrived, state_records, marks)
 
-    def replay(self, start: int) -> Iterator[DispatchResult]:
-        """State records and marks from ``start``, the position of a record, up to what is dispatched."""
-        while start < self.offset:
-            chunk = self._scan(start, self.offset, _REPLAY_BYTES)
+    def replay(self, start: int, end: int | None = None) -> Iterator[DispatchResult]:
+        """State records and marks from ``start``, the position of a record, up to ``end``, or what is dispatched."""
+        end = self.offset if end is None else end
+        while start < end:
+            chunk = self._scan(start, end, _REPLAY_BYTES)
             if chunk is None:
                 return
             state_records: list[tuple[int, bytes]] = []
@@ -87,6 +92,21 @@ class Dispatcher:
                 state_records, marks = self._state_records(chunk), self._marks(chunk)
             start = chunk.end
             yield DispatchResult(start, [], state_records, marks)
+
+    def _tells_loss(self, start: int, end: int) -> bool:
+        """Whether a record between the two stands for lost ones, as ``penstock store rebuild`` leaves it."""
+        if start <= self._lost[0] < self._lost[1] <= end:
+            return True
+        topic = names.LOST_TOPIC.encode()
+        rows = np.zeros(_ROWS_FIRST, ROW)
+        for chunk in self._log.chunks(max(start, self._log.min_offset), end, rows, check_crc=False):
+            found = rows[: chunk.count]
+            for row in found[found["sys_flag"] & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK]:
+                at, size = int(row["topic_position"]), int(row["topic_size"])
+                if topic.startswith(chunk.file.bytes[at : at + size].tobytes()):
+                    self._lost = int(row["physical_offset"]), int(row["physical_offset"]) + int(row["size"])
+                    return True
+        return False
 
     def _scan(self, start: int, limit: int, bytes_max: int) -> Chunk | None:
         """Records from ``start`` on with their marked batches whole; None when none is whole below ``limit``."""
@@ -127,7 +147,7 @@ class Dispatcher:
 
     def _whole(self, buffer: Bytes, count: int) -> int:
         """How many of the scanned rows to take so that the last marked batch is not torn."""
-        marks = find_marks(buffer, self._rows, count, self._marked)
+        marks = self._marked_count = find_marks(buffer, self._rows, count, self._marked)
         if marks == 0:
             return count
         last = int(self._marked[marks - 1])
@@ -143,8 +163,8 @@ class Dispatcher:
     def _marks(self, chunk: Chunk) -> list[MarkedBatch]:
         buffer, rows = chunk.file.bytes, chunk.rows
         found = []
-        for number in self._marked[: find_marks(buffer, rows, chunk.count, self._marked)].tolist():
-            mark = self._mark(buffer, number)
+        for number in self._marked[: self._marked_count].tolist():
+            mark = self._mark(buffer, number) if number < chunk.count else None
             if mark is None:
                 continue
             end = min(number + mark.count, chunk.count)

@@ -5,10 +5,11 @@ The first sync that fails ends it: nobody knows any more what the disk has, and 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from penstock.proto.errors import SyncFailed
 
@@ -43,6 +44,7 @@ class Flusher(threading.Thread):
         self._thorough_s = config.flush_thorough_interval_ms / 1000
         self._asked = flushed
         self._condition = threading.Condition()
+        self._syncing = threading.Lock()
         self._is_stopping = False
         self._cuts = 0
         self.failure: SyncFailed | None = None
@@ -60,6 +62,12 @@ class Flusher(threading.Thread):
             self._cuts += 1
             self.flushed_offset = min(self.flushed_offset, end)
             self._asked = min(self._asked, end)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While files of the log go: no sync is under way, and nobody is told of one."""
+        with self._syncing:
+            yield
 
     def start_at(self, offset: int) -> None:
         """The log, which held nothing, begins at ``offset``."""
@@ -111,7 +119,8 @@ class Flusher(threading.Thread):
             behind = end - self.flushed_offset
             if asked or behind >= _LEAST_BYTES or (behind > 0 and now - last >= self._thorough_s):
                 last = now
-                self._sync()
+                with self._syncing:
+                    self._sync()
 
     def _sync(self) -> None:
         cuts = self._cuts  # before the end is read: behind a cut it may be lower
@@ -119,12 +128,12 @@ class Flusher(threading.Thread):
         try:
             self._log.sync(self.flushed_offset, end)
         except OSError as error:
-            log.error("sync failed path=%s error=%s", self._log.directory, error)
+            log.error("sync failed path=%s error=%s", self._log.directories, error)
             self.fail(
                 SyncFailed(
-                    f"{self._log.directory}: sync failed: {error.strerror or error}: the disk may not have what was "
+                    f"{self._log.directories}: sync failed: {error.strerror or error}: the disk may not have what was "
                     "written last; nothing is acknowledged any more, check the disk and restart",
-                    path=self._log.directory,
+                    path=str(self._log.directories),
                 )
             )
             return

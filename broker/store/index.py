@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from .checkpoint import Positions
 from .config import StoreConfig
 from .disk import Bytes, Disk, make_directories_durably
 from .index_file import IndexFile
-from .index_kernels import COUNT, put_keys
+from .index_kernels import COUNT, END_MS, put_keys
 from .kernels import Ints, Rows
 
 log = logging.getLogger(__name__)
@@ -26,18 +27,30 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[0-9]{17}", re.ASCII)
 _NO_SLOTS: Ints = np.zeros(1, np.int32)
 _NO_BYTES: Bytes = np.zeros(1, np.uint8)
+_ROUNDS_MAX = 4
+_PAGES_AT_ONCE = 64
+"""So many pages of slots are written while dispatch waits, which is about half a millisecond."""
+
+
+class IndexEnd(NamedTuple):
+    """Where the index ends: in the file of that name, in front of the entry of that number; zeros without a file."""
+
+    file: int = 0
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
 
 
 class Index:
     """All index files; the owner thread puts and queries, the checkpoint thread writes out.
 
-    Records below ``end`` are indexed already.
+    Records below ``end`` are indexed already. ``settled_ms`` is the checkpoint's ``indexMsgTimestamp``: files that end
+    at or before it are complete on the disk, slots and all, so that RocketMQ too may go on with them after a crash.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk, clock: Clock) -> None:
         self.enabled = config.index_enable
         self.end = 0
         self.lock = threading.Lock()
+        self.settled_ms = 0
         self._config = config
         self._disk = disk
         self._clock = clock
@@ -68,6 +81,7 @@ class Index:
             return bool(self._files)
         if not clean and self._files and positions.index_count:
             try:
+                self._files[-1].announce(self.settled_ms)
                 self._files[-1].restore(positions.index_count)
             except Corrupt as error:
                 log.warning("index damaged error=%s", error)
@@ -121,10 +135,43 @@ class Index:
                 return 0, 0
             return int(self._files[-1].path.rpartition("/")[2]), int(self._files[-1].header[COUNT])
 
-    def flush(self) -> int:
-        """Write and sync everything that is new; the end time of the last full file. For the checkpoint thread.
+    def end_below(self, physical_offset: int) -> IndexEnd:
+        """Where the index would end if it had the records below ``physical_offset`` only."""
+        with self.lock:
+            for file in reversed(self._files):
+                count = file.count_below(physical_offset)
+                if count > 1:
+                    return IndexEnd(int(file.path.rpartition("/")[2]), count)
+        return IndexEnd()
 
-        In steps, so that dispatch gets the lock in between.
+    def cut(self, end: IndexEnd, physical_offset: int) -> None:
+        """Let the index end at ``end``, which is that of ``physical_offset``. All of it has been written out.
+
+        Raises:
+            Corrupt: an entry is damaged.
+            OSError: the disk did not do it.
+        """
+        if not self.enabled:
+            return
+        with self.lock:
+            removed = False
+            while self._files and int(self._files[-1].path.rpartition("/")[2]) > end.file:
+                last = self._files.pop()
+                last.close()
+                self._unsynced.discard(last.path)
+                self._disk.unlink(last.path)
+                removed = True
+            if removed:
+                self._disk.sync_directory(self._directory)
+            if self._files and int(self._files[-1].header[COUNT]) > end.count:
+                self._files[-1].announce(self.settled_ms)
+                self._files[-1].restore(end.count)
+            self.end = min(self.end, physical_offset)
+
+    def flush(self) -> None:
+        """Write and sync everything that is new; for the checkpoint thread.
+
+        In steps, so that dispatch gets the lock in between. ``settled_ms`` moves on unless keys come too fast.
 
         Raises:
             OSError: a sync failed.
@@ -132,20 +179,19 @@ class Index:
         """
         with self.lock:
             if not self._files:
-                return 0
-            self._files[-1].write_entries()
-            full = [file for file in self._files if file.is_full]
-            full_ms = int(full[-1].header[1]) if full else 0
+                return
+            last = self._files[-1]
+            last.write_entries()
             unsynced = set(self._unsynced)
-            files = [file for file in self._files if file.path in unsynced or file is self._files[-1]]
+            files = [file for file in self._files if file.path in unsynced or file is last]
         for file in files:
-            self._write_slots(file)
+            end_ms = self._write_out(file)
             file.sync()
         if unsynced:
             self._disk.sync_directory(self._directory)
             with self.lock:
                 self._unsynced -= unsynced
-        return full_ms
+        self.settled_ms = max(self.settled_ms, end_ms)
 
     def remove_before(self, physical_offset: int) -> int:
         """Delete files of which every record lies below ``physical_offset``, but never the last; how many were."""
@@ -169,15 +215,37 @@ class Index:
             file.close()
         self._files = []
 
+    def _write_out(self, file: IndexFile) -> int:
+        """Write slots and header; the end time of a file that is whole on the disk now, 0 while keys come too fast."""
+        with self.lock:
+            if file.slots is not None and not file.dirty.any():
+                return int(file.header[END_MS])
+            if file.slots is not None:
+                file.announce(self.settled_ms)
+        for _ in range(_ROUNDS_MAX):
+            self._write_slots(file)
+            with self.lock:
+                if np.count_nonzero(file.dirty) <= _PAGES_AT_ONCE:
+                    file.write_entries()
+                    try:
+                        for data, position in file.write_slots():
+                            file.write(data, position)
+                    except StorageError:
+                        file.dirty[:] = 1
+                        raise
+                    return int(file.header[END_MS])
+        return 0
+
     def _write_slots(self, file: IndexFile) -> None:
-        steps = file.write_slots()
+        """What is dirty, one step at a time; not the header."""
+        pages = file.write_slots(header=False)
         while True:
             with self.lock:
-                step = next(steps, None)
-                if step is None:
+                page = next(pages, None)
+                if page is None:
                     return
                 try:
-                    file.write(*step)
+                    file.write(*page)
                 except StorageError:
                     file.dirty[:] = 1
                     raise
@@ -190,6 +258,7 @@ class Index:
             return
         if file is not None:
             file.write_entries()
+            file.announce(self.settled_ms)
             for data, position in file.write_slots():
                 file.write(data, position)
             file.slots = None
@@ -201,6 +270,7 @@ class Index:
             IndexFile.create(self._disk, path, self._config.index_slots, self._config.index_entries, before)
         )
         self._unsynced.update((path,) if file is None else (path, file.path))
+        self._files[-1].announce(self.settled_ms)
         log.info("index file made path=%s", path)
 
     def _next_name(self) -> str:

@@ -29,7 +29,7 @@ import numpy as np
 from penstock.proto.errors import Corrupt, WrongStore
 
 from .disk import Bytes, Disk, storage_error
-from .index_kernels import COUNT, ENTRY, PAGE_SLOTS, USED_SLOTS, rebuild_slots
+from .index_kernels import COUNT, END_MS, ENTRY, PAGE_SLOTS, USED_SLOTS, rebuild_slots
 from .kernels import Ints, Longs
 
 HEADER_BYTES = 40
@@ -157,6 +157,17 @@ class IndexFile:
         self._disk.zero(self.descriptor, self._entries_at + ENTRY * count, self._entries_at + ENTRY * self.entries_max)
         self.dirty[:] = 1
 
+    def count_below(self, physical_offset: int) -> int:
+        """The number of the first entry of a record at or behind ``physical_offset``; of the next one without any."""
+        low, high = 1, int(self.header[COUNT])
+        while low < high:
+            middle = (low + high) // 2
+            if _ENTRY.unpack(self._read(middle, 1))[1] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def write_entries(self) -> None:
         """Write out the entries that wait in memory.
 
@@ -168,7 +179,7 @@ class IndexFile:
             self._write(self.buffer[: count * ENTRY], self._entries_at + ENTRY * self.buffered_first)
             self.buffered_first += count
 
-    def write_slots(self) -> Iterator[tuple[bytes, int]]:
+    def write_slots(self, *, header: bool = True) -> Iterator[tuple[bytes, int]]:
         """What of slots and header must be written: bytes and where, a page at each step."""
         if self.slots is None:
             return
@@ -176,7 +187,17 @@ class IndexFile:
             self.dirty[page] = 0
             first = page * PAGE_SLOTS
             yield self.slots[first : first + PAGE_SLOTS].astype(">i4").tobytes(), HEADER_BYTES + 4 * first
-        yield _HEADER.pack(*self.header), 0
+        if header:
+            yield _HEADER.pack(*self.header), 0
+
+    def announce(self, settled_ms: int) -> None:
+        """Say that slots and header are about to be written: an end behind every time that a checkpoint names.
+
+        RocketMQ deletes such a file after a crash, and it must: the slots may be newer than the header.
+        """
+        header = list(self.header)
+        header[END_MS] = max(int(header[END_MS]), settled_ms) + 1
+        self._write(_HEADER.pack(*header), 0)
 
     def write(self, data: bytes, position: int) -> None:
         """Write what :meth:`write_slots` gave."""

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import from_dtype, njit, types
 
+from penstock.proto.record.crc import crc32_at
 from penstock.proto.record.freshness import drop_stale_kernels
-from penstock.proto.record.kernels import ROW, count_records, find_byte, gather, place_batch, scan
-from penstock.proto.record.layout import FIXED_BYTES, SysFlag
+from penstock.proto.record.kernels import ROW, count_records, find_byte, gather, measure_at, place_batch, scan
+from penstock.proto.record.layout import CRC_MASK, FIXED_BYTES, SysFlag
 from penstock.proto.record.memory import (
     address_of,
     copy_bytes,
@@ -25,6 +26,9 @@ from penstock.proto.record.memory import (
     store_i32,
     store_i64,
 )
+from penstock.proto.record.record_crc import WRONG as CRC_WRONG
+from penstock.proto.record.record_crc import record_crc_at
+from penstock.proto.record.scanning import RECORD
 
 drop_stale_kernels(__file__)
 
@@ -78,7 +82,11 @@ def key_hash(key):
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def equal_at(left, left_start, right, right_start, size):
     """Whether the same ``size`` bytes stand at two places; both addresses."""
-    for i in range(size):  # noqa: SIM110  kernels know no generators
+    whole = size & ~7
+    for i in range(0, whole, 8):
+        if load_i64(left, left_start + i) != load_i64(right, right_start + i):
+            return False
+    for i in range(whole, size):  # noqa: SIM110  kernels know no generators
         if load_u8(left, left_start + i) != load_u8(right, right_start + i):
             return False
     return True
@@ -113,6 +121,7 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
     address, name_address = address_of(buffer), address_of(names)
     mask = len(keys) - 1
     topic, topic_start, topic_size = np.int64(-1), np.int64(0), np.int64(-1)
+    queue_id, slot = np.int32(-1), np.int32(-1)  # of the row before: a batch often keeps to one queue
     for i in range(start, end):
         row = rows[np.uint64(i)]
         transaction = row.sys_flag & _TRANSACTION
@@ -122,6 +131,10 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
         if row.topic_size != topic_size or not equal_at(address, row.topic_position, address, topic_start, topic_size):
             topic_start, topic_size = row.topic_position, np.int64(row.topic_size)
             topic = _find_topic(address, topic_start, topic_size, name_address, name_ends, topic_table, seed)
+            queue_id = np.int32(-1)
+        if row.queue_id == queue_id and queue_id >= 0:
+            slots[np.uint64(i)] = slot
+            continue
         if topic < 0 or row.queue_id < 0:
             return i
         key = topic << 32 | np.int64(row.queue_id)
@@ -130,7 +143,8 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
             if keys[np.uint64(at)] < 0:
                 return i
             at = (at + 1) & mask
-        slots[np.uint64(i)] = key_slots[np.uint64(at)]
+        queue_id, slot = row.queue_id, key_slots[np.uint64(at)]
+        slots[np.uint64(i)] = slot
     return end
 
 
@@ -288,9 +302,12 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
     return count, found, total
 
 
-@njit([types.int64(_BYTES, _LONGS, _INTS, types.int64)], nogil=True, cache=True)
-def first_foreign(buffer, positions, sizes, base):
-    """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one."""
+@njit([types.int64(_BYTES, _LONGS, _INTS, types.int64, types.boolean)], nogil=True, cache=True)
+def first_damaged(buffer, positions, sizes, base, whole):
+    """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one.
+
+    ``whole``: lengths and checksums of the record are proved as well.
+    """
     address = address_of(buffer)
     for i in range(len(positions)):
         at, size = positions[np.uint64(i)], np.int64(sizes[np.uint64(i)])
@@ -301,6 +318,14 @@ def first_foreign(buffer, positions, sizes, base):
             or load_i64(address, at + 28) != base + at
         ):
             return i
+        if whole:
+            kind, end, _, body, body_size, _, _, _, properties_size = measure_at(address, at, at + size)
+            if kind != RECORD or (
+                body_size > 0 and crc32_at(address, body, body + body_size) & CRC_MASK != load_i32(address, at + 8)
+            ):
+                return i
+            if record_crc_at(address, at, end, properties_size) == CRC_WRONG:
+                return i
     return -1
 
 
@@ -311,7 +336,7 @@ def count_valid_entries(entries, count, previous_end, log_end):
     for i in range(count):
         physical = load_i64(entries, i * ENTRY)
         size = load_i32(entries, i * ENTRY + 8)
-        if physical == 0 and size == BLANK_SIZE and end == 0:
+        if physical == 0 and size == BLANK_SIZE:
             continue
         if size < FIXED_BYTES or physical < end or physical + size > log_end:
             return i, end

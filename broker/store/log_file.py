@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
 
 from .disk import Bytes, Disk, storage_error
+from .log_directories import LogDirectories
 from .prefault import AHEAD_BYTES, prefault
 from .warming import Warming
 
@@ -46,22 +47,19 @@ def file_name(base: int) -> str:
     return f"{base:020d}"
 
 
-def load_log_files(disk: Disk, directory: str, size: int) -> list[LogFile]:
-    """Map every log file in ``directory``, in order. Changes nothing but that a last, unfinished file is deleted.
+def load_log_files(disk: Disk, directories: LogDirectories, size: int) -> list[LogFile]:
+    """Map every log file of the directories, in order. Changes nothing but that a last, unfinished file is deleted.
 
     Raises:
-        WrongStore: a file is of another size, or is no log file.
+        WrongStore: a file is of another size, or is no log file, or is there twice; the last one cannot be written.
         Corrupt: a file is missing between two others.
     """
-    names = [name for name in disk.list(directory) if not name.startswith(".")]
+    paths = _list_log_files(disk, directories)
     bases: list[int] = []
     empty = ""
-    for number, name in enumerate(names):
-        path = f"{directory}/{name}"
-        if not _NAME.fullmatch(name):
-            raise WrongStore(f"{path}: not a log file: move it out of this directory", path=path)
+    for number, (base, path) in enumerate(paths.items()):
         found = disk.size(path)
-        if found < size and number == len(names) - 1 and _is_blank(disk, path, found):
+        if found < size and number == len(paths) - 1 and _is_blank(disk, path, found):
             empty = path  # a crash while the file was made; its size can grow in several steps
         elif found != size:
             raise WrongStore(
@@ -72,22 +70,52 @@ def load_log_files(disk: Disk, directory: str, size: int) -> list[LogFile]:
                 configured=size,
             )
         else:
-            bases.append(int(name))
-    for before, base in itertools.pairwise(bases):
-        if base != before + size:
-            missing = f"{directory}/{file_name(before + size)}"
-            raise Corrupt(f"{missing}: this log file is missing: restore it from a replica", path=missing)
+            bases.append(base)
+    bases = _without_gap(bases, paths, directories, size)
     if empty:
         disk.unlink(empty)
     files = []
     try:
         for base in bases:
-            files.append(_map_file(disk, directory, base, size))
+            may_write = not directories.is_read_only(paths[base])
+            files.append(_map_file(disk, paths[base], base, size, must_write=may_write or base == bases[-1]))
     except BaseException:
         for file in files:
             disk.close(file.descriptor)
         raise
     return files
+
+
+def _list_log_files(disk: Disk, directories: LogDirectories) -> dict[int, str]:
+    """Paths of all log files by their first offset, ascending."""
+    found: dict[int, str] = {}
+    for directory in directories.all:
+        for name in disk.list(directory):
+            path = f"{directory}/{name}"
+            if name.startswith("."):
+                continue
+            if not _NAME.fullmatch(name):
+                raise WrongStore(f"{path}: not a log file: move it out of this directory", path=path)
+            twice = found.setdefault(int(name), path)
+            if twice != path:
+                raise WrongStore(f"{path}: the same log file is there as {twice}: move one of them away", path=path)
+    return dict(sorted(found.items()))
+
+
+def _without_gap(bases: list[int], paths: dict[int, str], directories: LogDirectories, size: int) -> list[int]:
+    """The files that follow each other; old ones that could not be deleted, when they had to go, do not count."""
+    start = 0
+    for number, (before, base) in enumerate(itertools.pairwise(bases), 1):
+        if base == before + size:
+            continue
+        if not all(directories.is_read_only(paths[each]) for each in bases[start:number]):
+            missing = f"{os.path.dirname(paths[before])}/{file_name(before + size)}"
+            raise Corrupt(f"{missing}: this log file is missing: restore it from a replica", path=missing)
+        log.warning(
+            "old log files left aside, they could not be deleted first=%s count=%d", paths[bases[start]], number
+        )
+        start = number
+    return bases[start:]
 
 
 def _is_blank(disk: Disk, path: str, size: int) -> bool:
@@ -100,14 +128,26 @@ def _is_blank(disk: Disk, path: str, size: int) -> bool:
         disk.close(descriptor)
 
 
-def _map_file(disk: Disk, directory: str, base: int, size: int) -> LogFile:
-    path = f"{directory}/{file_name(base)}"
+def _map_file(disk: Disk, path: str, base: int, size: int, *, must_write: bool) -> LogFile:
+    is_writable = True
     try:
-        descriptor = disk.open(path)
+        try:
+            descriptor = disk.open(path)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            if must_write:
+                raise WrongStore(
+                    f"{path}: may not be written ({error.strerror}): give the broker's user the right to, or let "
+                    "readOnlyCommitLogStorePaths name the directory, which serves for all but the last log file",
+                    path=path,
+                ) from error
+            descriptor = disk.open(path, read_only=True)
+            is_writable = False
     except OSError as error:
         raise storage_error(error, path, "opening") from error
     try:
-        return LogFile(base, path, descriptor, disk.map(descriptor, size))
+        return LogFile(base, path, descriptor, disk.map(descriptor, size, read_only=not is_writable))
     except (OSError, ValueError) as error:
         disk.close(descriptor)
         raise storage_error(error if isinstance(error, OSError) else OSError(str(error)), path, "mapping") from error
@@ -116,13 +156,13 @@ def _map_file(disk: Disk, directory: str, base: int, size: int) -> LogFile:
 class FileAllocator:
     """Makes log files ahead of need in a thread of its own, so that an append hardly ever waits for one."""
 
-    def __init__(self, disk: Disk, directory: str, size: int, warming: Warming | None = None) -> None:
+    def __init__(self, disk: Disk, directories: LogDirectories, size: int, warming: Warming | None = None) -> None:
         self.keep_free = 0  # bytes of the disk that no log file may take
         self._failed: StorageError | None = None
         self._not_before = 0.0
         self._warming = warming
         self._disk = disk
-        self._directory = directory
+        self._directories = directories
         self._size = size
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="log-files")
         self._coming: dict[int, Future[LogFile]] = {}
@@ -164,7 +204,7 @@ class FileAllocator:
                 self._disk.close(file.descriptor)
                 try:
                     self._disk.unlink(file.path)
-                    self._disk.sync_directory(self._directory)
+                    self._directories.sync([file.path])
                 except OSError as error:
                     log.warning("unused log file not deleted path=%s error=%s", file.path, error)
         self._coming.clear()
@@ -192,21 +232,22 @@ class FileAllocator:
         return file
 
     def _make(self, base: int) -> LogFile:
-        path = f"{self._directory}/{file_name(base)}"
+        path = file_name(base)
         try:
-            if self._disk.free_bytes(self._directory) < self._size + self.keep_free:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)  # without making a file to find out
+            # Not by making a file: that would take the space of whatever else needs some.
+            path = f"{self._directories.for_new(base, self.keep_free)}/{path}"
             if self._disk.exists(path):
                 self._disk.unlink(path)
             descriptor = self._disk.open(path, create=True)
         except OSError as error:
+            path = path if "/" in path else f"{self._directories}: {path}"
             failure = storage_error(error, path, "making the log file")
             log.warning("log file not made path=%s error=%s", path, failure)
             raise failure from error
         try:
             self._disk.allocate(descriptor, self._size)
             self._disk.sync(descriptor)
-            self._disk.sync_directory(self._directory)
+            self._directories.sync([path])
             mapped = self._disk.map(descriptor, self._size)
         except OSError as error:
             self._disk.close(descriptor)
@@ -217,6 +258,13 @@ class FileAllocator:
             raise failure from error
         prefault(mapped, 0, AHEAD_BYTES)
         if self._warming is not None:
-            self._warming.warm(mapped, descriptor)
+            try:
+                self._warming.warm(path, mapped, descriptor)
+            except StorageError as error:
+                self._disk.close(descriptor)
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(path)
+                log.warning("log file not made path=%s error=%s", path, error)
+                raise
         log.info("log file made path=%s bytes=%d", path, self._size)
         return LogFile(base, path, descriptor, mapped)

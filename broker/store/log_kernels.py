@@ -11,8 +11,9 @@ from numba import from_dtype, njit, types
 from penstock.proto.record.freshness import drop_stale_kernels
 from penstock.proto.record.kernels import ROW, crc32_at, measure_at
 from penstock.proto.record.layout import CRC_MASK, FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from penstock.proto.record.marks import MARK_BYTES, is_mark
 from penstock.proto.record.memory import address_of, load_i32, load_i64, load_u8
-from penstock.proto.record.producer_mark import MARK_PREFIX
+from penstock.proto.record.record_crc import ABSENT, WRONG, record_crc_at
 from penstock.proto.record.scanning import RECORD
 
 from .kernels import key_hash
@@ -23,21 +24,7 @@ _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C")
 _INTS = types.Array(types.int32, 1, "C")
 _ROWS = types.Array(from_dtype(ROW), 1, "C")
-_MARK_BYTES = len(MARK_PREFIX)
 _SECTOR = 512
-_MARK_HEAD = int.from_bytes(MARK_PREFIX[:4], "big", signed=True)
-_MARK_4, _MARK_5, _MARK_6 = MARK_PREFIX[4:]
-
-
-@njit([types.boolean(types.int64, types.int64)], nogil=True, cache=True)
-def _is_mark(address, at):
-    if load_i32(address, at) != _MARK_HEAD:
-        return False
-    return (
-        load_u8(address, at + 4) == _MARK_4
-        and load_u8(address, at + 5) == _MARK_5
-        and load_u8(address, at + 6) == _MARK_6
-    )
 
 
 @njit([types.int64(_BYTES, _ROWS, types.int64, _INTS)], nogil=True, cache=True)
@@ -47,26 +34,10 @@ def find_marks(buffer, rows, count, found):
     marks = 0
     for i in range(count):
         row = rows[np.uint64(i)]
-        if row.properties_size > _MARK_BYTES and _is_mark(address, row.properties_position):
+        if row.properties_size > MARK_BYTES and is_mark(address, row.properties_position):
             found[np.uint64(marks)] = i
             marks += 1
     return marks
-
-
-@njit([types.int64(_BYTES)], nogil=True, cache=True)
-def misplaced_mark(records):
-    """Number of the first record behind the first that carries a producer mark, -1 if none does."""
-    address = address_of(records)
-    start, index = np.int64(0), np.int64(0)
-    while start < len(records):
-        kind, end, _, _, _, _, _, properties, properties_size = measure_at(address, start, len(records))
-        if kind != RECORD:
-            return np.int64(-1)
-        if index > 0 and properties_size > _MARK_BYTES and _is_mark(address, properties):
-            return index
-        start = end
-        index += 1
-    return np.int64(-1)
 
 
 @njit([types.int64(_ROWS, types.int64, types.int64, _INTS, _INTS, _LONGS)], nogil=True, cache=True)
@@ -91,22 +62,27 @@ def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
 
 
 @njit([types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
-def find_record(buffer, start, end, physical_base, store_timestamp_min):
-    """Where the first sound record in ``buffer[start:end]`` begins that says so itself; -1 without one.
+def find_record(buffer, start, stop, physical_base, store_timestamp_min):
+    """Where the first sound record begins in ``buffer[start:stop]`` that says so itself; -1 without one.
+
+    It may end anywhere in ``buffer``.
 
     Sound: its own physical offset, its lengths and its checksum are right, and it is not older than
     ``store_timestamp_min``: an older one is a leftover of something cut off before.
     """
     address = address_of(buffer)
-    position = start
-    while position + FIXED_BYTES <= end:
+    position, end = start, len(buffer)
+    last = min(stop - 1, end - FIXED_BYTES)
+    while position <= last:
         magic = load_i32(address, position + 4)
         right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(address, position + 28) == physical_base + position
         if right:
-            kind, _, store, body, body_size, _, _, _, _ = measure_at(address, position, end)
+            kind, record_end, store, body, body_size, _, _, _, properties_size = measure_at(address, position, end)
             if kind == RECORD and load_i64(address, store) >= store_timestamp_min:
                 crc = crc32_at(address, body, body + body_size) & CRC_MASK if body_size > 0 else np.int64(0)
-                if body_size == 0 or crc == load_i32(address, position + 8):
+                if (body_size == 0 or crc == load_i32(address, position + 8)) and (
+                    record_crc_at(address, position, record_end, properties_size) != WRONG
+                ):
                     return position
         # Of eight zero bytes none begins a record, nor do the next four: a size is not zero.
         position += 5 if load_i64(address, position) == 0 else 1
@@ -123,6 +99,18 @@ def first_nonzero(buffer, start, end):
     while position < end and load_u8(address, position) == 0:
         position += 1
     return position
+
+
+@njit([types.int64(_BYTES, _ROWS, types.int64)], nogil=True, cache=True)
+def first_unsealed(buffer, rows, count):
+    """The first row whose record has no whole-record checksum, ``count`` without one."""
+    address = address_of(buffer)
+    for i in range(count):
+        row = rows[np.uint64(i)]
+        start = row.position
+        if record_crc_at(address, start, start + row.size, np.int64(row.properties_size)) == ABSENT:
+            return i
+    return count
 
 
 @njit([types.int64(_BYTES, _ROWS, types.int64, types.int64)], nogil=True, cache=True)

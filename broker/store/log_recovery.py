@@ -7,20 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.proto.errors import Corrupt
+from penstock.proto.errors import Corrupt, WrongStore
 from penstock.proto.record.kernels import ScanStatus
+from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.proto.record.producer_mark import find_producer_mark
 from penstock.proto.record.rows import ROW
 
 from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog
 from .kernels import Ints
 from .log_file import LogFile
-from .log_kernels import find_marks, find_record, first_nonzero, first_torn
+from .log_kernels import find_marks, find_record, first_nonzero, first_torn, first_unsealed
 from .recovery import Damage, MarkTracker, Verdict, judge
 
 log = logging.getLogger(__name__)
 
 _SECTOR = 512
+_SIZE_BYTES = 4
 _DAMAGED = (ScanStatus.EMPTY, ScanStatus.BAD, ScanStatus.INCOMPLETE)
 _MARK_SEEN_BYTES = 256
 
@@ -36,13 +38,15 @@ class LogEnd:
     reason: str  # why it ends there, empty for a log that just ends
 
 
-def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None) -> LogEnd:
+def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None, *, sealed: bool = False) -> LogEnd:
     """Scan the log from ``start``; changes nothing.
 
-    ``synced``: everything below it was synced; None for a store of another program.
+    ``synced``: everything below it was synced; None for a store of another program. ``sealed``: every record must
+    have a whole-record checksum.
 
     Raises:
         Corrupt: sound records lie behind damage that no crash explains; the bytes are kept as they are.
+        WrongStore: the bytes are no log, or of a later version; ``sealed``, and a sound record has no such checksum.
     """
     rows = np.zeros(ROWS_AT_ONCE, ROW)
     marked = np.zeros(ROWS_AT_ONCE, np.int32)
@@ -51,6 +55,8 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
     damaged: Chunk | None = None
     for chunk in log_.chunks(start, log_.end_offset, rows, check_crc=True):
         chunk = chunk if synced is None else _sound_part(chunk, synced)
+        if sealed:
+            _check_sealed(chunk)
         if chunk.count:
             newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
             track(tracker, chunk, marked)
@@ -85,8 +91,13 @@ def first_record(log_: CommitLog) -> int:
     data = file.bytes
     if first_nonzero(data, 0, min(8, len(data))) < 8:
         return file.base
-    found = int(find_record(data, 0, len(data), file.base, 0))
-    return file.base + found if found >= 0 and first_nonzero(data, 0, found) == found else file.base
+    for start, end in log_.written(file, 0):
+        found = int(find_record(data, max(0, start - _SIZE_BYTES), end, file.base, 0))
+        if found >= 0:
+            return file.base + found if first_nonzero(data, max(0, start - _SIZE_BYTES), found) == found else file.base
+        if first_nonzero(data, start, end) < end:
+            break  # something else comes first
+    return file.base
 
 
 def _sound_part(chunk: Chunk, synced: int) -> Chunk:
@@ -96,6 +107,18 @@ def _sound_part(chunk: Chunk, synced: int) -> Chunk:
         return chunk
     end = int(chunk.rows["physical_offset"][torn])
     return Chunk(chunk.file, chunk.rows, torn, end, ScanStatus.BAD)
+
+
+def _check_sealed(chunk: Chunk) -> None:
+    number = int(first_unsealed(chunk.file.bytes, chunk.rows, chunk.count))
+    if number < chunk.count:
+        offset = int(chunk.rows["physical_offset"][number])
+        raise WrongStore(
+            f"{chunk.file.path}: the record at {offset} has no __CRC32# property, which forceVerifyPropCRC demands of "
+            "every record: switch that off, or wait until all records without one are gone",
+            path=chunk.file.path,
+            offset=offset,
+        )
 
 
 def track(tracker: MarkTracker, chunk: Chunk, marked: Ints) -> None:
@@ -113,8 +136,9 @@ def track(tracker: MarkTracker, chunk: Chunk, marked: Ints) -> None:
 
 def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newest_ms: int, synced: int | None) -> str:
     """Why the log ends at the damage; empty when there is none but the zeros of unused space."""
+    _refuse_unknown(log_, file, offset, synced)
     later = _later_record(log_, file, offset, newest_ms)
-    lost = _sector_lost(file, offset, later)
+    lost = later is not None and _sector_lost(file, offset, later)
     damage = Damage(offset, later, lost, synced)
     if judge(damage) is Verdict.REFUSE:
         raise Corrupt(
@@ -128,12 +152,40 @@ def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newe
         log.error("synced bytes are damaged path=%s offset=%d synced=%d", file.path, offset, synced)
         return f"{status.name.lower()} record at {offset}, although synced up to {synced}"
     if status is ScanStatus.EMPTY and later is None:
-        at = offset - file.base
-        empty = first_nonzero(file.bytes, at, len(file.bytes)) == len(file.bytes)
+        rest = log_.written(file, offset - file.base)
+        empty = all(first_nonzero(file.bytes, start, end) == end for start, end in rest)
         return "" if empty else f"leftovers behind {offset}"
     return f"{status.name.lower()} record at {offset}" + (
         "" if later is None else f", others behind it from {later} on"
     )
+
+
+def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | None) -> None:
+    """Raise for what is no damage, but records of a later version, or no log at all: cutting it off would destroy it.
+
+    Raises:
+        WrongStore: nothing was changed.
+    """
+    at = offset - file.base
+    head = file.bytes[at : at + FIXED_BYTES].tobytes()
+    if len(head) < FIXED_BYTES:
+        return
+    size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big", signed=True)
+    says_so_itself = int.from_bytes(head[28:36], "big", signed=True) == offset
+    if magic not in (0, MAGIC_V1, MAGIC_V2) and says_so_itself and FIXED_BYTES <= size <= file.end - offset:
+        raise WrongStore(
+            f"{file.path}: the record at {offset} is of a version that this program does not know (magic "
+            f"{magic & 0xFFFFFFFF:08X}): open the store with the program that wrote it",
+            path=file.path,
+            offset=offset,
+        )
+    if synced is None and offset == log_.min_offset and head[:8] != bytes(8):
+        raise WrongStore(
+            f"{file.path}: no record begins at {offset}, where the log does: not a log, or damaged from its start; "
+            "nothing was changed, move the file away or restore it from a replica",
+            path=file.path,
+            offset=offset,
+        )
 
 
 def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -> int | None:
@@ -141,20 +193,22 @@ def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -
     for each in log_.files:
         if each.base < file.base:
             continue
-        start = offset + 1 - file.base if each is file else 0
-        found = int(find_record(each.bytes, start, len(each.bytes), each.base, newest_ms))
-        if found >= 0:
-            return each.base + found
+        first = offset + 1 - file.base if each is file else 0
+        for start, end in log_.written(each, first):
+            # The first bytes of a record's size may be zeros, and so lie before the stretch.
+            found = int(find_record(each.bytes, max(first, start - _SIZE_BYTES), end, each.base, newest_ms))
+            if found >= 0:
+                return each.base + found
     return None
 
 
-def _sector_lost(file: LogFile, offset: int, later: int | None) -> bool:
+def _sector_lost(file: LogFile, offset: int, later: int) -> bool:
     """Whether a sector between the damage and the next sound record lacks its end, or all of it.
 
     It lacks its end when it was written out while a record was only in part there, as a slave's may be.
     """
     data = file.bytes
-    stop = len(data) if later is None or later >= file.end else later - file.base
+    stop = len(data) if later >= file.end else later - file.base
     start = offset - file.base
     last = stop - stop % _SECTOR
     if last > start and bool((data[start - start % _SECTOR + _SECTOR - 1 : last : _SECTOR] == 0).any()):

@@ -50,7 +50,7 @@ class Opened:
 def open_parts(config: StoreConfig, disk: Disk, clock: Clock) -> Opened:
     """Open everything; see :meth:`Store.open`. Whatever fails, the lock is given back."""
     root = str(config.root)
-    for directory in (root, config.log_directory, config.queue_directory, f"{root}/config"):
+    for directory in (root, config.queue_directory, f"{root}/config"):
         make_directories_durably(disk, directory)
     lock = StoreLock(disk, root)
     opening = _Opening(config, disk, clock, lock)
@@ -75,15 +75,16 @@ class _Opening:
     def run(self) -> Opened:
         started = time.monotonic()
         aborted = self._abort.exists()
+        self._log.directories.prepare()
         self._log.load()
         self._checkpoint = Checkpoint(self._disk, str(self._config.root))
         positions = self._checkpoint.read()
         files_end = self._log.end_offset
         if positions is not None and self._log.files and positions.flushed > files_end:
             raise Corrupt(
-                f"{self._log.directory}: ends at {files_end}, bytes up to {positions.flushed} were synced: log files "
+                f"{self._log.directories}: ends at {files_end}, bytes up to {positions.flushed} were synced: log files "
                 "are missing; restore them from a replica, or delete penstockCheckpoint to go on without them",
-                path=self._log.directory,
+                path=str(self._log.directories),
                 offset=files_end,
             )
         todo = plan(
@@ -100,7 +101,7 @@ class _Opening:
         self._log.remove_before(self._log.min_offset)
         if positions is not None and found.end < positions.flushed:
             # Before the bytes go, or their files would be missed.
-            self._checkpoint.write_hint(found.end)
+            self._checkpoint.write_hint(found.end, min(found.end, self._checkpoint.confirmed))
             self._checkpoint.write(positions._replace(clean=False, flushed=found.end), self._checkpoint.standard)
         zeroed = 0 if todo.clean else self._log.cut(found.end)
         self._log.end_offset = found.end
@@ -159,7 +160,7 @@ class _Opening:
             if positions is not None and positions.min_offset < log_.min_offset:
                 log.warning(
                     "oldest log files are gone path=%s begins_at=%d began_at=%d",
-                    log_.directory,
+                    log_.directories,
                     log_.min_offset,
                     positions.min_offset,
                 )
@@ -183,7 +184,8 @@ class _Opening:
         if positions is not None:
             self._log.last_store_timestamp_ms = positions.last_store_timestamp_ms if todo.derived else 0
         start = max(todo.scan_from or 0, self._log.min_offset)
-        return find_end(self._log, start, todo.derived, positions.flushed if positions is not None else None)
+        synced = positions.flushed if positions is not None else None
+        return find_end(self._log, start, todo.derived, synced, sealed=self._config.force_record_crc)
 
     def _derive(
         self, positions: Positions | None, derived: int | None, *, clean: bool, aborted: bool
@@ -202,13 +204,19 @@ class _Opening:
             else:
                 loader.drop()  # some files do not fit the checkpoint: no entry can be believed for looking right
         known = positions if derived is not None else None
+        assert self._checkpoint is not None
+        standard = self._checkpoint.standard
+        self._index.settled_ms = standard.index_ms
         index_good = self._index.load(known, clean=clean if known is not None else not aborted)
         start = derived if derived is not None and loaded and index_good else self._log.min_offset
         dispatcher = Dispatcher(self._log, self._queues, self._index, delay_levels_ms(self._config.delay_levels))
         dispatcher.offset = start
+        dispatcher.last_store_timestamp_ms = min(standard.logics_ms, self._log.last_store_timestamp_ms)
         if not clean or start != derived:
             self._queues.rebuilding = rebuilt
             end = self._log.end_offset if not clean or positions is None else positions.derived
+            if self._config.replicated and positions is not None and self._checkpoint is not None:
+                end = min(end, max(positions.derived, self._checkpoint.confirmed))
             while True:
                 before = dispatcher.offset
                 dispatcher.run(end, _SLICE_BYTES)

@@ -33,14 +33,27 @@ class Placement:
 
     def ends(self, topic: str, queues: int, dispatched: int) -> QueueEnds:
         """Where the queues of ``topic`` go on: ``queues`` of them, and any more that exist."""
-        if self._known_end != self._log.end_offset:
-            self._learn(dispatched)
+        if not self.is_level:
+            self.learn(dispatched)
         found = self._ends.get(topic)
         if found is None:
             found = self._ends[topic] = QueueEnds(topic, self._next_offsets(topic))
         if queues > len(found.next_offsets):
             found.reserve(queues)
         return found
+
+    def learn(self, dispatched: int) -> None:
+        """Know what is in the log behind ``dispatched``; a part of a record or batch at its end is cut off."""
+        self._learn(dispatched)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the log ends where the last append ended, so that everything in it is known."""
+        return self._known_end == self._log.end_offset
+
+    def forget(self) -> None:
+        """The log has lost its end: what was learnt may not be so any more."""
+        self._known_end = -1
 
     def on_appended(self, end: int) -> None:
         """An append moved the offsets on itself."""

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 SYNC_ALL_FROM = 64
 """More files than this are synced by one call for the whole file system."""
+_FILLED_AT_ONCE = 1 << 16
 BLANK_ENTRY = bytes(8) + BLANK_SIZE.to_bytes(4, "big") + bytes(8)
 
 _SAFE_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
@@ -121,8 +122,14 @@ class QueueFiles:
 
     def fill_blank(self, topic: str, queue_id: int, offset: int) -> None:
         """Let a queue without files begin at ``offset``: the entries before it in that file are blank."""
-        first = offset * ENTRY // self.file_bytes * self.file_bytes // ENTRY
-        self.write(topic, queue_id, first, BLANK_ENTRY * (offset - first))
+        self.fill(topic, queue_id, offset * ENTRY // self.file_bytes * self.file_bytes // ENTRY, offset)
+
+    def fill(self, topic: str, queue_id: int, start: int, end: int) -> None:
+        """Write blank entries ``[start, end)``."""
+        while start < end:
+            count = min(end - start, _FILLED_AT_ONCE)
+            self.write(topic, queue_id, start, BLANK_ENTRY * count)
+            start += count
 
     def prepare(self, topic: str, queue_id: int, lock: threading.RLock) -> None:
         """Make the queue's first file if it has none; beside other calls, whose ``lock`` is held for moments only."""

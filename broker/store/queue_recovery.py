@@ -17,8 +17,10 @@ from penstock.proto.record.layout import FIXED_BYTES
 
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
+from .disk import Bytes
 from .kernels import BLANK_SIZE, ENTRY, count_valid_entries
 from .queue_files import QueueName
+from .queue_search import EntryReader, first_offset, last_used
 
 log = logging.getLogger(__name__)
 
@@ -64,30 +66,47 @@ class QueueLoader:
 
     def _load(self, queue: QueueName, derived: int | None, *, clean: bool) -> bool:
         first = queue.bases[0] // ENTRY
-        end = self._end_below(queue, derived) if derived is not None else self._valid_end(queue)
+        end = self.end_below(queue, derived) if derived is not None else self._valid_end(queue)
         if derived is None or not clean:
             self._files.trim(queue, end)
+        return self._enter(queue, first, end, clean=clean)
+
+    def cut(self, queue: QueueName, end: int) -> None:
+        """Let a queue that is loaded, and written to its files, end at ``end``."""
+        slots = self._queues.slots
+        slot = slots.find(queue.topic, queue.queue_id)
+        assert slot is not None, f"queue {queue.queue_id} of {queue.topic} is not loaded"
+        self._files.trim(queue, end)
+        slots.clear(slot)
+        self._enter(queue, queue.bases[0] // ENTRY, end, clean=True)
+        if end == 0:
+            slots.remove(queue.topic, queue.queue_id)
+
+    def _enter(self, queue: QueueName, first: int, end: int, *, clean: bool) -> bool:
         if end == 0:
             return True  # made ahead, or emptied: it becomes known with its first message
+        last = last_used(self._reader(queue), first, end)
+        if last is not None and last + 1 < end and not clean:
+            end = last + 1  # filling that was written, and no entry behind it
+            self._files.trim(queue, end)
         slots = self._queues.slots
-        slot = slots.add(queue.topic, queue.queue_id)
+        found = slots.find(queue.topic, queue.queue_id)
+        slot = slots.add(queue.topic, queue.queue_id) if found is None else found
         slots.next_offsets[slot] = end
         slots.min_offsets[slot] = end
-        if end == first:
+        if last is None:
             return True
-        physical, size = self._entry(queue, end - 1)
-        if size == BLANK_SIZE:
-            return True
+        physical, size = self._entry(queue, last)
         slots.ends[slot] = physical + size
         slots.min_offsets[slot] = self._min_offset(queue, first, end)
-        return clean or physical < self._log.min_offset or self._agrees(queue, end - 1, physical)
+        return clean or physical < self._log.min_offset or self._agrees(queue, last, physical)
 
     def _entry(self, queue: QueueName, offset: int) -> tuple[int, int]:
         """(physical offset, size) of an entry; zeros where there is none."""
         data = self._files.read(queue.topic, queue.queue_id, offset, 1)
         return (int.from_bytes(data[:8], "big", signed=True), int.from_bytes(data[8:12], "big", signed=True))
 
-    def _end_below(self, queue: QueueName, derived: int) -> int:
+    def end_below(self, queue: QueueName, derived: int) -> int:
         """The first offset whose entry is missing, or of a record from ``derived`` on."""
         per_file = self._files.file_bytes // ENTRY
         for base in reversed(queue.bases):
@@ -122,14 +141,13 @@ class QueueLoader:
         physical, size = self._entry(queue, low)
         if size != BLANK_SIZE and physical >= self._log.min_offset:
             return low
-        while low < high:
-            middle = (low + high) // 2
-            physical, size = self._entry(queue, middle)
-            if size == BLANK_SIZE or physical < self._log.min_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return first_offset(self._reader(queue), low, high, lambda physical: physical >= self._log.min_offset)
+
+    def _reader(self, queue: QueueName) -> EntryReader:
+        def read(offset: int, count: int) -> Bytes:
+            return np.frombuffer(self._files.read(queue.topic, queue.queue_id, offset, count), np.uint8)
+
+        return read
 
     def _agrees(self, queue: QueueName, offset: int, physical: int) -> bool:
         """Whether the record of an entry says that it is that queue's."""

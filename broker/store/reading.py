@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
 import numpy as np
 
-from penstock.proto.errors import Corrupt, MessageNotFound
+from penstock.proto.errors import MessageNotFound
+from penstock.proto.record.layout import FIXED_BYTES
 
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
-from .kernels import BLANK_SIZE, Ints, Longs, first_foreign, select_entries
+from .disk import Bytes
+from .kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
+from .queue_search import EntryReader, first_offset, last_used
 from .results import ReadResult, ReadStatus
+
+log = logging.getLogger(__name__)
 
 _ENTRIES_AT_ONCE = 2048
 _SAMPLE = 128
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
+_DAMAGES_MAX = 100_000
+_ANY_SIZE = 1 << 62
 _ANY: Ints = np.zeros(0, np.int32)
 
 
@@ -28,9 +36,18 @@ class Reader:
         self._queues = queues
         self._positions: Longs = np.zeros(_ENTRIES_AT_ONCE, np.int64)
         self._sizes: Ints = np.zeros(_ENTRIES_AT_ONCE, np.int32)
+        self.damages: dict[tuple[str, int, int], str] = {}  # told already: topic, queue id, queue offset
 
     def read(
-        self, topic: str, queue_id: int, offset: int, bytes_max: int, count_max: int, tags: Collection[int] | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        bytes_max: int,
+        count_max: int,
+        tags: Collection[int] | None,
+        *,
+        verify: bool = False,
     ) -> ReadResult:
         """See :meth:`Store.read`."""
         slot = self._queues.slots.find(topic, queue_id)
@@ -52,43 +69,93 @@ class Reader:
             left = bytes_max - result.bytes
             if result.count and left <= 0:
                 break
-            scanned, chosen, size = select_entries(
-                entries,
-                count,
-                self._log.min_offset,
-                self._log.end_offset,
-                tags is not None,
-                wanted,
-                left,
-                count_max - result.count,
-                self._positions,
-                self._sizes,
-            )
+            chosen_max = count_max - result.count
+            scanned, chosen, size = self._select(entries, count, tags is not None, wanted, left, chosen_max)
+            if chosen < 0 and scanned:
+                end = result.next_offset + scanned  # first what lies before the entry that cannot be true
+                continue
             if chosen < 0:
-                raise self._damaged(topic, queue_id, result.next_offset + scanned, size)
+                if not result.count:
+                    self._tell_damage(result, topic, queue_id, slot, size)
+                break
             if result.count and size > left:
                 break  # the first of these records alone is too large
-            foreign = self._add(result, chosen, size)
-            if foreign >= 0:
-                raise self._damaged(topic, queue_id, result.next_offset, foreign)
+            taken = self._add(result, chosen, verify=verify)
+            if taken < chosen:
+                physical = int(self._positions[taken])
+                # The entry at which the choice ends when one fewer is wanted.
+                result.next_offset += self._select(entries, count, tags is not None, wanted, _ANY_SIZE, taken)[0]
+                if not result.count:
+                    self._tell_damage(result, topic, queue_id, slot, physical)
+                break
             result.next_offset += scanned
             if scanned < count:
                 break
-        if not result.count:
+        if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
 
-    def _damaged(self, topic: str, queue_id: int, offset: int, physical: int) -> Corrupt:
-        path = f"{self._queues.files.directory}/{topic}/{queue_id}"
-        return Corrupt(
-            f"{path}: an entry from {offset} on points to {physical}, where no such record is: stop the broker and "
-            "delete the folder, it is built again",
-            path=path,
-            offset=offset,
+    def _select(
+        self, entries: Bytes, count: int, filtered: bool, wanted: Ints, bytes_max: int, count_max: int
+    ) -> tuple[int, int, int]:
+        scanned, chosen, size = select_entries(
+            entries,
+            count,
+            self._log.min_offset,
+            self._log.end_offset,
+            filtered,
+            wanted,
+            bytes_max,
+            count_max,
+            self._positions,
+            self._sizes,
         )
+        return int(scanned), int(chosen), int(size)
 
-    def _add(self, result: ReadResult, chosen: int, size: int) -> int:
-        """Take the chosen records, split by log file; the log offset of one that is not what its entry says, or -1."""
+    def _tell_damage(self, result: ReadResult, topic: str, queue_id: int, slot: int, physical: int) -> None:
+        """Let the result tell of the record at its next offset, and the log of the process, once."""
+        offset = result.next_offset
+        result.status, result.next_offset = ReadStatus.DAMAGED, offset + 1
+        known = self.damages.get((topic, queue_id, offset))
+        if known is not None:
+            result.problem = known
+            return
+        folder = f"{self._queues.files.directory}/{topic}/{queue_id}"
+        if self._is_plausible(slot, offset, physical):
+            file = self._log.file_of(physical)
+            where = f"{file.path}: the record at {physical} is damaged"
+            remedy = "take a replica's copy of the store, or leave the record out with penstock store rebuild"
+        else:
+            where = f"{folder}: entry {offset} points to {physical}, where no such record is"
+            remedy = "stop the broker and delete the folder, it is built again"
+        result.problem = f"{where} ({topic} queue {queue_id} offset {offset}): seek past it, and {remedy}"
+        log.error("record damaged topic=%s queue=%d offset=%d problem=%s", topic, queue_id, offset, result.problem)
+        if len(self.damages) < _DAMAGES_MAX:
+            self.damages[topic, queue_id, offset] = result.problem
+
+    def _is_plausible(self, slot: int, offset: int, physical: int) -> bool:
+        """Whether the entry at ``offset`` fits between its neighbours, so that its record is what is wrong."""
+        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
+        start, end = self._log.min_offset, self._log.end_offset
+        if offset > low:
+            before, size = self._entry(slot, offset - 1)
+            start = max(start, before + (size if size != BLANK_SIZE else 0))
+        if offset + 1 < high:
+            after, size = self._entry(slot, offset + 1)
+            end = min(end, after) if size != BLANK_SIZE else end
+        found, size = self._entry(slot, offset)
+        record = self._log.record_at(physical)
+        if record is not None and len(record) != size:
+            return False  # a sound one lies there, of another size
+        return found == physical and start <= physical and FIXED_BYTES <= size <= end - physical
+
+    def _entry(self, slot: int, offset: int) -> tuple[int, int]:
+        """(physical offset, size) of an entry."""
+        entry = self._queues.entries(slot, offset, 1)
+        return int.from_bytes(entry[:8].tobytes(), "big", signed=True), int.from_bytes(entry[8:12].tobytes(), "big")
+
+    def _add(self, result: ReadResult, chosen: int, *, verify: bool) -> int:
+        """Take the chosen records, split by log file, up to one that is not what its entry says; how many."""
         positions, sizes = self._positions[:chosen], self._sizes[:chosen]
         start = 0
         while start < chosen:
@@ -97,14 +164,16 @@ class Reader:
             if positions[-1] >= file.end:
                 end = int(np.searchsorted(positions, file.end))
             part = positions[start:end] - file.base, sizes[start:end].copy()
-            foreign = int(first_foreign(file.bytes, *part, file.base))
-            if foreign >= 0:
-                return int(positions[start + foreign])
-            result.parts.append((file.bytes, *part))
+            damaged = int(first_damaged(file.bytes, *part, file.base, verify))
+            good = end - start if damaged < 0 else damaged
+            if good:
+                result.parts.append((file.bytes, part[0][:good], part[1][:good]))
+                result.count += good
+                result.bytes += int(part[1][:good].sum())
+            if damaged >= 0:
+                return start + damaged
             start = max(end, start + 1)
-        result.count += chosen
-        result.bytes += size
-        return -1
+        return chosen
 
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of the record at that queue offset, None without one."""
@@ -137,15 +206,20 @@ class Reader:
         if slot is None:
             return 0
         low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
-        first, end = low, high
-        while low < high:
-            middle = (low + high) // 2
-            stored = self._store_timestamp(slot, middle)
-            if stored is None or stored < timestamp_ms or (upper and stored == timestamp_ms):
-                low = middle + 1
-            else:
-                high = middle
-        return max(first, low - 1) if upper and first < end else low
+        read = self._entries_of(slot)
+
+        def is_enough(physical: int) -> bool:
+            stored = self._store_timestamp_of(physical)
+            return stored is not None and (stored > timestamp_ms or (stored == timestamp_ms and not upper))
+
+        found = first_offset(read, low, high, is_enough)
+        if not upper or low == high:
+            return found
+        last = last_used(read, low, found)
+        return low if last is None else last
+
+    def _entries_of(self, slot: int) -> EntryReader:
+        return lambda offset, count: self._queues.entries(slot, offset, count)
 
     def view(self, physical_offset: int, end: int) -> bytes:
         """The record that begins at ``physical_offset``, below ``end``.
@@ -159,10 +233,11 @@ class Reader:
         return bytes(found)
 
     def _store_timestamp(self, slot: int, offset: int) -> int | None:
-        entry = self._queues.entries(slot, offset, 1)
-        physical = int.from_bytes(entry[:8].tobytes(), "big", signed=True)
-        size = int.from_bytes(entry[8:12].tobytes(), "big", signed=True)
-        if size == BLANK_SIZE or not self._log.min_offset <= physical < self._log.end_offset:
+        physical, size = self._entry(slot, offset)
+        return None if size == BLANK_SIZE else self._store_timestamp_of(physical)
+
+    def _store_timestamp_of(self, physical: int) -> int | None:
+        if not self._log.min_offset <= physical < self._log.end_offset:
             return None
         file = self._log.file_of(physical)
         return store_timestamp(file.bytes[physical - file.base : physical - file.base + 76].tobytes())

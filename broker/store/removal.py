@@ -9,7 +9,6 @@ later. Files are deleted in the order of the log, so that a crash leaves no gap.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -23,6 +22,7 @@ from .consume_queue import ConsumeQueues
 from .disk import Bytes, Disk, storage_error
 from .index import Index
 from .kernels import BLANK_SIZE
+from .queue_search import first_offset
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +63,7 @@ class Removal:
 
     def disk_use(self) -> DiskUse:
         """Use of the disk that matters: of the log's directories the emptiest, of that and the queues' the fuller."""
-        directories = {os.path.dirname(file.path) for file in self._log.files} or {
-            directory.strip() for directory in self._log.directory.split(",")
-        }
-        emptiest = min((self._use(directory) for directory in directories), key=lambda use: use.percent)
+        emptiest = min(map(self._use, self._log.directories.writable), key=lambda use: use.percent)
         return max(emptiest, self._use(self._queues.files.directory), key=lambda use: use.percent)
 
     def take_out(self, end: int) -> int:
@@ -91,7 +88,7 @@ class Removal:
         """
         now = time.monotonic() if now_s is None else now_s
         count = 0
-        directories = set()
+        deleted: list[str] = []
         with self._guard:
             while self._leaving:
                 first = self._leaving[0]
@@ -104,10 +101,9 @@ class Removal:
                     break
                 self._delete(first, held=held)
                 self._leaving.popleft()
-                directories.add(os.path.dirname(first.path))
+                deleted.append(first.path)
                 count += 1
-        for directory in directories:
-            self._disk.sync_directory(directory)
+        self._log.directories.sync(deleted)
         return count
 
     def align(self) -> Iterator[None]:
@@ -165,7 +161,7 @@ class Removal:
     def _delete(self, leaving: _Leaving, *, held: bool) -> None:
         try:
             if self._disk.exists(leaving.path):
-                self._disk.unlink(leaving.path)
+                self._log.directories.unlink(leaving.path)
         except OSError as error:
             raise storage_error(error, leaving.path, "deleting the log file") from error
         self._disk.close(leaving.descriptor)
@@ -193,13 +189,11 @@ class Removal:
             return low
         if slots.ends[slot] <= physical_offset:
             return high
-        while low < high:
-            middle = (low + high) // 2
-            if self._physical(slot, middle) < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def read(offset: int, count: int) -> Bytes:
+            return self._queues.entries(slot, offset, count)
+
+        return first_offset(read, low, high, lambda physical: physical >= physical_offset)
 
     def _physical(self, slot: int, offset: int) -> int:
         entry = self._queues.entries(slot, offset, 1)

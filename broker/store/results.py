@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -35,6 +36,30 @@ class MarkedBatch(NamedTuple):
     queue_offsets: list[int]
 
 
+class Arrived(Collection[tuple[str, int, int]]):
+    """Topic, queue id and new maximum of every queue that grew; to be looked at before the store is called again.
+
+    Made when it is iterated: with thousands of queues that costs as much as half a dispatch, and nobody may wait.
+    """
+
+    __slots__ = ("_maxima", "_queue_ids", "_slots", "_topics")
+
+    def __init__(self, topics: Sequence[str], queue_ids: Sequence[int], maxima: Longs, slots: Ints) -> None:
+        """``topics``, ``queue_ids`` and ``maxima`` are indexed by slot, ``slots`` are those that grew."""
+        self._topics, self._queue_ids, self._maxima, self._slots = topics, queue_ids, maxima, slots
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __iter__(self) -> Iterator[tuple[str, int, int]]:
+        slots = self._slots.tolist()
+        topics, queue_ids = map(self._topics.__getitem__, slots), map(self._queue_ids.__getitem__, slots)
+        return zip(topics, queue_ids, self._maxima[self._slots].tolist(), strict=True)
+
+    def __contains__(self, queue: object) -> bool:
+        return queue in list(self)
+
+
 class DispatchResult(NamedTuple):
     """What a slice of the log held, up to ``end``.
 
@@ -43,7 +68,7 @@ class DispatchResult(NamedTuple):
     """
 
     end: int
-    arrived: list[tuple[str, int, int]]
+    arrived: Collection[tuple[str, int, int]]
     state_records: list[tuple[int, bytes]]
     marks: list[MarkedBatch]
 
@@ -57,11 +82,15 @@ class ReadStatus(IntEnum):
     OFFSET_OVERFLOW = 3
     NO_MATCHED_MESSAGE = 4
     QUEUE_NOT_FOUND = 5
+    DAMAGED = 6
 
 
 @dataclass(slots=True)
 class ReadResult:
-    """Records found by a read; their bytes stay in the log until :meth:`copy_to`, which may run in any thread."""
+    """Records found by a read; their bytes stay in the log until :meth:`copy_to`, which may run in any thread.
+
+    DAMAGED: ``problem`` says what is wrong with the record at the offset; others go on at ``next_offset``.
+    """
 
     status: ReadStatus
     next_offset: int
@@ -70,6 +99,7 @@ class ReadResult:
     count: int = 0
     bytes: int = 0
     parts: list[tuple[Bytes, Longs, Ints]] = field(default_factory=list)  # log file, positions, sizes
+    problem: str = ""
 
     def copy_to(self, address: int) -> None:
         """Lay the records end to end at ``address``: ``bytes`` of memory that the caller owns."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
@@ -25,6 +26,7 @@ from .reading import Reader, store_timestamp
 from .removal import Removal
 from .reserve import BYTES_MAX, Reserve
 from .results import AppendResult, DispatchResult, ReadResult, RecoveryReport
+from .truncation import DerivedFiles, look_below
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,8 @@ class Store:
         """Lock and recover the store in ``config.root``, which is made if absent, and dispatch what its queues lack.
 
         After a clean exit that is quick and ends where the last dispatch ended; otherwise everything in the log is
-        dispatched, whether it was confirmed or not: only a master that replaces this one could take it back.
+        dispatched, whether it was confirmed or not, but with ``replicated`` only what is known to be confirmed: a
+        master that has replaced this one may take back the rest.
 
         Raises:
             StoreLocked: another process has it open.
@@ -129,12 +132,15 @@ class Store:
         """Have a checkpoint written soon; returns at once."""
         self._checkpointer.want()
 
-    def append(self, topic: str, records: memoryview | bytes | Bytes, *, queues: int) -> AppendResult:
+    def append(
+        self, topic: str, records: memoryview | bytes | Bytes, *, queues: int, count: int | None = None
+    ) -> AppendResult:
         """Place one batch of complete records of ``topic`` at the end of the log.
 
         The store gives each its queue offset, physical offset, store time and host. On return the bytes are
         visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``.
-        ``queues``: queue ids below it are legal, besides those that exist. ``records`` are copied.
+        ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
+        be. ``records`` are copied.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
@@ -144,13 +150,11 @@ class Store:
         is_state = topic == names.STATE_TOPIC
         if self.refusal is not None and not is_state:
             raise type(self.refusal)(self.refusal.message, **self.refusal.details)
-        with self._named_errors("reading the log's end"):
-            ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
-        if self._log.end_offset < max(self._flusher.flushed_offset, self.confirm_offset):  # a part of a record was cut
-            self._flusher.on_cut(self._log.end_offset)
-            self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
+        if not self._placement.is_level:
+            self._learn_end()
+        ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        result = self._log.append(ends, data, is_state=is_state)
+        result = self._log.append(ends, data, count=count, is_state=is_state)
         self._placement.on_appended(result.end)
         self._dispatcher.placed.append(result)
         return result
@@ -172,6 +176,59 @@ class Store:
         self._dispatcher.offset = self.confirm_offset = offset
         self._flusher.start_at(offset)
         self._checkpointer.want()
+
+    def cut_unfinished(self) -> int:
+        """Cut a part of a record, or of a batch, off the log's end: the rest of it will not come. The new end, synced.
+
+        For a slave that becomes master, before its epoch begins there.
+
+        Raises:
+            SyncFailed: the store is fenced from now on.
+        """
+        self._check_writable()
+        self._learn_end()
+        self._flusher.flush()
+        return self._log.end_offset
+
+    def whole_below(self, offset: int) -> int:
+        """Up to where all would be dispatched in a log cut at ``offset``: no record or batch is divided there."""
+        return look_below(self._log, offset).derived
+
+    def truncate_to(self, offset: int, *, rebuild: bool = False) -> None:
+        """Let the log end at ``offset``, from minimum to end, and queues and index with it. Durable on return.
+
+        What lay behind is zeros, or no file, and does not come back; after a crash in between the log ends at or
+        behind ``offset``, with its old bytes. ``rebuild``: the queues are made anew from the whole log, as they must
+        be when what is cut off deleted some. The caller brings tables of its own in line.
+
+        Raises:
+            StorageError: the log does not have ``offset``; nothing was changed.
+            DiskFull, StorageError: the log ends where it did; may be tried again.
+            SyncFailed, Corrupt: the store is fenced from now on.
+        """
+        self._check_writable()
+        if not self.min_offset <= offset <= self.end_offset:
+            raise StorageError(
+                f"log {self.min_offset}..{self.end_offset} cannot be cut at {offset}: it has no such offset"
+            )
+        if offset == self.end_offset:
+            return
+        was, started = self.end_offset, time.monotonic()
+        with self._checkpoint_lock, self._named_errors("cutting the log"):
+            self._truncate(offset, rebuild=rebuild)
+        log.warning(
+            "log cut root=%s from=%d to=%d seconds=%.2f", self._config.root, was, offset, time.monotonic() - started
+        )
+
+    def start_over(self, offset: int) -> None:
+        """Forget everything and begin at ``offset``, as the master's log does. Durable on return.
+
+        Raises:
+            As :meth:`truncate_to`; after a crash in between the log is empty, or has its old bytes.
+        """
+        self.truncate_to(self.min_offset, rebuild=True)
+        self.start_at(offset)
+        self.checkpoint()
 
     def read_bytes(self, start: int, max_bytes: int) -> memoryview:
         """A read-only view of at most ``max_bytes`` from ``start`` on, of one file, below the end."""
@@ -207,6 +264,13 @@ class Store:
         """
         return self._dispatcher.replay(max(start, self._log.min_offset))
 
+    def undispatched(self) -> Iterator[DispatchResult]:
+        """State records and producer marks of ``[dispatched_offset, end_offset)``; nothing is dispatched by it.
+
+        For a slave that becomes master: its tables must know what is in its log, confirmed or not.
+        """
+        return self._dispatcher.replay(self._dispatcher.offset, self.end_offset)
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """[minimum, maximum) of what can be read; (0, 0) for an unknown queue."""
         return self._queues.range(topic, queue_id) or (0, 0)
@@ -220,12 +284,20 @@ class Store:
         *,
         max_count: int = _COUNT_MAX,
         tags: Collection[int] | None = None,
+        verify: bool = False,
     ) -> ReadResult:
         """Records of a queue from ``offset`` on, within the limits, but one at least.
 
-        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags.
+        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags. ``verify``: lengths
+        and checksums are proved too. In front of a record that is damaged a read ends; one that begins there tells of
+        it with the status DAMAGED, and how to go on.
         """
-        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags)
+        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
+
+    @property
+    def damages(self) -> int:
+        """Damaged records that reads have met so far."""
+        return len(self._reader.damages)
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after the time (all older: the maximum); with ``upper`` the last one
@@ -336,6 +408,63 @@ class Store:
         except OSError as error:
             raise storage_error(error, error.filename or str(self._config.root), doing) from error
 
+    def _learn_end(self) -> None:
+        """Have the placement know the log's end. It may lose a part of a record there: nobody may count on that."""
+        with self._named_errors("reading the log's end"), self._flusher.held():
+            self._placement.learn(self._dispatcher.offset)
+            if self._log.end_offset < max(self._flusher.flushed_offset, self.confirm_offset):
+                self._flusher.on_cut(self._log.end_offset)
+                self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
+
+    def _truncate(self, offset: int, *, rebuild: bool) -> None:
+        """The steps of :mod:`.truncation`; the checkpoint lock is held."""
+        parts = self._parts
+        found = look_below(self._log, offset)
+        files = DerivedFiles(self._log, self._queues, parts.index, self._dispatcher)
+        try:
+            self._flusher.flush()
+            self._queues.flush()
+            parts.index.flush()
+            below = files.look(self._dispatcher.offset, found)
+            positions = Positions(
+                min_offset=self._log.min_offset,
+                end=offset,
+                flushed=found.whole,
+                derived=below.derived,
+                queues=-1 if rebuild else below.queues,  # no queues are so few: a start makes them anew
+                entries=below.entries,
+                last_store_timestamp_ms=found.last_store_timestamp_ms,
+                index_file=below.index.file,
+                index_count=below.index.count,
+            )
+            confirmed = min(self.confirm_offset, offset)
+            parts.checkpoint.write_hint(found.whole, confirmed)
+            parts.checkpoint.write(positions, parts.checkpoint.standard._replace(confirm=confirmed))
+        except OSError as error:
+            raise self._unsynced(error) from error
+        try:
+            with self._flusher.held():
+                self._log.cut(offset)
+                self._log.whole_end = found.whole
+                self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
+                self._flusher.on_cut(offset)
+            self.confirm_offset = confirmed
+            self._placement.forget()
+            if rebuild:
+                files.rebuild_queues(below.derived, below.index)
+            else:
+                files.cut(below)
+            self._checkpointed = below.derived
+            self._write_checkpoint(clean=False)
+        except (OSError, StorageError) as error:
+            raise self._unsynced(error) from error  # neither here nor there: only a start puts that right
+
+    def _unsynced(self, error: Exception) -> SyncFailed:
+        """Fence the store because of ``error``."""
+        failure = SyncFailed(f"{self._config.root}: sync of log, queues, index or checkpoint failed: {error}")
+        self._flusher.fail(failure)
+        return failure
+
     def _write_checkpoint(self, *, clean: bool) -> None:
         """The order makes it true: first the bytes, then what says that they are there."""
         parts = self._parts
@@ -343,12 +472,13 @@ class Store:
             derived = self._dispatcher.offset
             queues, entries = self._queues.totals()
             index_file, index_count = parts.index.position()
+            derived_ms = self._dispatcher.last_store_timestamp_ms
         end, newest_ms = self._log.end_offset, self._log.last_store_timestamp_ms
-        before = parts.checkpoint.standard
+        confirmed = self.confirm_offset
         try:
             self._flusher.flush()
             self._queues.flush()
-            index_ms = parts.index.flush()
+            parts.index.flush()
             parts.checkpoint.write(
                 Positions(
                     clean=clean,
@@ -362,12 +492,10 @@ class Store:
                     index_file=index_file,
                     index_count=index_count,
                 ),
-                Standard(newest_ms, newest_ms, max(index_ms, before.index_ms), 0, before.confirm),
+                Standard(newest_ms, derived_ms, parts.index.settled_ms, 0, confirmed),
             )
         except OSError as error:
-            failure = SyncFailed(f"{self._config.root}: sync of queues, index or checkpoint failed: {error}")
-            self._flusher.fail(failure)
-            raise failure from error
+            raise self._unsynced(error) from error
         self._checkpointed = derived
 
     def _checkpoint_progress(self) -> tuple[int, int]:
@@ -388,7 +516,7 @@ class Store:
 
     def _tell_flushed(self, offset: int) -> None:
         try:
-            self._parts.checkpoint.write_hint(self._whole_below(offset))
+            self._parts.checkpoint.write_hint(self._whole_below(offset), self.confirm_offset)
         except OSError as error:
             self._flusher.fail(SyncFailed(f"{self._config.root}: writing the checkpoint failed: {error}"))
             return

@@ -8,7 +8,7 @@ import logging
 import os
 import resource
 
-from .disk import Bytes, Disk
+from .disk import Bytes, Disk, storage_error
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +31,20 @@ class Warming:
         self._sync = sync
         self._libc = ctypes.CDLL(None, use_errno=True)
 
-    def warm(self, mapped: Bytes, descriptor: int) -> None:
+    def warm(self, path: str, mapped: Bytes, descriptor: int) -> None:
         """Prepare a new file, which holds nothing yet.
 
         Raises:
-            OSError: a sync failed.
+            StorageError: a sync failed; the error names ``path``.
         """
         if self._touch:
             for start in range(0, len(mapped), _STEP_BYTES):
                 mapped[start : start + _STEP_BYTES : _PAGE] = 0  # numpy gives the interpreter lock away meanwhile
                 if self._sync:
-                    self._disk.sync(descriptor)
+                    try:
+                        self._disk.sync(descriptor)
+                    except OSError as error:
+                        raise storage_error(error, path, "warming the log file (warmMapedFileEnable)") from error
         if self._lock and not self._call(self._libc.mlock, mapped):
             code = ctypes.get_errno()
             limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]

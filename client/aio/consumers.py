@@ -7,6 +7,7 @@ ask a broker is a coroutine, what only changes a number is not.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import inspect
@@ -17,13 +18,14 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from ..consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
-from ..dispatcher import Listener
+from ..dispatcher import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..message_batch import MessageBatch
 from ..pull_consumer import CALL_TIMEOUT_S, POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import PushConsumer
 from ..rebalance import Strategy
 from ..subscription import ALL, Expression
+from ..timeouts import check_timeout
 
 T = TypeVar("T")
 
@@ -167,6 +169,7 @@ class AsyncPullConsumer:
         self._sync.on_ready(on_ready)
 
     async def _when_ready(self, poll: Callable[[], T], timeout_s: float) -> T | None:
+        check_timeout(timeout_s)
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._ready.clear()
@@ -206,6 +209,7 @@ class AsyncPushConsumer:
         require(callable(listener), "listener must be callable", listener)
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closing = False
         self._sync = PushConsumer(
             nameservers,
             group=group,
@@ -266,6 +270,7 @@ class AsyncPushConsumer:
         Raises:
             Refused: a broker refused the group or a filter, by its own error: nothing more will arrive.
         """
+        check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         ended = asyncio.Event()
         with _ending_signals(ended.set):
@@ -282,11 +287,23 @@ class AsyncPushConsumer:
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Let running listeners finish, commit, release the queues, disconnect."""
+        check_timeout(timeout_s)
+        self._is_closing = True
         await asyncio.to_thread(self._sync.close, timeout_s)
 
     def _call(self, item: Any) -> Any:
         assert self._loop is not None, "workers begin after start"
-        return asyncio.run_coroutine_threadsafe(self._listener(item), self._loop).result()
+        running = self._listener(item)
+        try:
+            return asyncio.run_coroutine_threadsafe(running, self._loop).result()
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            running.close()  # the loop ended before the listener began: its message is delivered again
+        except concurrent.futures.CancelledError:
+            if not self._is_closing:
+                raise
+        return ConsumeResult.RETRY_LATER
 
 
 @contextlib.contextmanager

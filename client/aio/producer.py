@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from penstock.proto.errors import DeliveryFailed
 
 from ..config import ProducerConfig
 from ..message import Message, SendReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
+from ..timeouts import check_timeout
+from .turns import Turns
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class AsyncProducer:
@@ -32,6 +39,7 @@ class AsyncProducer:
         **settings: Any,
     ) -> None:
         self._producer = Producer(nameservers, group=group, config=config, **settings)
+        self._turns = Turns()
 
     @property
     def producer(self) -> Producer:
@@ -55,10 +63,9 @@ class AsyncProducer:
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and wait for its receipt; sends of many tasks share batches."""
-        future = await self.send_async(topic, body, tag, keys, properties, sharding_key, timeout_s=timeout_s)
-        return await future
+        return await self.send_async(topic, body, tag, keys, properties, sharding_key, timeout_s=timeout_s)
 
-    async def send_async(
+    def send_async(
         self,
         topic: str,
         body: bytes,
@@ -69,15 +76,18 @@ class AsyncProducer:
         *,
         timeout_s: float | None = None,
     ) -> asyncio.Future[SendReceipt]:
-        """Start to send one message; the future of the running loop ends as :meth:`send` would."""
-        arguments = (topic, body, tag, keys, properties, sharding_key)
-        if self._producer.would_block(topic, len(body)):
-            future = await asyncio.to_thread(self._producer.send_async, *arguments, timeout_s=timeout_s)
-        else:
-            future = self._producer.send_async(*arguments, timeout_s=timeout_s)
-        return asyncio.wrap_future(future)
+        """Start to send one message; the future of the running loop ends as :meth:`send` would.
 
-    async def send_oneway(
+        Returns at once. A message that has to wait, for its topic's route or for room in the buffer, waits in a
+        thread; the order of the calls is kept. Await some of the futures now and then: above 10,000 waiting messages
+        it raises ``BufferFull``.
+        """
+        send = self._timed(self._producer.send_async, (topic, body, tag, keys, properties, sharding_key), timeout_s)
+        if not self._must_wait(topic, body):
+            return asyncio.wrap_future(send())
+        return asyncio.ensure_future(_outcome(self._turns.line_up(topic, send)))
+
+    def send_oneway(
         self,
         topic: str,
         body: bytes,
@@ -88,12 +98,12 @@ class AsyncProducer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send one message once; nobody learns whether it arrived."""
-        arguments = (topic, body, tag, keys, properties, sharding_key)
-        if self._producer.would_block(topic, len(body)):
-            await asyncio.to_thread(self._producer.send_oneway, *arguments, timeout_s=timeout_s)
+        """Send one message once; nobody learns whether it arrived. Returns at once, as :meth:`send_async`."""
+        send = self._timed(self._producer.send_oneway, (topic, body, tag, keys, properties, sharding_key), timeout_s)
+        if self._must_wait(topic, body):
+            self._turns.line_up(topic, send)
         else:
-            self._producer.send_oneway(*arguments, timeout_s=timeout_s)
+            send()
 
     async def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
         """Send messages together and wait; the receipts are in their order."""
@@ -112,10 +122,11 @@ class AsyncProducer:
     ) -> None:
         """Buffer one message; acknowledged by :meth:`flush`. Waits only while the buffer is full."""
         arguments = (topic, body, tag, keys, properties, sharding_key)
-        if self._producer.would_block(topic, len(body)):
-            await asyncio.to_thread(self._producer.produce, *arguments, timeout_s=timeout_s)
+        produce = functools.partial(self._producer.produce, *arguments, timeout_s=timeout_s)
+        if self._must_wait(topic, body):
+            await self._turns.line_up(topic, produce)
         else:
-            self._producer.produce(*arguments, timeout_s=timeout_s)
+            produce()
 
     async def produce_many(
         self,
@@ -134,10 +145,12 @@ class AsyncProducer:
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything so far is acknowledged or given up. Raises DeliveryFailed."""
+        await self._turns.settled()
         await asyncio.to_thread(self._producer.flush, timeout_s)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop. May be called again. Raises DeliveryFailed."""
+        await self._turns.settled()
         await asyncio.to_thread(self._producer.close, timeout_s)
 
     async def __aenter__(self) -> Self:
@@ -152,3 +165,18 @@ class AsyncProducer:
             if error is None:
                 raise
             log.warning("closed with undelivered messages %s", failed)
+
+    def _must_wait(self, topic: str, body: bytes) -> bool:
+        return self._turns.is_waiting(topic) or self._producer.would_block(topic, len(body))
+
+    def _timed(self, send: Callable[..., T], arguments: tuple[Any, ...], timeout_s: float | None) -> Callable[[], T]:
+        """``send`` as a call whose time began now, whenever its turn comes."""
+        check_timeout(timeout_s)
+        given_s = self._producer.config.send_timeout_s if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + given_s
+        return lambda: send(*arguments, timeout_s=max(deadline_s - time.monotonic(), 0.0))
+
+
+async def _outcome(taken: asyncio.Task[Future[SendReceipt]]) -> SendReceipt:
+    # Shielded: who stops waiting for the receipt takes back nothing, and those behind it keep their turn.
+    return await asyncio.wrap_future(await asyncio.shield(taken))

@@ -10,6 +10,7 @@ from numba import njit, types
 
 from .crc import BYTES, crc32_at
 from .layout import BLANK_BYTES, CRC_MASK, MAGIC_V1, MAGIC_V2, SysFlag
+from .marks import MARK_BYTES, is_mark
 from .memory import address_of, copy_bytes, load_i32, load_u8, store_i64, zero_bytes
 from .rows import PlaceStatus
 from .scanning import NEGATIVE_PROPERTIES, RECORD, measure_at
@@ -26,6 +27,8 @@ _BAD_CRC = int(PlaceStatus.BAD_CRC)
 _NO_SPACE = int(PlaceStatus.NO_SPACE)
 _EMPTY_BATCH = int(PlaceStatus.EMPTY_BATCH)
 _TOO_MANY_QUEUES = int(PlaceStatus.TOO_MANY_QUEUES)
+_MISPLACED_MARK = int(PlaceStatus.MISPLACED_MARK)
+_OTHER_COUNT = int(PlaceStatus.OTHER_COUNT)
 _STORE_V6 = SysFlag.STORE_HOST_V6
 _REFUSED_FLAGS = SysFlag.TRANSACTION_MASK | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 
@@ -54,7 +57,9 @@ def _is_topic(records, position, topic, topic_size):
 )
 def _check(records, start, records_end, topic, expected_topic_size, queues, store_v6, body_bytes_max):
     """(PlaceStatus, end, position of the store time) of the record at ``start``."""
-    kind, end, store, body, body_size, topic_position, topic_size, _, _ = measure_at(records, start, records_end)
+    kind, end, store, body, body_size, topic_position, topic_size, properties, properties_size = measure_at(
+        records, start, records_end
+    )
     if kind != RECORD:
         if kind == NEGATIVE_PROPERTIES:
             return _PROPERTIES_TOO_LARGE, start, start
@@ -68,6 +73,8 @@ def _check(records, start, records_end, topic, expected_topic_size, queues, stor
     queue_id = load_i32(records, start + 12)
     if queue_id < 0 or queue_id >= queues:
         return _BAD_QUEUE, start, start
+    if start > 0 and properties_size > MARK_BYTES and is_mark(records, properties):
+        return _MISPLACED_MARK, start, start
     sys_flag = load_i32(records, start + 36)
     if sys_flag & _REFUSED_FLAGS or sys_flag & _STORE_V6 != store_v6:
         return _BAD_FLAGS, start, start
@@ -94,6 +101,7 @@ def _check(records, start, records_end, topic, expected_topic_size, queues, stor
             types.int64,
             _WRITABLE_INTS,
             _WRITABLE_LONGS,
+            types.int64,
         )
     ],
     nogil=True,
@@ -113,6 +121,7 @@ def place_batch(
     body_bytes_max,
     touched_queues,
     touched_offsets,
+    expected_count,
 ):
     """Place the batch ``records`` at ``log[position:]``; answers (PlaceStatus, bad index, count, touched queues).
 
@@ -120,7 +129,8 @@ def place_batch(
     ``log[0]``), store time and store host; ``next_offsets``, one per queue id, move on. ``touched_queues`` and
     ``touched_offsets`` name the batch's queues in order of first appearance, and the offset of the batch's first
     record in each. ``seen``, one per queue id, is this function's own memory between calls: ``stamp`` must differ from
-    call to call. On any status but OK nothing is stored: ``next_offsets`` are as before, the bytes of the log zero.
+    call to call. ``expected_count``: how many records there must be, -1 for any number. On any status but OK nothing
+    is stored: ``next_offsets`` are as before, the bytes of the log zero.
     """
     if len(seen) < len(next_offsets) or (len(store_host) != 8 and len(store_host) != 20):
         raise ValueError("seen needs one element per queue, and a host takes 8 or 20 bytes")
@@ -133,6 +143,9 @@ def place_batch(
     touched_max = min(len(touched_queues), len(touched_offsets))
     start, count, touched, status = 0, 0, 0, _OK
     while start < len(records):
+        if count == expected_count:
+            status = _OTHER_COUNT
+            break
         status, end, store = _check(
             records_address, start, len(records), topic_address, len(topic), queues, store_v6, body_bytes_max
         )
@@ -156,6 +169,8 @@ def place_batch(
         copy_bytes(log, position + store + 8, store_host, 0, len(store_host))
         start = end
         count += 1
+    if status == _OK and expected_count >= 0 and count != expected_count:
+        status = _OTHER_COUNT
     if status == _OK:
         return _OK, -1, count, touched
     zero_bytes(log, position, start)

@@ -61,3 +61,5 @@ class PlaceStatus(IntEnum):
     NO_SPACE = 9  # the log file has no room for the batch and the blank that ends the file
     EMPTY_BATCH = 10
     TOO_MANY_QUEUES = 11  # more queues than the caller's arrays for the touched ones can hold
+    MISPLACED_MARK = 12  # a producer mark behind the first record
+    OTHER_COUNT = 13  # not as many records as the batch's header says; the index is the number of whole ones

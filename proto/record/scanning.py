@@ -11,6 +11,7 @@ from numba import from_dtype, njit, types
 from .crc import BYTES, crc32_at
 from .layout import BLANK_BYTES, CRC_MASK, FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SysFlag
 from .memory import address_of, copy_to_address, load_i8, load_i16, load_i32, load_i64
+from .record_crc import WRONG, record_crc_at
 from .rows import ROW, ScanStatus
 from .text import tags_code_at
 
@@ -97,7 +98,8 @@ def scan(buffer, start, end, physical_base, check_crc, rows):
     """Fill one row for each record of ``buffer[start:end]``; answers (count, next position, ScanStatus).
 
     ``physical_base`` is the log position of ``buffer[0]``; each record's own offset must agree with it, unless it
-    is -1. ``check_crc``: body checksums too (an empty body has none, as for RocketMQ). Safe on any bytes: what is
+    is -1. ``check_crc``: checksums too, of bodies (an empty one has none, as for RocketMQ) and, where there are any, of
+    whole records (:mod:`.record_crc`). Safe on any bytes: what is
     no record stops the scan in front of it. The next position is behind the last record, or behind a blank.
     """
     if start < 0 or end > len(buffer) or start > end:
@@ -118,8 +120,11 @@ def scan(buffer, start, end, physical_base, check_crc, rows):
         body_crc = load_i32(address, position + 8)
         if physical_base >= 0 and physical_offset != physical_base + position:
             return count, position, _BAD
-        if check_crc and body_size > 0 and crc32_at(address, body, body + body_size) & CRC_MASK != body_crc:
-            return count, position, _BAD
+        if check_crc:
+            if body_size > 0 and crc32_at(address, body, body + body_size) & CRC_MASK != body_crc:
+                return count, position, _BAD
+            if record_crc_at(address, position, record_end, properties_size) == WRONG:
+                return count, position, _BAD
         row = rows[np.uint64(count)]
         row.position = position
         row.physical_offset = physical_offset

@@ -40,7 +40,7 @@ class AppendHeader(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class AppendReceipt(_message.Message):
-    __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch")
+    __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "added_bytes")
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class AppendReceipt(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADDED_BYTES_FIELD_NUMBER: _ClassVar[int]
     physical_offset: int
     store_timestamp_ms: int
     queue_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -55,7 +56,8 @@ class AppendReceipt(_message.Message):
     status: SendStatus
     duplicate: bool
     epoch: int
-    def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+    added_bytes: int
+    def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ..., added_bytes: _Optional[int] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("kind", "expression")
@@ -74,7 +76,7 @@ class Filter(_message.Message):
     def __init__(self, kind: _Optional[_Union[Filter.Kind, str]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class FetchHeader(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "max_bytes", "max_bytes_per_queue", "max_wait_ms")
+    __slots__ = ("group", "client_id", "topics", "max_bytes", "max_bytes_per_queue", "max_wait_ms", "verify")
     class Topic(_message.Message):
         __slots__ = ("topic", "queue_ids", "offsets", "filter")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -92,13 +94,15 @@ class FetchHeader(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_PER_QUEUE_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     topics: _containers.RepeatedCompositeFieldContainer[FetchHeader.Topic]
     max_bytes: int
     max_bytes_per_queue: int
     max_wait_ms: int
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+    verify: bool
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: _Optional[bool] = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("results", "suggested_broker_id")
@@ -110,14 +114,16 @@ class FetchReply(_message.Message):
         OFFSET_OVERFLOW: _ClassVar[FetchReply.Status]
         NO_MATCHED_MESSAGE: _ClassVar[FetchReply.Status]
         QUEUE_NOT_FOUND: _ClassVar[FetchReply.Status]
+        DAMAGED: _ClassVar[FetchReply.Status]
     FOUND: FetchReply.Status
     NO_NEW_MESSAGE: FetchReply.Status
     OFFSET_TOO_SMALL: FetchReply.Status
     OFFSET_OVERFLOW: FetchReply.Status
     NO_MATCHED_MESSAGE: FetchReply.Status
     QUEUE_NOT_FOUND: FetchReply.Status
+    DAMAGED: FetchReply.Status
     class Result(_message.Message):
-        __slots__ = ("topic_index", "queue_id", "status", "next_offset", "min_offset", "max_offset", "bytes", "count")
+        __slots__ = ("topic_index", "queue_id", "status", "next_offset", "min_offset", "max_offset", "bytes", "count", "problem")
         TOPIC_INDEX_FIELD_NUMBER: _ClassVar[int]
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +132,7 @@ class FetchReply(_message.Message):
         MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
         BYTES_FIELD_NUMBER: _ClassVar[int]
         COUNT_FIELD_NUMBER: _ClassVar[int]
+        PROBLEM_FIELD_NUMBER: _ClassVar[int]
         topic_index: int
         queue_id: int
         status: FetchReply.Status
@@ -134,7 +141,8 @@ class FetchReply(_message.Message):
         max_offset: int
         bytes: int
         count: int
-        def __init__(self, topic_index: _Optional[int] = ..., queue_id: _Optional[int] = ..., status: _Optional[_Union[FetchReply.Status, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+        problem: str
+        def __init__(self, topic_index: _Optional[int] = ..., queue_id: _Optional[int] = ..., status: _Optional[_Union[FetchReply.Status, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., count: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SUGGESTED_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[FetchReply.Result]
@@ -305,7 +313,7 @@ class ConsumerRequest(_message.Message):
     def __init__(self, join: _Optional[_Union[ConsumerRequest.Join, _Mapping]] = ..., claim: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
 
 class ConsumerEvent(_message.Message):
-    __slots__ = ("joined", "members", "granted", "reset", "heartbeat")
+    __slots__ = ("joined", "members", "granted", "reset", "heartbeat", "mismatch")
     class Joined(_message.Message):
         __slots__ = ("session_id", "heartbeat_interval_ms")
         SESSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +341,17 @@ class ConsumerEvent(_message.Message):
         min_offset: int
         max_offset: int
         def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    class Mismatch(_message.Message):
+        __slots__ = ("topic", "expression", "other_client_id", "other_expression")
+        TOPIC_FIELD_NUMBER: _ClassVar[int]
+        EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+        OTHER_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+        OTHER_EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+        topic: str
+        expression: str
+        other_client_id: str
+        other_expression: str
+        def __init__(self, topic: _Optional[str] = ..., expression: _Optional[str] = ..., other_client_id: _Optional[str] = ..., other_expression: _Optional[str] = ...) -> None: ...
     class Reset(_message.Message):
         __slots__ = ("topic", "queue_id", "offset")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -347,28 +366,32 @@ class ConsumerEvent(_message.Message):
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
     joined: ConsumerEvent.Joined
     members: ConsumerEvent.Members
     granted: ConsumerEvent.Granted
     reset: ConsumerEvent.Reset
     heartbeat: _common_pb2.Empty
-    def __init__(self, joined: _Optional[_Union[ConsumerEvent.Joined, _Mapping]] = ..., members: _Optional[_Union[ConsumerEvent.Members, _Mapping]] = ..., granted: _Optional[_Union[ConsumerEvent.Granted, _Mapping]] = ..., reset: _Optional[_Union[ConsumerEvent.Reset, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
+    mismatch: ConsumerEvent.Mismatch
+    def __init__(self, joined: _Optional[_Union[ConsumerEvent.Joined, _Mapping]] = ..., members: _Optional[_Union[ConsumerEvent.Members, _Mapping]] = ..., granted: _Optional[_Union[ConsumerEvent.Granted, _Mapping]] = ..., reset: _Optional[_Union[ConsumerEvent.Reset, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ..., mismatch: _Optional[_Union[ConsumerEvent.Mismatch, _Mapping]] = ...) -> None: ...
 
 class BrokerStatus(_message.Message):
-    __slots__ = ("identity", "role", "epoch", "pid", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatched_offset", "replicas", "store_path", "flush_mode", "broker_role", "started_timestamp_ms", "lag_bytes", "version")
+    __slots__ = ("identity", "role", "epoch", "pid", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatched_offset", "replicas", "store_path", "flush_mode", "broker_role", "started_timestamp_ms", "lag_bytes", "version", "is_following", "not_following_because", "gave_up", "sync_state_set", "is_elected", "is_acting")
     class Replica(_message.Message):
-        __slots__ = ("broker_id", "written_offset", "flushed_offset", "lag_bytes", "in_sync")
+        __slots__ = ("broker_id", "written_offset", "flushed_offset", "lag_bytes", "in_sync", "learner")
         BROKER_ID_FIELD_NUMBER: _ClassVar[int]
         WRITTEN_OFFSET_FIELD_NUMBER: _ClassVar[int]
         FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
         LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
         IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+        LEARNER_FIELD_NUMBER: _ClassVar[int]
         broker_id: int
         written_offset: int
         flushed_offset: int
         lag_bytes: int
         in_sync: bool
-        def __init__(self, broker_id: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., in_sync: _Optional[bool] = ...) -> None: ...
+        learner: bool
+        def __init__(self, broker_id: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., in_sync: _Optional[bool] = ..., learner: _Optional[bool] = ...) -> None: ...
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +408,12 @@ class BrokerStatus(_message.Message):
     STARTED_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    IS_FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOLLOWING_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    GAVE_UP_FIELD_NUMBER: _ClassVar[int]
+    SYNC_STATE_SET_FIELD_NUMBER: _ClassVar[int]
+    IS_ELECTED_FIELD_NUMBER: _ClassVar[int]
+    IS_ACTING_FIELD_NUMBER: _ClassVar[int]
     identity: _common_pb2.BrokerIdentity
     role: _common_pb2.Role
     epoch: int
@@ -401,7 +430,27 @@ class BrokerStatus(_message.Message):
     started_timestamp_ms: int
     lag_bytes: int
     version: str
-    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    is_following: bool
+    not_following_because: str
+    gave_up: str
+    sync_state_set: _containers.RepeatedScalarFieldContainer[int]
+    is_elected: bool
+    is_acting: bool
+    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_following: _Optional[bool] = ..., not_following_because: _Optional[str] = ..., gave_up: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., is_elected: _Optional[bool] = ..., is_acting: _Optional[bool] = ...) -> None: ...
+
+class TransferMasterRequest(_message.Message):
+    __slots__ = ("to_broker_id",)
+    TO_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    to_broker_id: int
+    def __init__(self, to_broker_id: _Optional[int] = ...) -> None: ...
+
+class TransferMasterReply(_message.Message):
+    __slots__ = ("epoch", "former_broker_id")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FORMER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    former_broker_id: int
+    def __init__(self, epoch: _Optional[int] = ..., former_broker_id: _Optional[int] = ...) -> None: ...
 
 class QueryMessagesRequest(_message.Message):
     __slots__ = ("topic", "key", "max_count", "begin_timestamp_ms", "end_timestamp_ms")

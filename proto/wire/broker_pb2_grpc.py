@@ -95,6 +95,11 @@ class BrokerStub:
                 request_serializer=penstock_dot_proto_dot_wire_dot_broker__pb2.ConsumerRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_wire_dot_broker__pb2.ConsumerEvent.FromString,
                 _registered_method=True)
+        self.TransferMaster = channel.unary_unary(
+                '/penstock.v1.Broker/TransferMaster',
+                request_serializer=penstock_dot_proto_dot_wire_dot_broker__pb2.TransferMasterRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_wire_dot_broker__pb2.TransferMasterReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/penstock.v1.Broker/Status',
                 request_serializer=penstock_dot_proto_dot_wire_dot_common__pb2.Empty.SerializeToString,
@@ -188,6 +193,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TransferMaster(self, request, context):
+        """The master gives its role to a slave of its sync-state set; the outcome of no send is lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -268,6 +280,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ConsumerSession,
                     request_deserializer=penstock_dot_proto_dot_wire_dot_broker__pb2.ConsumerRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_wire_dot_broker__pb2.ConsumerEvent.SerializeToString,
+            ),
+            'TransferMaster': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferMaster,
+                    request_deserializer=penstock_dot_proto_dot_wire_dot_broker__pb2.TransferMasterRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_wire_dot_broker__pb2.TransferMasterReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -609,6 +626,33 @@ class Broker:
             '/penstock.v1.Broker/ConsumerSession',
             penstock_dot_proto_dot_wire_dot_broker__pb2.ConsumerRequest.SerializeToString,
             penstock_dot_proto_dot_wire_dot_broker__pb2.ConsumerEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferMaster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Broker/TransferMaster',
+            penstock_dot_proto_dot_wire_dot_broker__pb2.TransferMasterRequest.SerializeToString,
+            penstock_dot_proto_dot_wire_dot_broker__pb2.TransferMasterReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,5 @@
 from penstock.proto.wire import common_pb2 as _common_pb2
+from penstock.proto.wire import coordination_pb2 as _coordination_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -10,7 +11,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class BrokerReport(_message.Message):
     __slots__ = ("registration", "heartbeat", "topic_changes")
     class Registration(_message.Message):
-        __slots__ = ("identity", "role", "epoch", "topics", "auto_create_topics", "store_instance", "end_offset")
+        __slots__ = ("identity", "role", "epoch", "topics", "auto_create_topics", "store_instance", "end_offset", "candidacy")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         ROLE_FIELD_NUMBER: _ClassVar[int]
         EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +19,7 @@ class BrokerReport(_message.Message):
         AUTO_CREATE_TOPICS_FIELD_NUMBER: _ClassVar[int]
         STORE_INSTANCE_FIELD_NUMBER: _ClassVar[int]
         END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        CANDIDACY_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         role: _common_pb2.Role
         epoch: int
@@ -25,18 +27,36 @@ class BrokerReport(_message.Message):
         auto_create_topics: bool
         store_instance: str
         end_offset: int
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicConfig, _Mapping]]] = ..., auto_create_topics: _Optional[bool] = ..., store_instance: _Optional[str] = ..., end_offset: _Optional[int] = ...) -> None: ...
+        candidacy: BrokerReport.Candidacy
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicConfig, _Mapping]]] = ..., auto_create_topics: _Optional[bool] = ..., store_instance: _Optional[str] = ..., end_offset: _Optional[int] = ..., candidacy: _Optional[_Union[BrokerReport.Candidacy, _Mapping]] = ...) -> None: ...
+    class Candidacy(_message.Message):
+        __slots__ = ("epoch", "log_epoch", "hears_master", "is_acting", "priority", "is_doubtful")
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        HEARS_MASTER_FIELD_NUMBER: _ClassVar[int]
+        IS_ACTING_FIELD_NUMBER: _ClassVar[int]
+        PRIORITY_FIELD_NUMBER: _ClassVar[int]
+        IS_DOUBTFUL_FIELD_NUMBER: _ClassVar[int]
+        epoch: int
+        log_epoch: int
+        hears_master: bool
+        is_acting: bool
+        priority: int
+        is_doubtful: bool
+        def __init__(self, epoch: _Optional[int] = ..., log_epoch: _Optional[int] = ..., hears_master: _Optional[bool] = ..., is_acting: _Optional[bool] = ..., priority: _Optional[int] = ..., is_doubtful: _Optional[bool] = ...) -> None: ...
     class Heartbeat(_message.Message):
-        __slots__ = ("end_offset", "confirm_offset", "role", "epoch")
+        __slots__ = ("end_offset", "confirm_offset", "role", "epoch", "candidacy")
         END_OFFSET_FIELD_NUMBER: _ClassVar[int]
         CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
         ROLE_FIELD_NUMBER: _ClassVar[int]
         EPOCH_FIELD_NUMBER: _ClassVar[int]
+        CANDIDACY_FIELD_NUMBER: _ClassVar[int]
         end_offset: int
         confirm_offset: int
         role: _common_pb2.Role
         epoch: int
-        def __init__(self, end_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+        candidacy: BrokerReport.Candidacy
+        def __init__(self, end_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., candidacy: _Optional[_Union[BrokerReport.Candidacy, _Mapping]] = ...) -> None: ...
     class TopicChanges(_message.Message):
         __slots__ = ("updated", "removed")
         UPDATED_FIELD_NUMBER: _ClassVar[int]
@@ -53,12 +73,14 @@ class BrokerReport(_message.Message):
     def __init__(self, registration: _Optional[_Union[BrokerReport.Registration, _Mapping]] = ..., heartbeat: _Optional[_Union[BrokerReport.Heartbeat, _Mapping]] = ..., topic_changes: _Optional[_Union[BrokerReport.TopicChanges, _Mapping]] = ...) -> None: ...
 
 class BrokerDirective(_message.Message):
-    __slots__ = ("shard", "heartbeat_interval_ms")
+    __slots__ = ("shard", "heartbeat_interval_ms", "register")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
     shard: ShardView
     heartbeat_interval_ms: int
-    def __init__(self, shard: _Optional[_Union[ShardView, _Mapping]] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+    register: _coordination_pb2.Register
+    def __init__(self, shard: _Optional[_Union[ShardView, _Mapping]] = ..., heartbeat_interval_ms: _Optional[int] = ..., register: _Optional[_Union[_coordination_pb2.Register, _Mapping]] = ...) -> None: ...
 
 class ShardMember(_message.Message):
     __slots__ = ("broker_id", "address", "role", "end_offset", "confirm_offset")

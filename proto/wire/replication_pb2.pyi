@@ -18,29 +18,33 @@ class Epoch(_message.Message):
 class ReplicaReport(_message.Message):
     __slots__ = ("hello", "ack", "commits", "leaving")
     class Hello(_message.Message):
-        __slots__ = ("identity", "epochs", "end_offset", "store_instance", "tail_bytes", "tail_crc")
+        __slots__ = ("identity", "epochs", "end_offset", "store_instance", "tail_bytes", "tail_crc", "learner")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         END_OFFSET_FIELD_NUMBER: _ClassVar[int]
         STORE_INSTANCE_FIELD_NUMBER: _ClassVar[int]
         TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
         TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
+        LEARNER_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         end_offset: int
         store_instance: str
         tail_bytes: int
         tail_crc: int
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ...) -> None: ...
+        learner: bool
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., learner: _Optional[bool] = ...) -> None: ...
     class Ack(_message.Message):
-        __slots__ = ("epoch", "written_offset", "flushed_offset")
+        __slots__ = ("epoch", "written_offset", "flushed_offset", "stamp")
         EPOCH_FIELD_NUMBER: _ClassVar[int]
         WRITTEN_OFFSET_FIELD_NUMBER: _ClassVar[int]
         FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        STAMP_FIELD_NUMBER: _ClassVar[int]
         epoch: int
         written_offset: int
         flushed_offset: int
-        def __init__(self, epoch: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ...) -> None: ...
+        stamp: int
+        def __init__(self, epoch: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
     class Commits(_message.Message):
         __slots__ = ("group", "offsets")
         GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -66,28 +70,36 @@ class ReplicaReport(_message.Message):
     def __init__(self, hello: _Optional[_Union[ReplicaReport.Hello, _Mapping]] = ..., ack: _Optional[_Union[ReplicaReport.Ack, _Mapping]] = ..., commits: _Optional[_Union[ReplicaReport.Commits, _Mapping]] = ..., leaving: _Optional[_Union[ReplicaReport.Leaving, _Mapping]] = ...) -> None: ...
 
 class ReplicationHeader(_message.Message):
-    __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "welcome")
+    __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "stamp", "welcome")
     class Welcome(_message.Message):
-        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged")
+        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged", "tail_bytes", "tail_crc", "sync")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         START_OFFSET_FIELD_NUMBER: _ClassVar[int]
         SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
         FLUSH_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+        TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
+        TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
+        SYNC_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         start_offset: int
         segment_bytes: int
         flush_acknowledged: bool
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: _Optional[bool] = ...) -> None: ...
+        tail_bytes: int
+        tail_crc: int
+        sync: bool
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: _Optional[bool] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., sync: _Optional[bool] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     start_offset: int
     confirm_offset: int
     end_offset: int
+    stamp: int
     welcome: ReplicationHeader.Welcome
-    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., welcome: _Optional[_Union[ReplicationHeader.Welcome, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., stamp: _Optional[int] = ..., welcome: _Optional[_Union[ReplicationHeader.Welcome, _Mapping]] = ...) -> None: ...

@@ -13,14 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.crash_model import Failed, run, shortest, steps_of
+from tests.support.crash_histories import STEPS, Played, play_all
+from tests.support.crash_model import run, steps_of
 
-HISTORIES = int(os.environ.get("CRASH_HISTORIES", "0"))
+HISTORIES = int(os.environ.get("CRASH_HISTORIES", "5000"))
 FIRST = int(os.environ.get("CRASH_SEED", "1"))
-STEPS = 40
-SHARES = 4
-DEFAULT_HISTORIES = 5000
-DEFAULT_SECONDS = 60.0 / SHARES
 
 
 @pytest.fixture(autouse=True)
@@ -31,36 +28,18 @@ def _quiet() -> Iterator[None]:
     logging.disable(before)
 
 
-def _play(seed: int) -> tuple[int, int]:
-    steps = steps_of(seed, STEPS)
-    try:
-        history = run(seed, steps)
-    except Failed as failure:
-        fewer = shortest(seed, steps)
-        try:
-            run(seed, fewer)
-        except Failed as error:
-            raise error from error.__cause__
-        raise AssertionError(f"history {seed} fails at times only") from failure
-    return history.cuts, history.recoveries
-
-
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("share", range(SHARES))
-def test_every_history_keeps_what_was_acknowledged_and_nothing_else(share: int) -> None:
-    """As many histories as set; without a setting 5,000, or fewer on a machine on which they take too long."""
-    wanted = (HISTORIES or DEFAULT_HISTORIES) // SHARES
-    first = FIRST + share * wanted
+@pytest.mark.timeout(7200)
+def test_every_history_keeps_what_was_acknowledged_and_nothing_else() -> None:
     started = time.monotonic()
-    played = cuts = recoveries = 0
-    for seed in range(first, first + wanted):
-        if not HISTORIES and time.monotonic() - started > DEFAULT_SECONDS:
-            break
-        one = _play(seed)
-        played, cuts, recoveries = played + 1, cuts + one[0], recoveries + one[1]
+    total = Played()
+    for played in play_all(range(FIRST, FIRST + HISTORIES)):
+        total = total.and_also(played)
     seconds = time.monotonic() - started
-    print(f"crash model: seeds {first}..{first + played - 1}, {cuts} cuts, {recoveries} recoveries, {seconds:.1f} s")
-    assert played
+    print(
+        f"crash model: seeds {FIRST}..{FIRST + HISTORIES - 1}, {total.cuts} cuts, {total.recoveries} recoveries, "
+        f"{seconds:.1f} s"
+    )
+    assert total.histories == HISTORIES
 
 
 def test_the_same_seed_plays_the_same_history() -> None:

@@ -13,6 +13,7 @@ from penstock.broker.service.fetch import Fetch
 from penstock.broker.service.metrics import Counters
 from penstock.broker.service.offsets import OffsetService, PendingCommits
 from penstock.broker.service.producers import ProducerTable
+from penstock.broker.service.roles import Following
 from penstock.broker.service.send import Send
 from penstock.broker.service.staging import Staging
 from penstock.broker.service.state import State, Topic
@@ -38,8 +39,10 @@ class FakeRole:
         self.epoch = 1
         self.enough = True
         self.waits_for_replicas = False
+        self.is_acting = True
         self.confirms = True
         self.lag_bytes = 0
+        self.following = Following(False, "")
 
     def check_master(self) -> None:
         if not self.is_master:

@@ -46,6 +46,7 @@ WEIGHTS = {
     "kill": 4,
     "close": 3,
     "lose_derived": 2,
+    "truncate": 4,
 }
 REPLICA_WEIGHTS = WEIGHTS | {"ship": 20, "promote": 1}
 
@@ -295,6 +296,34 @@ class CrashRun:
         self.history = history
         self.acknowledged = min(self.acknowledged, history.end)
         self._produce(1, marked=False)
+
+    def _truncate(self) -> None:
+        """The log's end is cut off, perhaps with a power cut on the way: then any of its ends behind may be left."""
+        store, history = self.open, self.history
+        low = max(store.min_offset, store.end_offset - self.chooser.choice((300, 3000, 20_000)))
+        offset = self.chooser.randint(low, store.end_offset)
+        if self.master is None:
+            offset = history.whole_below(offset)
+        lowered = offset if self.master is None else self._known().whole_below(offset)
+        if self.chooser.random() < 0.4:
+            self.disk.cut_after = self.chooser.randint(0, 30)
+        rebuild = self.chooser.random() < 0.2
+        self.may_rebuild = self.may_rebuild or rebuild
+        try:
+            store.truncate_to(offset, rebuild=rebuild)
+        except PowerCut:
+            self.acknowledged = min(self.acknowledged, lowered)
+            self._power_cut()
+            self._open()
+            return
+        self.acknowledged = min(self.acknowledged, offset)  # all of it has been synced, half a record too
+        self.disk.cut_after = None
+        assert store.end_offset == offset
+        assert store.dispatched_offset <= offset
+        if self.master is None:
+            history.truncate(offset)
+        check_derived(store, self._known())
+        check_reading(store, self._known(), self.chooser.choice(TOPICS), self.chooser.randrange(QUEUES))
 
     def _sync(self) -> None:
         self._meanwhile()

@@ -26,17 +26,17 @@ class FailingDisk(RealDisk):
         self.failed = False
         self._guard = threading.Lock()
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         self._maybe_fail("open", path)
-        return super().open(path, create=create)
+        return super().open(path, create=create, read_only=read_only)
 
     def allocate(self, descriptor: int, size: int) -> None:
         self._maybe_fail("allocate")
         super().allocate(descriptor, size)
 
-    def map(self, descriptor: int, size: int) -> Bytes:
+    def map(self, descriptor: int, size: int, *, read_only: bool = False) -> Bytes:
         self._maybe_fail("map")
-        return super().map(descriptor, size)
+        return super().map(descriptor, size, read_only=read_only)
 
     def sync(self, descriptor: int) -> None:
         self._maybe_fail("sync")

@@ -18,7 +18,8 @@ from penstock.proto.record.layout import Host
 from penstock.proto.record.properties import encode_properties
 from penstock.proto.wire import broker_pb2, common_pb2
 
-from .fake_cluster import FakeBroker, FakeCluster, fail
+from .fake_broker import FakeBroker, fail
+from .fake_cluster import FakeCluster
 
 BORN_HOST = Host.parse("127.0.0.1:1")
 

@@ -82,7 +82,7 @@ class FakeStore:
         self._queues: dict[tuple[str, int], list[tuple[bytes, int]]] = {}
         self._clock_ms = 1_700_000_000_000
 
-    def append(self, topic: str, records: Any, *, queues: int) -> AppendResult:
+    def append(self, topic: str, records: Any, *, queues: int, count: int | None = None) -> AppendResult:
         if self.failure is not None:
             raise self.failure
         data = bytes(records)
@@ -111,6 +111,8 @@ class FakeStore:
             tag = decode_properties(record.properties).get(TAGS)
             placed.append((physical, bytes(raw), record.queue_id, string_hash(tag) if tag else 0))
             position += size
+        if count is not None and len(placed) != count:
+            raise CorruptBatch(f"{count} records announced, {len(placed)} there", index=len(placed))
         self._next = following
         self._clock_ms += 1
         start = self.end_offset
@@ -166,7 +168,14 @@ class FakeStore:
         return 0, len(self._queues.get((topic, queue_id), ()))
 
     def read(
-        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, tags: Collection[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        tags: Collection[int] | None = None,
+        verify: bool = False,
     ) -> ReadResult:
         queue = self._queues.get((topic, queue_id))
         if queue is None:

@@ -21,6 +21,8 @@ class MemoryLog:
         """An append that would end beyond this offset fails with DiskFull."""
         self.hold_flushes = False
         self.on_flushed: Callable[[int], None] = lambda _: None
+        self.confirm_offset = start
+        """What a test lets the owner know as acknowledged."""
         self._segments: dict[int, bytearray] = {}
         self._end = start
 
@@ -51,6 +53,23 @@ class MemoryLog:
         assert self._end == self.min_offset, "only an empty log can begin elsewhere"
         assert offset % self.segment_bytes == 0
         self.min_offset = self.flushed_offset = self._end = offset
+
+    async def truncate_to(self, offset: int) -> None:
+        assert self.min_offset <= offset <= self._end
+        for base in [base for base in self._segments if base >= offset]:
+            del self._segments[base]
+        base = offset // self.segment_bytes * self.segment_bytes
+        if base in self._segments:
+            self._segments[base][offset - base :] = bytes(self.segment_bytes - offset + base)
+        self._end = offset
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self.confirm_offset = min(self.confirm_offset, offset)
+
+    async def start_over(self, offset: int) -> None:
+        assert offset > self._end
+        await self.truncate_to(self.min_offset)
+        self.start_at(offset)
+        self.confirm_offset = offset
 
     def request_flush(self, end: int) -> None:
         if not self.hold_flushes:

@@ -138,6 +138,7 @@ class SimulatedDisk:
         self._open: dict[int, tuple[_File, str]] = {}
         self._descriptors = itertools.count(1000)
         self._left: _Directory | None = None  # after the cut
+        self._known: dict[str, _Directory] = {}  # paths that were walked since a directory last went
 
     def cut(self, share: float | None = None) -> SimulatedDisk:
         """End this disk, at once or where it ended already, and begin another with what is left.
@@ -169,7 +170,7 @@ class SimulatedDisk:
                 file.sizes = [len(left), *file.sizes[file.sizes.index(len(left)) + 1 :]]
                 file.saved = left
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         self._call("open", changes=False)
         directory, name = self._parent(path)
         file = directory.names.get(name)
@@ -195,7 +196,7 @@ class SimulatedDisk:
             file.sizes.append(size // 2 - size // 2 % SECTOR)  # in several transactions, each sets the size
             file.resize(size)
 
-    def map(self, descriptor: int, size: int) -> Bytes:
+    def map(self, descriptor: int, size: int, *, read_only: bool = False) -> Bytes:
         self._call("map", changes=False)
         data = self._file(descriptor).data
         assert len(data) == size, "mapped beyond the end, which ends in SIGBUS"
@@ -240,6 +241,17 @@ class SimulatedDisk:
         assert size == len(file.data)
         file.data[start:size] = 0
 
+    def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
+        self._call("data_range", changes=False)
+        data = self._file(descriptor).data[:size]
+        whole = size - size % PAGE
+        pages = [*data[:whole].reshape(-1, PAGE).any(axis=1).tolist(), bool(data[whole:].any())]
+        first = next((page for page in range(start // PAGE, len(pages)) if pages[page]), None)
+        if first is None:
+            return None
+        hole = next((page for page in range(first, len(pages)) if not pages[page]), len(pages))
+        return max(start, first * PAGE), min(size, hole * PAGE)
+
     def size(self, path: str) -> int:
         self._call("size", changes=False)
         entry = self._entry(path)
@@ -273,6 +285,7 @@ class SimulatedDisk:
 
     def rename(self, old: str, new: str) -> None:
         self._call("rename")
+        self._known.clear()
         (source, old_name), (target, new_name) = self._parent(old), self._parent(new)
         entry = self._entry(old)
         if source is target:
@@ -286,6 +299,8 @@ class SimulatedDisk:
         directory, name = self._parent(path)
         if name not in directory.names:
             raise _missing(path)
+        if isinstance(directory.names[name], _Directory):
+            self._known.clear()
         directory.change({name: None})
 
     def remove_tree(self, path: str) -> None:
@@ -308,6 +323,7 @@ class SimulatedDisk:
     def lose(self, path: str) -> None:
         """Take away that file or directory, for good, as somebody with a shell may."""
         directory, name = self._parent(path)
+        self._known.clear()
         directory.change({name: None})
         directory.sync()
 
@@ -363,12 +379,16 @@ class SimulatedDisk:
         return entry
 
     def _directory(self, path: str) -> _Directory:
+        known = self._known.get(path)
+        if known is not None:
+            return known
         found = self._root
         for name in path.strip("/").split("/") if path.strip("/") else ():
             entry = found.names.get(name)
             if not isinstance(entry, _Directory):
                 raise _missing(path) if entry is None else NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             found = entry
+        self._known[path] = found
         return found
 
     def _parent(self, path: str) -> tuple[_Directory, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.broker.store import DispatchResult, ReadStatus, Store, StoreConfig
+from penstock.proto.errors import Corrupt
 from penstock.proto.record.batch import encode_messages, producer_mark
 from penstock.proto.record.layout import Host, Record, decode_record
 from tests.support.waiting import wait_until
@@ -72,11 +73,17 @@ def flush(store: Store) -> None:
 
 
 def read_records(store: Store, topic: str, queue_id: int = 0, *, max_bytes: int = 3000, **limits: Any) -> list[bytes]:
-    """Every record of the queue, as a consumer reads them from the minimum to the maximum."""
+    """Every record of the queue, as a consumer reads them from the minimum to the maximum.
+
+    Raises:
+        Corrupt: one of them is damaged.
+    """
     low, high = store.queue_range(topic, queue_id)
     found: list[bytes] = []
     while low < high:
         result = store.read(topic, queue_id, low, max_bytes, **limits)
+        if result.status is ReadStatus.DAMAGED:
+            raise Corrupt(result.problem)
         assert result.status in (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE), result
         memory = ctypes.create_string_buffer(result.bytes)
         count = result.count

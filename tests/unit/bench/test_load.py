@@ -16,6 +16,7 @@ from penstock.bench.histogram import Histogram
 from penstock.bench.ledger import Received, headers_of, numbered_rows
 from penstock.bench.load import run_load
 from penstock.bench.plan import LoadPlan
+from penstock.bench.report import LoadReport
 from tests.support.waiting import wait_until
 
 
@@ -70,8 +71,12 @@ def plan(kind: str, **options: Any) -> LoadPlan:
     return LoadPlan(kind=kind, namesrv="x:1", size=32, count=10, **options)
 
 
+def run(of: LoadPlan, start: Callable[[dict[str, Any]], Any]) -> LoadReport:
+    return run_load(of, start=start, forget=lambda _: None)
+
+
 def test_both_reports_rates_latency_and_a_clean_verdict() -> None:
-    report = run_load(plan("both", verify=True), start=crew(list(range(10))))
+    report = run(plan("both", verify=True), crew(list(range(10))))
     assert report.is_clean
     assert (report.count, report.acknowledged, report.lost, report.duplicates) == (10, 10, 0, 0)
     assert report.messages_per_s == pytest.approx(5.0, rel=0.01)
@@ -83,7 +88,7 @@ def test_both_reports_rates_latency_and_a_clean_verdict() -> None:
 
 
 def test_what_api_readers_rely_on_is_in_the_document() -> None:
-    document = run_load(plan("produce"), start=crew([])).to_document()
+    document = run(plan("produce"), crew([])).to_document()
     expected = {"count", "acknowledged", "refused", "unknown", "duplicates", "lost", "seconds"}
     assert expected | {"messages_per_s", "bytes_per_s", "latency_ms"} <= set(document)
     assert set(document["latency_ms"]) == {"p50", "p99", "p999", "max"}
@@ -91,16 +96,52 @@ def test_what_api_readers_rely_on_is_in_the_document() -> None:
 
 def test_a_lost_message_and_a_duplicate_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.bench.load.IDLE_S", 0.05)
-    report = run_load(plan("both", verify=True), start=crew([0, 1, 2, 3, 4, 5, 5, 7, 8, 9]))
+    report = run(plan("both", verify=True), crew([0, 1, 2, 3, 4, 5, 5, 7, 8, 9]))
     assert (report.lost, report.duplicates, report.stored_twice) == (1, 1, 1)
     assert not report.is_clean
 
 
 def test_consume_counts_what_was_received() -> None:
-    report = run_load(plan("consume"), start=crew(list(range(10))))
+    report = run(plan("consume"), crew(list(range(10))))
     assert (report.count, report.acknowledged) == (10, 0)
     assert report.messages_per_s == pytest.approx(10.0, rel=0.01)
     assert report.bytes_per_s == pytest.approx(320.0, rel=0.01)
+
+
+def test_an_interrupted_load_reports_the_part_that_was_done() -> None:
+    class Endless(FakeWorker):
+        is_told_to_stop = False
+
+        def go(self) -> None:
+            self.is_running = True
+
+        def stop(self) -> None:
+            super().stop()
+            self.is_told_to_stop = True
+
+    made: list[Endless] = []
+
+    def start(job: dict[str, Any]) -> Any:
+        made.append(Endless(job, list(range(10))))
+        return made[-1]
+
+    def interrupt(_: str) -> None:
+        if not any(worker.is_told_to_stop for worker in made):
+            raise KeyboardInterrupt
+
+    report = run_load(plan("both", verify=True), interrupt, start, forget=lambda _: None)
+    assert report.interrupted
+    assert (report.acknowledged, report.lost) == (10, 0)
+    assert report.to_document()["interrupted"] is True
+    assert not run(plan("produce"), crew([])).interrupted
+
+
+@pytest.mark.parametrize(("group", "forgotten"), [("", 1), ("mine", 0)])
+def test_only_a_group_of_its_own_is_deleted_at_the_end(group: str, forgotten: int) -> None:
+    seen: list[str] = []
+    run_load(plan("both", group=group), start=crew(list(range(10))), forget=lambda of: seen.append(of.group))
+    assert len(seen) == forgotten
+    assert all(name.startswith("penstock-load-") for name in seen)
 
 
 WORKER = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,12 +38,18 @@ def test_a_result_holds_median_limits_and_costs(result: dict[str, dict[str, dict
 def test_the_page_shows_the_newest_result_beside_its_floor(tmp_path: Path, result: dict[str, object]) -> None:
     keep({**result, "title": "an older one"}, tmp_path)
     keep(result, tmp_path)
-    assert [found["title"] for found in newest(tmp_path)] == ["a title"]
+    other: dict[str, Any] = json.loads(json.dumps(result))
+    other["machine"].update(processor="Z80 (TM)", warm_memory=True, time="1976-07-01T00:00:00+00:00")
+    keep(other, tmp_path)
+    found = newest(tmp_path)
+    assert [[each["title"] for each in results] for results in found.values()] == [["a title"], ["a title"]]
+    assert list(found)[1] == "Z80 (TM)"
     lines = (tmp_path / "results" / "produce-100b.jsonl").read_text().splitlines()
-    assert [json.loads(line)["title"] for line in lines] == ["an older one", "a title"]
+    assert [json.loads(line)["title"] for line in lines] == ["an older one", "a title", "a title"]
     text = render(tmp_path).read_text()
     assert "| 500,000 | 400,000 | 600,000 | ≥ 450,000 | ≥ 1.1 × librdkafka | yes |" in text
-    assert (tmp_path / "results" / "against-floors.svg").read_text().startswith("<?xml")
+    assert "produce-100b, warm" in text
+    assert (tmp_path / "results" / "against-floors-z80-tm.svg").read_text().startswith("<?xml")
 
 
 def test_a_missed_floor_is_bold() -> None:
@@ -58,7 +65,7 @@ def test_the_same_results_give_the_same_plot(tmp_path: Path, result: dict[str, o
 
 
 def test_every_floor_of_the_performance_page_has_a_case() -> None:
-    assert len(CASES) == 11
+    assert len(CASES) == 13
     assert all(any(measure.floor for measure in case.measures) for case in CASES.values())
 
 

@@ -65,3 +65,61 @@ async def test_a_topic_made_anew_in_the_slice_of_its_deletion_keeps_its_new_mess
     parts.state_log.delete_topic("other")
     parts.dispatch()
     assert dropped == ["other"]
+
+
+@in_loop
+async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_same() -> None:
+    parts = Parts()
+    parts.add_topic()
+    awaited: list[bool] = []
+    lingering = dispatch.Dispatcher(
+        parts.store, parts.state, parts.producers, lambda arrivals: None, is_awaited=lambda: bool(awaited)
+    )
+    slices: list[int] = []
+    real = parts.store.dispatch
+    parts.store.dispatch = lambda max_bytes: slices.append(max_bytes) or real(max_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "LINGER_S", 3600)
+        task = asyncio.create_task(lingering.run())
+        for _ in range(3):
+            await parts.append()
+            lingering.poke()
+            await asyncio.sleep(0)
+        assert slices == []
+        lingering.catch_up()
+        assert parts.store.queue_range("orders", 0) == (0, 3)
+        await parts.append()
+        lingering.poke()
+        await asyncio.wait_for(lingering.wait_dispatched(parts.store.end_offset), 5)
+        assert parts.store.queue_range("orders", 0) == (0, 4)
+        awaited.append(True)
+        await parts.append()
+        lingering.poke()
+        await eventually(lambda: parts.store.queue_range("orders", 0) == (0, 5))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@in_loop
+async def test_lingering_ends_by_itself_and_a_store_that_cannot_is_left_to_the_task() -> None:
+    parts = Parts()
+    parts.add_topic()
+    lingering = dispatch.Dispatcher(
+        parts.store, parts.state, parts.producers, lambda arrivals: None, is_awaited=lambda: False
+    )
+    task = asyncio.create_task(lingering.run())
+    await parts.append()
+    lingering.poke()
+    await eventually(lambda: parts.store.queue_range("orders", 0) == (0, 1))
+
+    def damaged(max_bytes: int) -> object:
+        raise Corrupt("no record")
+
+    parts.store.dispatch = damaged
+    await parts.append()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "LINGER_S", 3600)
+        lingering.poke()
+    lingering.catch_up()
+    with pytest.raises(Corrupt):
+        await asyncio.wait_for(task, 5)

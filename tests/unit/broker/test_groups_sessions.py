@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from penstock.broker.service import consumer_sessions
-from penstock.broker.service.consumer_sessions import ConsumerSessions
+from penstock.broker.service.consumer_sessions import COMPARE_AFTER_S, ConsumerSessions
 from penstock.proto.errors import (
     BrokerUnavailable,
     FlowControl,
@@ -42,6 +43,9 @@ class Broker:
     def join_group(self, group: str) -> None:
         if group in self.forbidden:
             raise GroupNotFound(f"group {group!r} does not exist")
+
+    def all_compared(self) -> bool:
+        return all(session.compare_at_s == math.inf for session in self.sessions._sessions.values())
 
     def connect(self) -> Member:
         member = Member(self)
@@ -261,18 +265,48 @@ async def test_describe_names_claims_and_subscriptions(broker: Broker) -> None:
 
 
 @with_broker
-async def test_different_subscriptions_are_logged_by_name(broker: Broker) -> None:
+async def test_different_subscriptions_are_logged_by_name_and_told_to_both_members(broker: Broker) -> None:
     records: list[str] = []
     handler = consumer_sessions.logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
     consumer_sessions.log.addHandler(handler)
     try:
-        await broker.join("a", T=Filter(kind=Filter.ALL))
-        await broker.join("b", T=Filter(kind=Filter.TAG, expression="x"))
+        first = await broker.join("a", T=Filter(kind=Filter.ALL))
+        broker.clock.advance(COMPARE_AFTER_S)
+        await eventually(broker.all_compared)
+        second = await broker.join("b", T=Filter(kind=Filter.TAG, expression="x"))
+        broker.clock.advance(COMPARE_AFTER_S)
+        told = [await next_mismatch(member) for member in (first, second)]
     finally:
         consumer_sessions.log.removeHandler(handler)
     (line,) = [line for line in records if line.startswith("subscription mismatch")]
     assert "topic=T client=b expression='x' other_client=a other_expression='*'" in line
+    mismatch = ConsumerEvent.Mismatch
+    assert told == [
+        mismatch(topic="T", expression="*", other_client_id="b", other_expression="x"),
+        mismatch(topic="T", expression="x", other_client_id="a", other_expression="*"),
+    ]
+
+
+@with_broker
+async def test_topics_subscribed_one_after_the_other_are_no_mismatch(broker: Broker) -> None:
+    everything = Filter(kind=Filter.ALL)
+    first = await broker.join("a", T=everything, U=everything)
+    second = await broker.join("b", T=everything)
+    second.send_join("b", T=everything, U=everything)
+    await eventually(lambda: "U" in broker.sessions.describe("g")[1].subscriptions)
+    broker.clock.advance(COMPARE_AFTER_S)
+    await eventually(broker.all_compared)
+    for member in (first, second):
+        member.beat()
+        while not (event := await member.next()).HasField("heartbeat"):
+            assert not event.HasField("mismatch")
+
+
+async def next_mismatch(member: Member) -> ConsumerEvent.Mismatch:
+    while not (event := await member.next()).HasField("mismatch"):
+        continue
+    return event.mismatch
 
 
 def join_request(**fields: Any) -> ConsumerRequest:

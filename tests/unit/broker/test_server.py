@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.server import serve_until_signalled
 from penstock.broker.serving import STOP_GRACE_S, serving
 from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
@@ -207,6 +208,11 @@ def test_a_port_in_use_ends_the_start_before_the_store_is_touched(tmp_path: Path
     [
         ({"flushDiskTyp": "SYNC_FLUSH"}, "flushDiskType"),
         ({"storePathRootDir": "/proc/nothing/here"}, "storePathRootDir"),
+        ({"storePathRootDir": "missing/parent/store"}, "there is no directory missing/parent to make it in"),
+        (
+            {"storePathCommitLog": "/nowhere/at/all/log"},
+            "storePathCommitLog /nowhere/at/all/log: there is no",
+        ),
         ({"brokerName": "no/slash"}, "brokerName"),
     ],
 )
@@ -309,6 +315,37 @@ def test_a_second_broker_of_the_same_name_and_id_ends_by_name(tmp_path: Path, mo
             assert first.parts.registration.registered
 
     asyncio.run(check())
+
+
+def test_a_twin_never_says_that_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.broker.serving.REFUSED_S", 0.5)
+    caplog.set_level("INFO")
+
+    async def check() -> None:
+        async with nameserver(tmp_path) as namesrv, running(tmp_path / "a", namesrvAddr=namesrv) as (first, _):
+            await first.parts.registration.settled()
+            with pytest.raises(WrongCluster):
+                await serve_until_signalled(small_config(tmp_path / "b", namesrvAddr=namesrv), time.monotonic())
+
+    asyncio.run(check())
+    assert "registration refused" in caplog.text
+    assert "broker ready" not in caplog.text
+
+
+def test_a_broker_is_ready_without_a_nameserver_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def check() -> None:
+        config = small_config(tmp_path / "b", namesrvAddr="127.0.0.1:1")
+        serving_it = asyncio.create_task(serve_until_signalled(config, time.monotonic()))
+        await eventually(lambda: "broker ready" in caplog.text)
+        serving_it.cancel()
+        await asyncio.gather(serving_it, return_exceptions=True)
+
+    asyncio.run(check())
+    assert "nameserver session lost" in caplog.text
 
 
 def test_a_master_with_a_slave_stops_without_waiting_for_the_grace_to_pass(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.cluster import cluster_document
+from penstock.cli.cluster import cluster_document, print_new
 from penstock.cli.main import main
 from penstock.client import SendReceipt, SendStatus
 from penstock.client.admin_results import (
@@ -272,3 +272,17 @@ def test_a_setting_that_brokers_would_refuse_is_refused_before_it_is_in_the_plan
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == "error: --set: unknown key 'flushDiskTyp': did you mean 'flushDiskType'?"
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_following_a_log_goes_on_in_the_file_that_a_node_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broker-a-0.log"
+    path.write_text("old line\n" * 100)
+    position = path.stat().st_size
+    path.write_text("first line of the new file\nhalf a li")
+    position = print_new("", path, position)
+    assert capsys.readouterr().out == "first line of the new file\n"
+    path.write_text("first line of the new file\nhalf a line\n")
+    assert print_new("broker-a-0", path, position) == path.stat().st_size
+    assert capsys.readouterr().out == "broker-a-0: half a line\n"

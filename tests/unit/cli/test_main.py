@@ -14,6 +14,7 @@ import pytest
 
 from penstock.cli import main as entry
 from penstock.cli.main import COMMANDS, cli, main
+from penstock.cli.signals import Terminated
 from penstock.deploy import DeployError, DeployUsage
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -61,11 +62,12 @@ def test_every_error_is_one_line_and_an_exit_code(
     assert "Traceback" not in captured.err
 
 
-def test_an_interrupt_is_exit_code_130_without_a_word(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
+def test_an_interrupt_is_exit_code_130_or_143_without_a_word(
+    error: BaseException, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "get_command", failing(KeyboardInterrupt()))
-    assert main(["topic"]) == 130
+    monkeypatch.setattr(cli, "get_command", failing(error))
+    assert main(["topic"]) == code
     assert "error" not in capsys.readouterr().err
 
 
@@ -104,6 +106,11 @@ def test_json_is_the_only_thing_on_standard_output(capsys: pytest.CaptureFixture
 def test_a_bad_nameserver_address_is_bad_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "list", "--namesrv", "nowhere"]) == 2
     assert "must be host:port" in capsys.readouterr().err
+
+
+def test_two_ways_to_send_at_once_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "produce", "--sync", "--columnar", "--count", "1"]) == 2
+    assert "--sync and --columnar are two ways to send" in capsys.readouterr().err
 
 
 def test_the_environment_names_the_nameservers(

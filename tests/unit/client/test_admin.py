@@ -104,6 +104,7 @@ def test_lag_is_what_is_stored_and_not_committed(cluster: FakeCluster, admin: Ad
 
 def test_offsets_are_reset_by_end_time_and_number(cluster: FakeCluster, admin: Admin) -> None:
     store_two_in_each_queue(cluster)
+    admin.create_group("billing")
     assert [position.offset for position in admin.reset_offset("billing", "orders", "last")] == [2, 2, 2, 2]
     assert admin.group_lag("billing").lag == 0
     assert [position.offset for position in admin.reset_offset("billing", "orders", "first")] == [0, 0, 0, 0]
@@ -116,6 +117,36 @@ def test_offsets_are_reset_by_end_time_and_number(cluster: FakeCluster, admin: A
     for wrong in ({}, {"to": "first", "offset": 1}, {"to": "middle"}, {"offset": 1, "queues": [("broker-b", 9)]}):
         with pytest.raises(InvalidArgument):
             admin.reset_offset("billing", "orders", **wrong)  # type: ignore[arg-type]
+
+
+def test_misspelt_names_are_refused_with_the_nearest_and_make_nothing(cluster: FakeCluster, admin: Admin) -> None:
+    admin.create_group("billing")
+    with pytest.raises(GroupNotFound, match="did you mean 'billing'"):
+        admin.reset_offset("biling", "orders", "first")
+    with pytest.raises(TopicNotFound, match="did you mean 'orders'"):
+        admin.reset_offset("billing", "order", "first")
+    with pytest.raises(GroupNotFound, match="did you mean 'billing'"):
+        admin.clone_offsets("billling", "audit")
+    for group_call in (admin.group, admin.group_lag, admin.delete_group):
+        with pytest.raises(GroupNotFound, match="did you mean 'billing'"):
+            group_call("Billing2")
+    for topic_call in (admin.topic, admin.topic_stats, admin.delete_topic, admin.update_topic):
+        with pytest.raises(TopicNotFound, match="did you mean 'orders'"):
+            topic_call("oders")
+    with pytest.raises(TopicNotFound) as raised:
+        admin.topic("something-else")
+    assert "did you mean" not in str(raised.value)
+    assert admin.list_groups() == ["billing"]
+    assert admin.list_topics() == ["orders"]
+
+
+def test_a_negative_time_out_is_refused(admin: Admin) -> None:
+    for call in (admin.list_topics, admin.list_groups, admin.cluster):
+        with pytest.raises(InvalidArgument, match="timeout_s=-1"):
+            call(timeout_s=-1)
+    with pytest.raises(InvalidArgument, match="timeout_s=-1"):
+        admin.create_topic("fresh", brokers=["broker-a"], timeout_s=-1)
+    assert admin.list_topics() == ["orders"]
 
 
 def test_offsets_are_cloned(cluster: FakeCluster, admin: Admin) -> None:

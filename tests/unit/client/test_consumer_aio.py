@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,9 +15,9 @@ from penstock.client.aio.consumers import AsyncPullConsumer, AsyncPushConsumer
 from penstock.client.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.push_consumer import ConsumeResult
-from penstock.proto.errors import ConfigError, GroupNotFound
+from penstock.proto.errors import ConfigError, GroupNotFound, InvalidArgument
 from tests.support.fake_sessions import GroupCluster
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, wait_until
 
 QUICK = ConsumerConfig(commit_interval_ms=30, retry_delays_ms=(20,))
 Q0 = MessageQueue("orders", "broker-a", 0)
@@ -33,6 +34,10 @@ def with_cluster(test: Callable[[GroupCluster], Awaitable[None]]) -> Callable[[]
 
 def puller(cluster: GroupCluster, **options: Any) -> AsyncPullConsumer:
     return AsyncPullConsumer(cluster.namesrv, **({"group": "g", "consume_from": "first", "config": QUICK} | options))
+
+
+def _workers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-consume")]
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
@@ -141,6 +146,38 @@ async def test_a_plain_listener_and_a_signal(cluster: GroupCluster) -> None:
         await eventually(lambda: len(got) == 5)
         asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
         assert await made.wait(10) is True
+
+
+def test_closing_while_listeners_run_says_so_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    async def run(cluster: GroupCluster) -> None:
+        began = asyncio.Event()
+
+        async def listener(message: MessageView) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+        made = AsyncPushConsumer(cluster.namesrv, group="g", consume_from="first", listener=listener, config=QUICK)
+        made.subscribe("orders")
+        await made.start()
+        await began.wait()
+        await made.close(timeout_s=0.3)
+
+    with GroupCluster(topics={"orders": 1}) as cluster:
+        cluster.put("orders", numbered(3), 0)
+        asyncio.run(run(cluster))  # ends by cancelling what still runs in the loop
+        wait_until(lambda: not _workers(), what="the workers' end")
+    assert "did not return in time" in caplog.text
+    assert "listener failed" not in caplog.text
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@with_cluster
+async def test_a_negative_time_out_is_refused(cluster: GroupCluster) -> None:
+    async with puller(cluster) as made:
+        await made.subscribe("orders")
+        for call in (made.poll, made.poll_batch, made.close):
+            with pytest.raises(InvalidArgument, match="timeout_s=-1"):
+                await call(timeout_s=-1)
 
 
 @with_cluster

@@ -74,6 +74,8 @@ class Heard:
     def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
         self.resets.append((queue, offset))
 
+    def on_mismatch(self, topic: str, mine: str | None, other_client_id: str, theirs: str | None) -> None: ...
+
     def on_lost(self, session: ConsumerSession, error: PenstockError) -> None:
         self.lost.append(error)
 

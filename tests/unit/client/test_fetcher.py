@@ -17,7 +17,7 @@ from penstock.client.routes import Routes
 from penstock.client.subscription import Subscription
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.fake_cluster import FakeBroker, fail
+from tests.support.fake_broker import FakeBroker, fail
 from tests.support.fake_sessions import GroupCluster
 from tests.support.waiting import wait_until
 

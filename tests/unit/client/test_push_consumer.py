@@ -1,15 +1,10 @@
-"""PushConsumer against a fake cluster: listeners, failures, order, commits, sharing, closing."""
+"""PushConsumer against brokers in memory: listeners, failures, order, limits."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,52 +12,16 @@ import pytest
 from penstock.client.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.push_consumer import ConsumeResult, PushConsumer
-from penstock.proto.errors import ConfigError, GroupNotFound, InvalidArgument
+from penstock.proto.errors import ConfigError, InvalidArgument
 from tests.support.fake_sessions import GroupCluster
+from tests.support.push_consumers import Seen, consumer, numbered
 from tests.support.waiting import wait_until
-
-QUICK = ConsumerConfig(commit_interval_ms=30, settle_ms=100, retry_delays_ms=(20, 40), suspend_ms=20)
 
 
 @pytest.fixture
 def cluster() -> Iterator[GroupCluster]:
     with GroupCluster(topics={"orders": 2}) as made:
         yield made
-
-
-class Seen:
-    """A listener that writes down what it got, and does what it is told."""
-
-    def __init__(self, then: Callable[[MessageView], Any] | None = None) -> None:
-        self.lock = threading.Lock()
-        self.messages: list[MessageView] = []
-        self.then = then
-
-    def __call__(self, message: MessageView) -> Any:
-        with self.lock:
-            self.messages.append(message)
-        return self.then(message) if self.then else None
-
-    def bodies(self, queue_id: int | None = None) -> list[bytes]:
-        with self.lock:
-            return [each.body for each in self.messages if queue_id in (None, each.queue_id)]
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-    def __bool__(self) -> bool:
-        return True
-
-
-def consumer(cluster: GroupCluster, listener: Callable[[Any], Any], **options: Any) -> PushConsumer:
-    defaults: dict[str, Any] = {"group": "g", "consume_from": "first", "config": QUICK}
-    made = PushConsumer(cluster.namesrv, listener=listener, **(defaults | options))
-    made.subscribe("orders")
-    return made
-
-
-def numbered(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(start, start + count)]
 
 
 def test_every_message_reaches_the_listener_once_and_is_committed(cluster: GroupCluster) -> None:
@@ -118,6 +77,20 @@ def test_a_failed_message_comes_again_and_says_how_often(cluster: GroupCluster, 
     assert sorted(seen.bodies()) == sorted([*numbered(5), b"2", b"2"])
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("answer", [True, "success", 0])
+def test_an_answer_that_means_nothing_is_an_error_that_names_it(
+    cluster: GroupCluster, answer: object, orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.put("orders", numbered(3), 0)
+    answers = [answer, answer, ConsumeResult.SUCCESS]
+    seen = Seen(lambda message: answers.pop(0) if message.body == b"1" else None)
+    with consumer(cluster, seen, consume_threads=1, orderly=orderly):
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 3, what="the commit behind it")
+    assert seen.bodies().count(b"1") == 3
+    assert f"the listener returned {answer!r}" in caplog.text
+
+
 def test_a_failed_message_holds_its_queues_commit_and_no_other(cluster: GroupCluster) -> None:
     cluster.put("orders", numbered(8), 0)
     cluster.put("orders", numbered(8, 100), 1)
@@ -166,7 +139,11 @@ def test_one_slow_message_does_not_stop_the_others_and_holds_the_commit(cluster:
 def test_listeners_run_at_the_same_time_also_within_one_queue(cluster: GroupCluster) -> None:
     cluster.put("orders", numbered(4), 0)
     together = threading.Barrier(4)
-    seen = Seen(lambda message: together.wait(timeout=10))
+
+    def meet(_: MessageView) -> None:
+        together.wait(timeout=10)
+
+    seen = Seen(meet)
     with consumer(cluster, seen, consume_threads=4):
         wait_until(lambda: cluster.committed("g", "orders", 0) == 4, what="commit")
 
@@ -261,139 +238,6 @@ def test_failed_messages_count_against_the_limits(cluster: GroupCluster) -> None
         assert made._core.buffers.held_bytes == 0
 
 
-def test_two_members_never_get_one_message_both_while_sharing_changes(cluster: GroupCluster) -> None:
-    first_seen, second_seen = Seen(), Seen()
-    with consumer(cluster, first_seen) as first:
-        wait_until(lambda: len(first.assignment()) == 2, what="both queues")
-        stop = threading.Event()
-
-        def produce() -> None:
-            number = 0
-            while not stop.is_set():
-                cluster.put("orders", [b"%d" % number], number % 2)
-                number += 1
-                time.sleep(0.001)
-
-        producer = threading.Thread(target=produce)
-        producer.start()
-        wait_until(lambda: len(first_seen) > 50, what="work")
-        with consumer(cluster, second_seen) as second:
-            wait_until(lambda: len(second.assignment()) == 1, what="the second one's share")
-            assert len(first.assignment()) == 1
-            wait_until(lambda: len(second_seen) > 50, what="work of the second one")
-        wait_until(lambda: len(first.assignment()) == 2, what="both queues again")
-        after = len(first_seen)
-        wait_until(lambda: len(first_seen) > after + 50, what="work after it left")
-        stop.set()
-        producer.join()
-        total = len(cluster.brokers["broker-a"].bodies("orders"))
-        wait_until(lambda: len(first_seen) + len(second_seen) >= total, what="everything")
-    everything = first_seen.bodies() + second_seen.bodies()
-    assert sorted(everything) == sorted(numbered(total))
-
-
-def test_when_a_member_dies_the_other_begins_at_its_commits(cluster: GroupCluster) -> None:
-    victim_seen, survivor_seen = Seen(), Seen()
-    victim = consumer(cluster, victim_seen, client_id="a")
-    with consumer(cluster, survivor_seen, client_id="b") as survivor, victim:
-        wait_until(lambda: len(survivor.assignment()) == len(victim.assignment()) == 1, what="sharing")
-        cluster.put("orders", numbered(20), 0)
-        cluster.put("orders", numbered(20, 100), 1)
-        wait_until(lambda: len(victim_seen) + len(survivor_seen) == 40, what="the first messages")
-        wait_until(lambda: cluster.committed("g", "orders", victim.assignment()[0].queue_id) == 20, what="commit")
-        # Killed: nothing is said, the connections just end.
-        victim._core.routes.close()
-        victim._core.connections.close()
-        started = time.monotonic()
-        wait_until(lambda: len(survivor.assignment()) == 2, what="take-over")
-        assert time.monotonic() - started < 1.5
-        cluster.put("orders", numbered(5, 20), 0)
-        cluster.put("orders", numbered(5, 120), 1)
-        wait_until(lambda: len(survivor_seen) == 30, what="the rest")
-    assert sorted(victim_seen.bodies() + survivor_seen.bodies()) == sorted([*numbered(25), *numbered(25, 100)])
-
-
-def test_a_revoked_queue_is_released_when_its_running_work_has_ended(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(3), 0)
-    cluster.put("orders", numbered(3, 100), 1)
-    gate = threading.Event()
-    first_seen, second_seen = Seen(lambda message: gate.wait(20) and None), Seen()
-    with consumer(cluster, first_seen, client_id="b") as first:
-        wait_until(lambda: len(first_seen) == 4, what="four listeners at work")
-        with consumer(cluster, second_seen, client_id="a") as second:
-            wait_until(lambda: len(first.assignment()) == 1, what="revocation")
-            time.sleep(0.2)
-            assert len(second_seen) == 0, "the work on the queue has not ended"
-            gate.set()
-            wait_until(lambda: cluster.groups["broker-a"].claimed("g") == {"a": [0], "b": [1]}, what="the grant")
-            wait_until(lambda: cluster.committed("g", "orders", 0) == 3, what="everything of queue 0")
-            assert len(second.assignment()) == 1
-    everything = first_seen.bodies() + second_seen.bodies()
-    assert sorted(everything) == sorted([*numbered(3), *numbered(3, 100)])
-
-
-def test_work_that_does_not_end_holds_a_revoked_queue_only_so_long(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(1), 0)
-    gate = threading.Event()
-    impatient = ConsumerConfig(commit_interval_ms=30, revoke_timeout_ms=300)
-    second_seen = Seen()
-    with consumer(cluster, lambda message: gate.wait(20), client_id="b", config=impatient) as first:
-        wait_until(lambda: len(first.assignment()) == 2, what="both queues")
-        with consumer(cluster, second_seen, client_id="a"):
-            wait_until(lambda: len(second_seen) == 1, what="the message at the other member")
-        gate.set()
-
-
-def test_a_masters_death_repeats_and_loses_nothing(cluster: GroupCluster) -> None:
-    cluster.add_slave()
-    lazy = ConsumerConfig(commit_interval_ms=60_000, settle_ms=200)  # no commit in time: only own positions help
-    seen = Seen()
-    with consumer(cluster, seen, config=lazy) as made:
-        cluster.put("orders", numbered(100), 0)
-        wait_until(lambda: len(seen) == 100, what="the first messages")
-        cluster.kill("broker-a")
-        cluster.brokers["broker-a-1"].store("orders", _records(b"from the slave"))
-        wait_until(lambda: len(seen) == 101, what="messages by the slave")
-        wait_until(lambda: cluster.groups["broker-a-1"].members("g") == [made.client_id], what="the slave's session")
-        cluster.groups["broker-a"].restart()
-        cluster.revive("broker-a")
-        wait_until(lambda: cluster.groups["broker-a"].members("g") == [made.client_id], what="the master's session")
-        cluster.put("orders", [b"from the master"], 0)
-        wait_until(lambda: len(seen) == 102, what="messages by the master")
-        wait_until(lambda: cluster.groups["broker-a"].claimed("g") == {made.client_id: [0, 1]}, what="claims")
-    assert seen.bodies() == [*numbered(100), b"from the slave", b"from the master"]
-    assert cluster.committed("g", "orders", 0) == 102
-
-
-def test_members_keep_their_queues_when_all_of_them_move(cluster: GroupCluster) -> None:
-    cluster.add_slave()
-    lazy = ConsumerConfig(commit_interval_ms=60_000, settle_ms=500)
-    first_seen, second_seen = Seen(), Seen()
-    with (
-        consumer(cluster, first_seen, config=lazy, client_id="a") as first,
-        consumer(cluster, second_seen, config=lazy, client_id="b") as second,
-    ):
-        wait_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, what="sharing")
-        cluster.put("orders", numbered(50), 0)
-        cluster.put("orders", numbered(50, 100), 1)
-        wait_until(lambda: len(first_seen) == len(second_seen) == 50, what="the first messages")
-        cluster.kill("broker-a")
-        wait_until(lambda: cluster.groups["broker-a-1"].members("g") == ["a", "b"], what="sessions at the slave")
-        wait_until(lambda: cluster.groups["broker-a-1"].claimed("g") == {"a": [0], "b": [1]}, what="the same shares")
-        for queue_id in (0, 1):
-            cluster.brokers["broker-a-1"].store("orders", _records(b"more", queue_id))
-        wait_until(lambda: len(first_seen) == len(second_seen) == 51, what="work at the slave")
-    assert first_seen.bodies() == [*numbered(50), b"more"]
-    assert second_seen.bodies() == [*numbered(50, 100), b"more"]
-
-
-def _records(body: bytes, queue_id: int = 0) -> bytes:
-    from penstock.proto.record.batch import encode_messages
-    from tests.support.fake_sessions import BORN_HOST
-
-    return encode_messages("orders", [body], None, queue_id, born_host=BORN_HOST)
-
-
 def test_topics_can_be_added_and_dropped_while_running(cluster: GroupCluster) -> None:
     cluster.create_topic("extra", 1)
     cluster.put("extra", [b"x"], 0)
@@ -405,89 +249,6 @@ def test_topics_can_be_added_and_dropped_while_running(cluster: GroupCluster) ->
         made.unsubscribe("extra")
         wait_until(lambda: len(made.assignment()) == 2, what="only orders again")
         wait_until(lambda: cluster.committed("g", "extra", 0) == 1, what="commit at the end")
-
-
-def test_close_waits_for_running_listeners_and_commits_them(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(3), 0)
-    began, gate = threading.Event(), threading.Event()
-
-    def listener(message: MessageView) -> None:
-        began.set()
-        gate.wait(20)
-
-    made = consumer(cluster, listener, consume_threads=1)
-    with made:
-        assert began.wait(10)
-        threading.Timer(0.2, gate.set).start()
-    assert cluster.committed("g", "orders", 0) == 1, "the one at work was finished, the others not begun"
-    assert cluster.groups["broker-a"].members("g") == []
-
-
-def test_close_does_not_wait_longer_than_it_was_told(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(3), 0)
-    gate = threading.Event()
-    seen = Seen(lambda message: gate.wait(30) and None)
-    made = consumer(cluster, seen)
-    made.start()
-    wait_until(lambda: len(seen) == 3, what="listeners at work")
-    started = time.monotonic()
-    made.close(timeout_s=1.5)
-    assert time.monotonic() - started < 2.5
-    gate.set()
-    assert cluster.committed("g", "orders", 0) == 0
-
-
-def test_wait_ends_at_a_signal_and_leaves_the_former_handlers(cluster: GroupCluster) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with consumer(cluster, Seen()) as made:
-        assert made.wait(0.05) is False
-        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-        assert made.wait(10) is True
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_wait_ends_when_closed_and_raises_what_broke_the_consumer(cluster: GroupCluster) -> None:
-    made = consumer(cluster, Seen())
-    made.start()
-    threading.Timer(0.2, made.close).start()
-    assert made.wait(10) is True
-    cluster.groups["broker-a"].refused_groups["bad"] = GroupNotFound("group 'bad' does not exist")
-    with consumer(cluster, Seen(), group="bad") as refused, pytest.raises(GroupNotFound):
-        refused.wait(10)
-
-
-def test_broadcasting_reads_every_queue_and_goes_on_from_its_file(cluster: GroupCluster, tmp_path: Path) -> None:
-    config = ConsumerConfig(commit_interval_ms=30, offsets_directory=tmp_path)
-    cluster.put("orders", numbered(10), 0)
-    cluster.put("orders", numbered(10, 100), 1)
-    seen = {name: Seen() for name in ("x", "y")}
-    made = {name: consumer(cluster, seen[name], model="broadcasting", client_id=name, config=config) for name in seen}
-    with made["x"], made["y"]:
-        wait_until(lambda: len(seen["x"]) == len(seen["y"]) == 20, what="everything at both")
-    document = json.loads((tmp_path / "x" / "g.json").read_text())
-    assert document["offsets"] == [["orders", "broker-a", 0, 10], ["orders", "broker-a", 1, 10]]
-    assert cluster.committed("g", "orders", 0) == -1
-    assert cluster.groups["broker-a"].members("g") == []
-    cluster.put("orders", [b"later"], 0)
-    again = Seen()
-    with consumer(cluster, again, model="broadcasting", client_id="x", config=config):
-        wait_until(lambda: again.bodies() == [b"later"], what="only what is new")
-
-
-def test_broadcasting_offsets_belong_to_one_consumer_and_must_be_whole(cluster: GroupCluster, tmp_path: Path) -> None:
-    config = ConsumerConfig(offsets_directory=tmp_path)
-    first = consumer(cluster, Seen(), model="broadcasting", config=config)
-    second = consumer(cluster, Seen(), model="broadcasting", config=config)
-    with first:
-        with pytest.raises(ConfigError, match="give this one a client_id"):
-            second.start()
-        second.close()
-    path = tmp_path / first.client_id / "g.json"
-    path.write_text("{")
-    third = consumer(cluster, Seen(), model="broadcasting", config=config)
-    with pytest.raises(ConfigError, match="damaged"):
-        third.start()
-    third.close()
 
 
 async def _coroutine(message: MessageView) -> None: ...

@@ -11,7 +11,8 @@ from penstock.client.routes import Routes, merge
 from penstock.proto.errors import NameserverUnavailable, RouteNotFound, TopicNotFound
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
-from tests.support.fake_cluster import FakeBroker, FakeCluster
+from tests.support.fake_broker import FakeBroker
+from tests.support.fake_cluster import FakeCluster
 from tests.support.waiting import wait_until
 
 

@@ -47,7 +47,9 @@ def test_up_lays_out_the_directory_and_starts_every_node(cluster: LocalCluster) 
     assert "mappedFileSizeCommitLog=67108864\n" in master
     assert "brokerRole=ASYNC_MASTER\n" in master
     assert "brokerName=broker-a\nbrokerId=1\n" in slave
-    assert "brokerRole=SLAVE\n" in slave
+    assert "brokerRole=ASYNC_MASTER\n" in slave, "as which it acts when it is elected"
+    assert "enableControllerMode=true\n" in slave
+    assert "enableControllerInNamesrv=true\n" in (cluster.directory / "nameserver-0" / "namesrv.conf").read_text()
     assert f"namesrvAddr={cluster.plan.nameserver_addresses}\n" in slave
     assert all(accepts_connections(node) for node in cluster.plan.nodes)
 
@@ -133,6 +135,27 @@ def test_a_taken_port_is_named_with_what_to_do_and_nothing_is_started(cluster: L
         with pytest.raises(DeployUsage, match=rf"port {brokers[0]}, which broker-a-0 needs.*--base-port"):
             cluster.up(shards=1, replicas=1, base_port=names[0])
     assert not (cluster.directory / "nameserver-0").exists()
+
+
+def test_the_node_of_another_cluster_that_has_the_port_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    broker = cluster.plan.node("broker-a-0")
+    other = LocalCluster(tmp_path / "other")
+    with pytest.raises(DeployUsage) as raised:
+        other.up(shards=1, replicas=1, base_port=broker.port)  # its nameserver there
+    assert f"is taken by broker-a-0 of the cluster in {cluster.directory}, pid " in str(raised.value)
+    assert f"This cluster needs {broker.port}, {broker.port + 1035}, {broker.port + 1235}" in str(raised.value)
+
+
+def test_more_brokers_than_ports_between_brokers_and_metrics_are_refused() -> None:
+    with pytest.raises(DeployUsage, match=r"208 brokers.*at most 200"):
+        ports.planned(20_000, 1, 26 * 8)
+
+
+def test_nodes_are_told_which_file_their_log_is(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    pid = cluster.state(cluster.plan.node("broker-a-0")).pid
+    assert psutil.Process(pid).environ()["PENSTOCK_LOG_FILE"].endswith("/broker-a-0/broker-a-0.log")
 
 
 def test_a_node_that_ends_at_its_start_is_reported_with_its_reason(cluster: LocalCluster) -> None:

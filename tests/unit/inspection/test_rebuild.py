@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.broker.inspection import list_store, rebuild, verify
-from penstock.broker.inspection.queue_table import LOST_TOPIC
 from penstock.proto.errors import ConfigError
+from penstock.proto.names import LOST_TOPIC
 from penstock.proto.record.layout import decode_record
 from tests.support import golden
 

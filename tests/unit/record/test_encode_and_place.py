@@ -131,7 +131,14 @@ class Log:
         self.stamp = 0
 
     def place(
-        self, records: bytes, topic: str, *, position: int = 0, host: Host = V4, body_max: int = 1 << 22
+        self,
+        records: bytes,
+        topic: str,
+        *,
+        position: int = 0,
+        host: Host = V4,
+        body_max: int = 1 << 22,
+        expected_count: int = -1,
     ) -> tuple[int, int, int, int]:
         self.stamp += 1
         return place_batch(
@@ -148,6 +155,7 @@ class Log:
             body_max,
             self.touched_queues,
             self.touched_offsets,
+            expected_count,
         )
 
 

@@ -137,6 +137,7 @@ def test_placing_golden_records_again_gives_the_same_bytes(name: str) -> None:
             1 << 22,
             np.zeros(1001, np.int32),
             np.zeros(1001, np.int64),
+            1,
         )
         assert status == PlaceStatus.OK
         assert log[: len(record)].tobytes() == encoded

@@ -288,8 +288,8 @@ def test_memory_that_cannot_be_locked_is_one_named_warning(
     warming = Warming(RealDisk(), touch=True, lock=True, sync=False)
     monkeypatch.setattr(warming, "_call", lambda function, mapped: False)
     data = np.ones(10_000, np.uint8)
-    warming.warm(data, -1)
-    warming.warm(data, -1)
+    warming.warm("a", data, -1)
+    warming.warm("a", data, -1)
     warming.unlock(data)
     assert data[0] == data[4096] == data[8192] == 0
     assert caplog.text.count("mlockMappedFileEnable has no effect") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from penstock.broker.store import Store
 from penstock.proto import names
 from penstock.proto.errors import Corrupt, DiskFull
-from penstock.proto.record.layout import Record, SysFlag, decode_record, encode_record
+from penstock.proto.names import LOST_TOPIC
+from penstock.proto.record.layout import PhysicalOffset, Record, SysFlag, decode_record, encode_record
 from penstock.proto.record.producer_mark import ProducerMark
 from tests.support.failing_disk import FailingDisk
 from tests.support.stores import HOST, batch, bodies, dispatch_all, read, store_config
@@ -23,8 +25,8 @@ def test_nothing_is_readable_above_the_confirm_offset(tmp_path: Path) -> None:
     assert store.dispatch().end == 0
     store.set_confirm(first.end + 5)
     result = store.dispatch()
-    assert (result.end, result.arrived) == (first.end, [("orders", 0, 1)])
-    assert store.dispatch().arrived == []
+    assert (result.end, list(result.arrived)) == (first.end, [("orders", 0, 1)])
+    assert not store.dispatch().arrived
     store.set_confirm(0)
     assert store.confirm_offset == first.end + 5
     assert bodies(store, "orders") == [b"a"]
@@ -230,3 +232,71 @@ def test_many_topics_are_told_apart_dropped_and_made_again(tmp_path: Path) -> No
         assert bodies(store, topic) == expected
         assert (store.queue_range(topic, 1) == (0, 0)) == (number % 3 == 0)
     store.close()
+
+
+def _lost(physical: int, size: int, time_ms: int) -> bytes:
+    """What stands in a rebuilt log for records that were lost."""
+    record = Record(
+        topic=LOST_TOPIC,
+        body=bytes(size - 91 - len(LOST_TOPIC)),
+        physical_offset=PhysicalOffset(physical),
+        sys_flag=SysFlag.TRANSACTION_ROLLBACK,
+        store_timestamp_ms=time_ms,
+        born_timestamp_ms=time_ms,
+    )
+    return encode_record(record)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_blank_entries_stand_for_records_that_the_log_tells_are_lost(live: bool, tmp_path: Path) -> None:
+    """Also across files and in every search, whether the queue is dispatched or built again."""
+    source = Store.open(store_config(tmp_path / "source"))
+    starts = [source.append("t", batch("t", [b"%03d" % n + bytes(50)]), queues=1).start for n in range(100)]
+    dispatch_all(source)
+    log = bytes(source.read_bytes(0, 1 << 20))
+    lost = range(5, 47)
+    times = [source.store_timestamp_at("t", 0, n) or 0 for n in range(100)]
+    log = log[: starts[5]] + _lost(starts[5], starts[47] - starts[5], times[5]) + log[starts[47] :]
+    source.close()
+    left = [b"%03d" % n + bytes(50) for n in range(100) if n not in lost]
+    store = Store.open(store_config(tmp_path / "new"))
+    store.append_bytes(0, memoryview(log))
+    if live:
+        dispatch_all(store)
+    else:
+        store.abandon()
+        store = Store.open(store_config(tmp_path / "new"))
+    for reopening in ("", "clean", "crash", "rebuilt", "without a checkpoint"):
+        if reopening in ("clean", "rebuilt"):
+            store.close()
+        elif reopening:
+            store.abandon()
+        if reopening == "rebuilt":
+            shutil.rmtree(tmp_path / "new/consumequeue")
+        if reopening == "without a checkpoint":
+            (tmp_path / "new/penstockCheckpoint").unlink()
+        store = Store.open(store_config(tmp_path / "new")) if reopening else store
+        assert store.queue_range("t", 0) == (0, 100), reopening
+        assert bodies(store, "t") == left
+        for number, stored in enumerate(times):
+            first = min(n for n in range(100) if n not in lost and times[n] >= stored)
+            last = max(n for n in range(100) if n not in lost and times[n] <= stored)
+            assert store.search_offset("t", 0, stored) == first, number
+            assert store.search_offset("t", 0, stored, upper=True) == last, number
+        assert store.removal.first_from("t", 0, starts[5] + 1) == 47
+        assert store.removal.first_from("t", 0, starts[4]) == 4
+    assert store.append("t", batch("t", [b"next"]), queues=1).queue_offsets == [100]
+    store.close()
+
+
+def test_a_gap_that_nothing_explains_stops_dispatch(tmp_path: Path) -> None:
+    source = Store.open(store_config(tmp_path / "source"))
+    starts = [source.append("t", batch("t", [b"%d" % n]), queues=1).start for n in range(9)]
+    log = bytearray(source.read_bytes(0, 1 << 20))
+    source.close()
+    log[starts[5] + 20 : starts[5] + 28] = (7).to_bytes(8, "big")
+    store = Store.open(store_config(tmp_path / "new"))
+    store.append_bytes(0, memoryview(bytes(log)))
+    with pytest.raises(Corrupt, match="has queue offset 7, the queue goes on at 5"):
+        dispatch_all(store)
+    store.abandon()

@@ -13,6 +13,7 @@ import pytest
 from penstock.broker.store import FlushMode, Store
 from penstock.broker.store.checkpoint import Checkpoint, Positions, Standard
 from penstock.broker.store.disk import RealDisk
+from penstock.broker.store.log_directories import LogDirectories
 from penstock.broker.store.log_file import FileAllocator
 from penstock.proto.errors import ConfigError, Corrupt, DiskFull, StorageError, StoreLocked, SyncFailed, WrongStore
 from tests.support.failing_disk import FailingDisk
@@ -232,7 +233,7 @@ def test_without_being_asked_an_async_store_syncs_in_intervals(tmp_path: Path) -
 
 def test_a_preallocation_that_failed_ahead_is_tried_again_when_needed(tmp_path: Path) -> None:
     disk = FailingDisk("allocate", 1, errno.ENOSPC)
-    allocator = FileAllocator(disk, str(tmp_path), 4096)
+    allocator = FileAllocator(disk, LogDirectories(disk, [str(tmp_path)], [], 4096), 4096)
     allocator.prepare(0)
     wait_until(lambda: disk.failed, what="the failure")
     assert allocator.take(0).base == 0

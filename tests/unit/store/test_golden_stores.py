@@ -29,7 +29,8 @@ PRE_BLANK_BUG = {("LateStart", 0)}
 """RocketMQ finds a minimum among the blank entries of this queue; Penstock its first message."""
 
 
-def _config(name: str, root: Path) -> StoreConfig:
+def golden_config(name: str, root: Path, **changes: Any) -> StoreConfig:
+    """What opens the set."""
     settings = golden.settings(name)
     return store_config(
         root,
@@ -38,6 +39,7 @@ def _config(name: str, root: Path) -> StoreConfig:
         index_slots=int(settings["maxHashSlotNum"]),
         index_entries=int(settings["maxIndexNum"]),
         store_host=HOST,
+        **changes,
     )
 
 
@@ -62,7 +64,7 @@ def test_queues_times_and_keys_answer_as_in_rocketmq_also_after_closing_and_reop
 ) -> None:
     golden.unpack(name, tmp_path, only=DIRECTORIES)
     expected = golden.expected(name)
-    store = Store.open(_config(name, tmp_path))
+    store = Store.open(golden_config(name, tmp_path))
     for _ in range(2):
         assert (store.min_offset, store.end_offset) == (
             expected["commitLog"]["minOffset"],
@@ -77,14 +79,14 @@ def test_queues_times_and_keys_answer_as_in_rocketmq_also_after_closing_and_reop
             found = store.query(topic, key, 32, 0, 1 << 62)
             assert sorted(decode_record(raw).physical_offset for raw in found) == sorted(set(physical_offsets))
         store.close()
-        store = Store.open(_config(name, tmp_path))
+        store = Store.open(golden_config(name, tmp_path))
         assert store.recovery.clean
     store.close()
 
 
 def test_records_and_tags_are_those_of_the_set(tmp_path: Path) -> None:
     golden.unpack("normal", tmp_path, only=DIRECTORIES)
-    store = Store.open(_config("normal", tmp_path))
+    store = Store.open(golden_config("normal", tmp_path))
     for message, raw in golden.records("normal"):
         assert store.view(message["physicalOffset"]) == raw
     tagged = [entry for queue in _simple_queues(golden.expected("normal")) for entry in queue["entries"]]
@@ -96,19 +98,19 @@ def test_records_and_tags_are_those_of_the_set(tmp_path: Path) -> None:
 def test_queues_built_from_the_log_have_rocketmqs_bytes(name: str, tmp_path: Path) -> None:
     golden.unpack(name, tmp_path / "theirs", only=DIRECTORIES)
     golden.unpack(name, tmp_path / "ours", only=("commitlog",))
-    Store.open(_config(name, tmp_path / "ours")).close()
+    Store.open(golden_config(name, tmp_path / "ours")).close()
     assert tree(tmp_path / "ours/consumequeue") == tree(tmp_path / "theirs/consumequeue")
 
 
 def test_what_went_on_in_ours_is_one_log_with_what_was_there(tmp_path: Path) -> None:
     golden.unpack("multi-queue", tmp_path, only=DIRECTORIES)
-    store = Store.open(_config("multi-queue", tmp_path))
+    store = Store.open(golden_config("multi-queue", tmp_path))
     low, high = store.queue_range("ManyQueues", 3)
     result = store.append("ManyQueues", batch("ManyQueues", [b"new"], 3), queues=200)
     assert result.queue_offsets == [high]
     dispatch_all(store)
     store.abandon()
-    store = Store.open(_config("multi-queue", tmp_path))
+    store = Store.open(golden_config("multi-queue", tmp_path))
     assert store.queue_range("ManyQueues", 3) == (low, high + 1)
     assert read(store, "ManyQueues", 3)[-1].body == b"new"
     store.close()
@@ -147,10 +149,10 @@ def test_damaged_copies_of_the_crashed_store(variant: Any, tmp_path: Path) -> No
     if refusal is not None:
         before = tree(tmp_path / "commitlog")
         with pytest.raises(refusal):
-            Store.open(_config("crashed", tmp_path))
+            Store.open(golden_config("crashed", tmp_path))
         assert tree(tmp_path / "commitlog") == before
         return
-    store = Store.open(_config("crashed", tmp_path))
+    store = Store.open(golden_config("crashed", tmp_path))
     end = variant["commitLog"]["maxOffset"]
     # A blank ends the last file that is left: RocketMQ would write over it, Penstock goes on in the next file.
     assert store.end_offset == (458752 if variant["name"] == "last-log-file-missing" else end)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.store import Store
+from penstock.broker.store import RealDisk, Store
 from penstock.broker.store.checkpoint import Positions
 from penstock.broker.store.recovery import Damage, MarkTracker, Plan, Verdict, judge, plan
 from penstock.proto.errors import Corrupt
@@ -245,3 +245,45 @@ def test_a_write_behind_a_clean_end_is_noticed(tmp_path: Path) -> None:
     assert not reopened.recovery.clean
     assert reopened.end_offset == end
     reopened.close()
+
+
+def test_only_bytes_that_were_written_are_looked_at(tmp_path: Path) -> None:
+    disk = RealDisk()
+    size = 64 << 20
+    descriptor = disk.open(str(tmp_path / "file"), create=True)
+    disk.allocate(descriptor, size)
+    mapped = disk.map(descriptor, size)
+
+    def written(start: int) -> set[int]:
+        found: set[int] = set()
+        while (stretch := disk.data_range(descriptor, start, size)) is not None:
+            assert start <= stretch[0] < stretch[1] <= size
+            found |= set(range(stretch[0] // 4096, -(-stretch[1] // 4096)))
+            start = stretch[1]
+        return found
+
+    if len(written(0)) == size // 4096:
+        pytest.skip("this file system does not tell what was written")
+    early, late = 3_000_000, 63_000_000
+    mapped[early] = mapped[late] = 1
+    found = written(0)
+    assert {early // 4096, late // 4096} <= found
+    assert len(found) < size // 4096 // 2, "the system reads somewhat more around what is touched"
+    assert min(written(late - 10)) >= (late - 10) // 4096
+    assert disk.data_range(descriptor, size, size) is None
+    disk.close(descriptor)
+
+
+def test_a_record_whose_size_begins_in_a_page_of_zeros_is_found(tmp_path: Path) -> None:
+    """The first three bytes of its size are zeros, so its first written page begins behind them."""
+    record = bytearray(batch("t", [b"body"]))
+    at = 2 * 4096 - 3
+    record[28:36] = at.to_bytes(8, "big")
+    (tmp_path / "commitlog").mkdir()
+    with (tmp_path / "commitlog" / f"{0:020d}").open("wb") as file:
+        file.truncate(16384)
+        file.seek(at + 3)
+        file.write(record[3:])
+    store = Store.open(store_config(tmp_path))
+    assert (store.min_offset, store.end_offset) == (at, at + len(record))
+    store.close()

@@ -1,0 +1,76 @@
+"""What a consumer that reads from the disk, far behind, does to the latency of sends."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from penstock.proto.errors import PenstockError
+
+from .load import run_load
+from .report import LoadReport
+from .rig import Bench, Rig
+
+BEHIND_BYTES = 20 << 30
+SIZE = 1024
+_SECONDS = 20.0
+
+
+def cold_reads(rig: Rig) -> dict[str, float]:
+    """p99 in milliseconds of single sends, alone and while a consumer reads ``BEHIND_BYTES`` behind.
+
+    The broker is started anew and the page cache of its files dropped first. The consumer's rate is for the time of
+    the sends; both together show whether the disk was what it read from.
+    """
+    with rig.cluster() as bench:
+        bench.run(bench.plan("produce", style="columnar", size=SIZE, count=BEHIND_BYTES // SIZE))
+        rig.costs.pop()
+        bench.cluster.down(timeout_s=60.0)
+        _forget(bench.cluster.directory)
+        bench.cluster.up()
+        sends = bench.plan("produce", style="sync", size=SIZE, seconds=_SECONDS)
+        bench.warm(sends)
+        alone = _checked(bench.run(sends))
+        reader = _Reader(bench)
+        reader.start()
+        behind = _checked(bench.run(sends))
+        reader.join()
+        if reader.rate is None:
+            raise PenstockError("no figure: the consumer failed")
+        return {
+            "p99_alone": float(alone.latency_ms["p99"] or 0.0),
+            "p99": float(behind.latency_ms["p99"] or 0.0),
+            "max": float(behind.latency_ms["max"] or 0.0),
+            "read_rate": reader.rate,
+        }
+
+
+class _Reader(threading.Thread):
+    """Consumes from the first message on, for the time of the sends; ``rate`` in MB/s afterwards."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(name="bench-cold-reader", daemon=True)
+        self.rate: float | None = None
+        self._plan = bench.plan("consume", consume_style="arrays", size=SIZE, seconds=_SECONDS + 2.0)
+
+    def run(self) -> None:
+        self.rate = run_load(self._plan).bytes_per_s / 1e6
+
+
+def _checked(report: LoadReport) -> LoadReport:
+    if report.refused or report.unknown:
+        raise PenstockError(f"no figure: {report.refused} refused, {report.unknown} unknown: {report.errors}")
+    return report
+
+
+def _forget(directory: Path) -> None:
+    """Take the files below ``directory`` out of the page cache; no process maps them."""
+    os.sync()  # a page that is not written out yet stays
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

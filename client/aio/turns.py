@@ -1,0 +1,59 @@
+"""Calls that would block the event loop, done in threads, in the order in which they were made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from penstock.proto.errors import BufferFull
+
+WAITING_MAX = 10_000
+
+
+class Turns:
+    """One line of blocking calls per topic. Event loop only.
+
+    A call waits until the one before it has been taken, so that messages of one topic keep their order and a topic
+    occupies one thread at most.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, asyncio.Task[Any]] = {}
+        self._waiting = 0
+
+    def is_waiting(self, topic: str) -> bool:
+        """Whether a call for ``topic`` has not been taken yet: the next one has to line up behind it."""
+        return topic in self._last
+
+    def line_up(self, topic: str, call: Callable[[], Any]) -> asyncio.Task[Any]:
+        """Make ``call`` in a thread when its turn has come; the task ends with its result or error.
+
+        Raises:
+            BufferFull: too many calls wait already; this one was not taken.
+        """
+        if self._waiting >= WAITING_MAX:
+            raise BufferFull(f"topic {topic}: {WAITING_MAX} sends wait for room in the buffer: await some of them")
+        task = asyncio.get_running_loop().create_task(self._take_turn(self._last.get(topic), call))
+        self._last[topic] = task
+        self._waiting += 1
+        task.add_done_callback(lambda _: self._leave(topic, task))
+        return task
+
+    async def settled(self) -> None:
+        """Return when every call that waits now has been taken or has failed."""
+        if self._last:
+            await asyncio.wait(list(self._last.values()))
+
+    async def _take_turn(self, former: asyncio.Task[Any] | None, call: Callable[[], Any]) -> Any:
+        if former is not None:
+            await asyncio.wait([former])
+        return await asyncio.to_thread(call)
+
+    def _leave(self, topic: str, task: asyncio.Task[Any]) -> None:
+        self._waiting -= 1
+        if self._last.get(topic) is task:
+            del self._last[topic]
+        with contextlib.suppress(asyncio.CancelledError):
+            task.exception()  # one-way sends have nobody else who would look

@@ -1,0 +1,98 @@
+"""What a server process sets up for itself before anything else: its log and its limits."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import stat
+import sys
+
+log = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+LOG_FILE_VARIABLE = "PENSTOCK_LOG_FILE"
+"""Names the file that standard error goes to, when whoever started the process wants it rotated."""
+LOG_BYTES_MAX = 16 * 1024 * 1024
+LOG_FILES_KEPT = 3
+"""``NODE.log.1`` is the newest of the old ones."""
+
+
+def log_to_stderr(path: str | None = None, bytes_max: int = LOG_BYTES_MAX) -> None:
+    """Log lines of INFO and above to standard error; without effect when the caller has set up logging.
+
+    ``path``: the file that standard error goes to, rotated when it is above ``bytes_max``; by default what
+    ``PENSTOCK_LOG_FILE`` names.
+    """
+    path = path or os.environ.get(LOG_FILE_VARIABLE)
+    handler = RotatedStderr(path, bytes_max) if path else logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class RotatedStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Writes to standard error and rotates the file behind it.
+
+    The descriptors 1 and 2 are moved to the new file, so that what others write there, a stack trace or a C library's
+    complaint, follows; a handler with a file of its own would leave those in the old one for ever. A file that cannot
+    be renamed or opened is written on, and tried again after as many bytes as make it full.
+    """
+
+    def __init__(self, path: str, bytes_max: int = LOG_BYTES_MAX, kept: int = LOG_FILES_KEPT) -> None:
+        super().__init__(sys.stderr)
+        self._path = path
+        self._bytes_max = bytes_max
+        self._kept = kept
+        self._left = 0  # bytes until the file's size is asked again
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, into a fresh file if the old one is full."""
+        if self._left <= 0:
+            self._look()
+        super().emit(record)
+        self._left -= len(record.getMessage()) + len(LOG_FORMAT)
+
+    def _look(self) -> None:
+        with contextlib.suppress(OSError):
+            found = os.fstat(2)
+            if not stat.S_ISREG(found.st_mode) or not os.path.samestat(found, os.stat(self._path)):
+                self._left = self._bytes_max  # somebody else rotates, or it is no file
+                return
+            if found.st_size >= self._bytes_max:
+                self._rotate()
+                found = os.fstat(2)
+            self._left = max(self._bytes_max - found.st_size, 0)
+        self._left = max(self._left, self._bytes_max // 64)
+
+    def _rotate(self) -> None:
+        self.flush()
+        for number in range(self._kept, 0, -1):
+            former = f"{self._path}.{number - 1}" if number > 1 else self._path
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(former, f"{self._path}.{number}")
+        fresh = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            former_out = os.fstat(1)
+            if os.path.samestat(former_out, os.fstat(2)):
+                os.dup2(fresh, 1)
+            os.dup2(fresh, 2)
+        finally:
+            os.close(fresh)
+
+
+def raise_open_files() -> None:
+    """Let this process open as many files as it may.
+
+    The soft limit is 1024 on many systems, for programs that use ``select``; a broker holds descriptors for its
+    connections and for every mapped file while it opens it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("limit of open files not raised soft=%d hard=%d error=%s", soft, hard, error)
+    else:
+        log.info("limit of open files raised from=%d to=%d", soft, hard)

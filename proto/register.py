@@ -1,0 +1,194 @@
+"""The register of a broker group: its master, epoch and sync-state set, as one value that changes as a whole.
+
+Pure. Every change takes the register as it is and gives the next one, with the next version; the coordinator store
+replaces the one by the other only while nobody else has. So two changes never mix, and each rule here is checked
+against exactly what it replaces. What the rules are for is said in ``docs/failover-protocol.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from .errors import InvalidArgument, NotMaster, StaleRegister
+from .wire import coordination_pb2
+
+NOBODY = -1
+MEMBERS_MAX = 64
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """What the coordinator store holds of one broker group."""
+
+    cluster: str
+    broker_name: str
+    epoch: int
+    master_id: int
+    sync_state_set: frozenset[int]  # the master included; each member has everything acknowledged
+    version: int = 1
+    former_id: int = NOBODY  # master of the epoch before
+    handed_over: bool = False  # the former master ended its epoch by itself
+    unclean: bool = False  # the master was elected from outside the set
+    unclean_allowed: bool = False  # the next one may be; this epoch's master knows it from its begin
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` for a register that no sequence of changes makes."""
+        if not (1 <= self.epoch <= _INT64_MAX and 1 <= self.version <= _INT64_MAX):
+            raise ValueError(f"epoch {self.epoch}, version {self.version}: both begin at 1")
+        if self.master_id not in self.sync_state_set:
+            raise ValueError(f"master {self.master_id} is not in the sync-state set {sorted(self.sync_state_set)}")
+        if len(self.sync_state_set) > MEMBERS_MAX or min(self.sync_state_set) < 0:
+            raise ValueError(f"sync-state set {sorted(self.sync_state_set)}: at most {MEMBERS_MAX} ids from 0 on")
+
+    def with_set(self, master_id: int, epoch: int, version: int, members: Iterable[int]) -> Register:
+        """The master of ``epoch`` changes its set.
+
+        Raises:
+            NotMaster: another epoch has begun.
+            StaleRegister: the register has changed since the master read it.
+            InvalidArgument: the master would not be in it.
+        """
+        self._check_master(master_id, epoch, version)
+        chosen = frozenset(members)
+        if master_id not in chosen or len(chosen) > MEMBERS_MAX or min(chosen) < 0:
+            raise InvalidArgument(
+                f"{self.broker_name}: sync-state set {sorted(chosen)}: must hold the master {master_id}, and at most "
+                f"{MEMBERS_MAX} ids from 0 on"
+            )
+        return replace(self, sync_state_set=chosen, version=self.version + 1)
+
+    def handed_over_to(self, master_id: int, epoch: int, version: int, to_id: int) -> Register:
+        """The master of ``epoch``, which acts no more, gives its role to ``to_id``; the set stays.
+
+        Raises:
+            NotMaster, StaleRegister: as for :meth:`with_set`.
+            InvalidArgument: ``to_id`` is not in the set, or is the master itself.
+        """
+        self._check_master(master_id, epoch, version)
+        if to_id == master_id:
+            raise InvalidArgument(f"{self.broker_name}: broker {to_id} is the master already")
+        if to_id not in self.sync_state_set:
+            raise InvalidArgument(
+                f"{self.broker_name}: broker {to_id} is not in sync (sync-state set {sorted(self.sync_state_set)}): "
+                "wait until it has caught up, or choose another one"
+            )
+        return self._next_epoch(to_id, self.sync_state_set, handed_over=True)
+
+    def elected(self, candidate: int, *, unclean_allowed: bool = False) -> Register:
+        """``candidate`` is elected in place of the master, which leaves the set unless it is elected again.
+
+        ``unclean_allowed``: what may happen in place of *this* master; so it knows it before it begins.
+
+        Raises:
+            InvalidArgument: it is not in the set, so it may lack what was acknowledged.
+        """
+        if candidate not in self.sync_state_set:
+            raise InvalidArgument(
+                f"{self.broker_name}: broker {candidate} is not in the sync-state set {sorted(self.sync_state_set)}"
+            )
+        members = (self.sync_state_set - {self.master_id}) | {candidate}
+        return replace(self._next_epoch(candidate, members), unclean_allowed=unclean_allowed)
+
+    def elected_unclean(self, candidate: int) -> Register:
+        """``candidate`` is elected although it is not in the set: what only the set has is given up.
+
+        Raises:
+            InvalidArgument: the master counts on it that this does not happen.
+        """
+        if not self.unclean_allowed:
+            raise InvalidArgument(f"{self.broker_name}: epoch {self.epoch} began without enableElectUncleanMaster")
+        return self._next_epoch(candidate, frozenset((candidate,)), unclean=True)
+
+    def to_wire(self, coordinator: str) -> coordination_pb2.Register:
+        """The message; ``coordinator`` is the id of the store that holds it."""
+        return coordination_pb2.Register(
+            cluster=self.cluster,
+            broker_name=self.broker_name,
+            epoch=self.epoch,
+            master_id=self.master_id,
+            sync_state_set=sorted(self.sync_state_set),
+            version=self.version,
+            former_id=self.former_id,
+            handed_over=self.handed_over,
+            unclean=self.unclean,
+            unclean_allowed=self.unclean_allowed,
+            coordinator=coordinator,
+        )
+
+    def to_json(self) -> str:
+        """The text that the coordinator store keeps."""
+        return json.dumps({**asdict(self), "sync_state_set": sorted(self.sync_state_set)}, sort_keys=True)
+
+    def _check_master(self, master_id: int, epoch: int, version: int) -> None:
+        if (master_id, epoch) != (self.master_id, self.epoch):
+            raise NotMaster(
+                f"{self.broker_name}: broker {master_id} was master in epoch {epoch}; broker {self.master_id} is, in "
+                f"epoch {self.epoch}",
+                epoch=self.epoch,
+            )
+        if version != self.version:
+            raise StaleRegister(
+                f"{self.broker_name}: the register is at version {self.version}, not {version}: read it again"
+            )
+
+    def _next_epoch(
+        self, master_id: int, members: frozenset[int], *, handed_over: bool = False, unclean: bool = False
+    ) -> Register:
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            master_id=master_id,
+            sync_state_set=members,
+            version=self.version + 1,
+            former_id=self.master_id,
+            handed_over=handed_over,
+            unclean=unclean,
+        )
+
+
+def new_register(
+    cluster: str, broker_name: str, broker_id: int, epoch: int, *, unclean_allowed: bool = False
+) -> Register:
+    """The register of a group that had none; its log knows epochs up to ``epoch``."""
+    return Register(
+        cluster=cluster,
+        broker_name=broker_name,
+        epoch=epoch + 1,
+        master_id=broker_id,
+        sync_state_set=frozenset((broker_id,)),
+        unclean_allowed=unclean_allowed,
+    )
+
+
+def register_of_json(text: str) -> Register:
+    """The register in ``text``; raises ``ValueError`` for anything else."""
+    try:
+        fields = json.loads(text)
+        register = Register(**{**fields, "sync_state_set": frozenset(fields["sync_state_set"])})
+    except (TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"not a register: {error!r}") from error
+    for name in ("epoch", "master_id", "version", "former_id"):
+        if type(getattr(register, name)) is not int:
+            raise ValueError(f"not a register: {name} is {getattr(register, name)!r}")
+    if not all(type(member) is int for member in register.sync_state_set):
+        raise ValueError("not a register: ids of the set are no numbers")
+    return register
+
+
+def register_of_wire(message: coordination_pb2.Register) -> Register:
+    """The register in ``message``; raises ``ValueError`` when it holds none."""
+    return Register(
+        cluster=message.cluster,
+        broker_name=message.broker_name,
+        epoch=message.epoch,
+        master_id=message.master_id,
+        sync_state_set=frozenset(message.sync_state_set),
+        version=message.version,
+        former_id=message.former_id,
+        handed_over=message.handed_over,
+        unclean=message.unclean,
+        unclean_allowed=message.unclean_allowed,
+    )

@@ -1,0 +1,85 @@
+"""The right to act as master, and the promises that it rests on: decisions of ``docs/failover-protocol.md``.
+
+Pure. All times are seconds of the caller's own monotonic clock; no time of another machine is ever compared.
+
+A member that answers its master *promises*: for the lease time it does not begin to act in another epoch. The master
+counts from the sending of what was answered, and a shorter time, so that it is done first even when its clock is slow
+and the member's fast. The member need not count at all: elected, it answers no more, and waits one lease from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from penstock.proto.register import NOBODY, Register
+
+LEASE_S = 0.8
+CLOCK_DRIFT_MAX = 0.1
+"""Clocks of two machines may go up to so much faster or slower than they should."""
+
+
+def master_share_s(lease_s: float) -> float:
+    """How long a master may count on a promise of ``lease_s``: that is over first on any two clocks."""
+    return lease_s * (1 - CLOCK_DRIFT_MAX) / (1 + CLOCK_DRIFT_MAX)
+
+
+def begins_at(register: Register, own_id: int, learned_at: float, *, began: int, lease_s: float = LEASE_S) -> float:
+    """When the broker that read at ``learned_at`` that it is the master of ``register`` may begin to act.
+
+    From reading on it answers no older master. So when a lease has gone by, everybody else's right to act has ended:
+    the former master's by its members' promises, because this member was one of them; and by the coordinator's
+    confirmation, because that was given before the register changed. Nothing need be waited out when there was no
+    former master, when it had ended its epoch before it handed over, and when it was this broker itself: but only if
+    it has begun in that epoch, as its log then tells (``began``, the newest epoch of the own log). One that was elected
+    and never began has waited for nobody.
+    """
+    assert register.master_id == own_id
+    was_itself = register.former_id == own_id and began == register.epoch - 1
+    if was_itself or register.former_id == NOBODY or register.handed_over:
+        return learned_at
+    return learned_at + lease_s
+
+
+class MasterLease:
+    """Until when the master of one epoch may act."""
+
+    def __init__(
+        self, own_id: int, members: Iterable[int], *, lease_s: float = LEASE_S, needs_coordinator: bool = False
+    ) -> None:
+        """``needs_coordinator``: members do not count, since others than members may be elected too."""
+        self._own_id = own_id
+        self._share_s = master_share_s(lease_s)
+        self._needs_coordinator = needs_coordinator
+        self._members: dict[int, float] = {}
+        self._coordinator = -math.inf
+        self.require(members)
+
+    def require(self, members: Iterable[int]) -> None:
+        """The sync-state set as it is, or may have become: each of them but the master must confirm."""
+        self._members = {member: self._members.get(member, -math.inf) for member in members if member != self._own_id}
+
+    def on_member(self, member: int, sent_at: float) -> None:
+        """``member`` has answered, in this epoch, what was sent to it at ``sent_at``."""
+        if member in self._members:
+            self._members[member] = max(self._members[member], sent_at)
+
+    def on_coordinator(self, asked_at: float) -> None:
+        """The register, asked for at ``asked_at``, showed this master and epoch."""
+        self._coordinator = max(self._coordinator, asked_at)
+
+    @property
+    def until(self) -> float:
+        """Act only before this; infinite for the only member of its set, whom nobody can replace."""
+        if self._needs_coordinator:
+            return self._coordinator + self._share_s
+        members = min(self._members.values(), default=math.inf)
+        return max(members, self._coordinator) + self._share_s
+
+    def is_valid(self, now: float) -> bool:
+        """Whether the master may act now."""
+        return now < self.until
+
+    def silent(self, now: float) -> list[int]:
+        """The members whose last confirmation has run out."""
+        return sorted(member for member, heard in self._members.items() if now >= heard + self._share_s)

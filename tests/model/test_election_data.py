@@ -1,0 +1,209 @@
+"""Nothing acknowledged is lost, whatever the clocks do: every reachable state of three brokers' logs.
+
+No broker looks at a clock here: an old master goes on for ever, elections come at any moment, answers arrive late or
+never, brokers crash and come back with their log. All that protects the data is the register, the epochs on the
+stream, and that a master waits for everybody who may be in its set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from penstock.proto.register import new_register
+from penstock.replication.epochs import Epoch, EpochHistory, common_end
+from tests.model.test_election_leases import Registers
+
+EPOCHS_MAX = 3
+APPENDS_MAX = 3
+STATES = int(os.environ.get("ELECTION_STATES", "30000"))
+Log = tuple[str, ...]
+REGISTERS = Registers()
+
+
+class Node(NamedTuple):
+    """One broker: durable log and history; the newest epoch it knows; what it is, and what its slaves answered."""
+
+    log: Log = ()
+    history: EpochHistory = EpochHistory([Epoch(1, 0)])
+    known: int = 1
+    acting: int = 0
+    required: frozenset[int] = frozenset()
+    answered: tuple[int, ...] = (0, 0, 0)
+
+
+class Answer(NamedTuple):
+    epoch: int
+    end: int
+
+
+class State(NamedTuple):
+    register: int
+    nodes: tuple[Node, ...]
+    answers: tuple[Answer | None, ...]  # under way, by sender * 3 + receiver
+    appended: int
+    acknowledged: Log
+
+
+def with_node(state: State, i: int, node: Node) -> State:
+    return state._replace(nodes=(*state.nodes[:i], node, *state.nodes[i + 1 :]))
+
+
+def with_answer(state: State, place: int, answer: Answer | None) -> State:
+    return state._replace(answers=(*state.answers[:place], answer, *state.answers[place + 1 :]))
+
+
+def confirmed(node: Node, i: int) -> int:
+    """The end of what every broker that may be in the set has."""
+    return min([len(node.log), *(node.answered[j] for j in node.required if j != i)])
+
+
+def may_follow(node: Node, master: Node) -> bool:
+    """Whether a broker follows a master: not an older one than it knows."""
+    return node.known <= master.acting
+
+
+def waited_for(node: Node, j: int) -> frozenset[int]:
+    """Whom a master waits for before it asks that ``j`` be taken into its set."""
+    return node.required | {j}
+
+
+def followed(slave: Node, master: Node, count: int) -> Node:
+    """``slave`` after a connection on which it cut its log to the common point and got ``count`` more records."""
+    common = common_end(master.history, len(master.log), slave.history, len(slave.log))
+    start = min(common or 0, len(slave.log))
+    end = min(start + count, len(master.log))
+    history = EpochHistory(entry for entry in master.history.entries if entry.start <= end)
+    return slave._replace(log=master.log[:end], history=history, known=max(slave.known, master.acting), acting=0)
+
+
+def steps(state: State) -> Iterator[tuple[str, State]]:
+    register = REGISTERS.known[state.register]
+    if register.epoch < EPOCHS_MAX:
+        for candidate in register.sync_state_set:
+            yield f"{candidate} is elected", state._replace(register=REGISTERS.elected(state.register, candidate))
+    for place, answer in enumerate(state.answers):
+        if answer is not None:
+            sender, i = divmod(place, 3)
+            node = state.nodes[i]
+            if node.acting == answer.epoch:
+                ends = [*node.answered]
+                ends[sender] = max(ends[sender], answer.end)
+                heard = with_node(state, i, node._replace(answered=tuple(ends)))
+                yield f"{i} hears that {sender} has {answer.end}", with_answer(heard, place, None)
+    for i, node in enumerate(state.nodes):
+        if register.master_id == i and register.epoch > node.known:
+            start = len(node.log)
+            began = node._replace(
+                history=node.history.begin(register.epoch, start),
+                known=register.epoch,
+                acting=register.epoch,
+                required=register.sync_state_set,
+                answered=(0, 0, 0),
+            )
+            yield f"{i} begins", with_node(state, i, began)
+        if node.acting:
+            yield f"{i} crashes", with_node(state, i, node._replace(acting=0))
+            yield from master_steps(state, i)
+
+
+def master_steps(state: State, i: int) -> Iterator[tuple[str, State]]:
+    node, register = state.nodes[i], REGISTERS.known[state.register]
+    if state.appended < APPENDS_MAX:
+        record = f"{node.acting}.{state.appended}"
+        appended = with_node(state, i, node._replace(log=(*node.log, record)))
+        yield f"{i} appends", appended._replace(appended=state.appended + 1)
+    end = confirmed(node, i)
+    if end > len(state.acknowledged) or node.log[:end] != state.acknowledged[:end]:
+        yield f"{i} acknowledges", state._replace(acknowledged=node.log[:end])
+    for j in range(3):
+        other = state.nodes[j]
+        if j == i:
+            continue
+        if may_follow(other, node) and other.acting != node.acting:
+            for count in (0, 1):
+                follower = followed(other, node, count)
+                sent = with_node(state, j, follower)
+                yield (
+                    f"{j} follows {i}, {count} more",
+                    with_answer(sent, j * 3 + i, Answer(node.acting, len(follower.log))),
+                )
+        if (register.master_id, register.epoch) == (i, node.acting):
+            if j in register.sync_state_set:
+                after = register.sync_state_set - {j}
+            elif node.answered[j] >= end:
+                union = waited_for(node, j)
+                if union != node.required:
+                    yield f"{i} waits for {j} too", with_node(state, i, node._replace(required=union))
+                    continue
+                after = register.sync_state_set | {j}
+            else:
+                continue
+            unheard = state._replace(register=REGISTERS.with_set(state.register, after))
+            yield f"{i} changes {j}, unheard", unheard
+            yield f"{i} changes {j}", with_node(unheard, i, node._replace(required=after))
+
+
+def problem(state: State) -> str:
+    """What is wrong with ``state``: the newest master that has begun must have everything acknowledged."""
+    newest = max(state.nodes, key=lambda node: node.history.latest)
+    if newest.acting == newest.history.latest and newest.log[: len(state.acknowledged)] != state.acknowledged:
+        return f"acknowledged {state.acknowledged}, the master of epoch {newest.acting} has {newest.log}"
+    return ""
+
+
+def explore(states_max: int) -> tuple[int, list[str]]:
+    """Visit states, breadth first; (how many, the shortest way to a loss if there is one)."""
+    register = replace(new_register("c", "a", 0, 0), sync_state_set=frozenset((0, 1, 2)))
+    master = Node(acting=1, required=register.sync_state_set)
+    first = State(REGISTERS.number(register), (master, Node(), Node()), (None,) * 9, 0, ())
+    came: dict[State, tuple[State, str] | None] = {first: None}
+    layer = [first]
+    while layer and len(came) < states_max:
+        following = []
+        for state in layer:
+            for name, after in steps(state):
+                if after in came:
+                    continue
+                came[after] = (state, name)
+                if wrong := problem(after):
+                    return len(came), [*way_to(after, came), wrong]
+                following.append(after)
+        layer = following
+    return len(came), []
+
+
+def way_to(state: State, came: dict[State, tuple[State, str] | None]) -> list[str]:
+    way: list[str] = []
+    while (before := came[state]) is not None:
+        state, name = before
+        way.append(name)
+    return way[::-1]
+
+
+def test_nothing_acknowledged_is_lost() -> None:
+    visited, way = explore(STATES)
+    assert not way, f"after {visited} states: {way}"
+
+
+@pytest.mark.parametrize("name", ["too few waited for", "old epoch followed", "union not waited for"])
+def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each rule is for: without it an acknowledged record is lost."""
+    module = sys.modules[__name__]
+    if name == "too few waited for":
+
+        def any_other(node: Node, i: int) -> int:
+            return min(len(node.log), max([node.answered[j] for j in range(3) if j != i]))
+
+        monkeypatch.setattr(module, "confirmed", any_other)
+    elif name == "old epoch followed":
+        monkeypatch.setattr(module, "may_follow", lambda node, master: True)
+    else:
+        monkeypatch.setattr(module, "waited_for", lambda node, j: node.required)
+    _, way = explore(20 * STATES)
+    assert way

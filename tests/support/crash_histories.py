@@ -1,0 +1,74 @@
+"""Playing many histories of the crash model, on all processors of the machine."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+from tests.support.crash_model import Failed, run, shortest, steps_of
+
+STEPS = 40
+_SEEDS_AT_ONCE = 50
+
+
+class Played(NamedTuple):
+    """What happened in some histories."""
+
+    histories: int = 0
+    cuts: int = 0
+    recoveries: int = 0
+
+    def and_also(self, other: Played) -> Played:
+        """Both together."""
+        return Played(*map(sum, zip(self, other, strict=True)))
+
+
+def play(seed: int) -> Played:
+    """Play the history with that seed.
+
+    Raises:
+        Failed: the store was not what it must be; told of the shortest part of the history that fails in the same way.
+    """
+    steps = steps_of(seed, STEPS)
+    try:
+        history = run(seed, steps)
+    except Failed as failure:
+        fewer = shortest(seed, steps)
+        try:
+            run(seed, fewer)
+        except Failed as error:
+            raise error from error.__cause__
+        raise AssertionError(f"history {seed} fails at times only") from failure
+    return Played(1, history.cuts, history.recoveries)
+
+
+def play_all(seeds: range) -> Iterator[Played]:
+    """Play these histories, each by :func:`play`, in processes of their own.
+
+    Raises:
+        Failed: one failed, and ended it.
+    """
+    parts = [seeds[start : start + _SEEDS_AT_ONCE] for start in range(0, len(seeds), _SEEDS_AT_ONCE)]
+    context = multiprocessing.get_context("spawn")  # a fork would take over the threads' locks
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        try:
+            yield from pool.map(_play_part, parts)
+        except Failed as error:
+            raise Failed(f"{error}\n{error.__cause__}") from None  # the cause is the other process's traceback
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _play_part(seeds: range) -> Played:
+    logging.disable(logging.CRITICAL)  # recoveries by the thousand
+    gc.disable()  # a seventh of the time; a history leaves little
+    total = Played()
+    for seed in seeds:
+        total = total.and_also(play(seed))
+    gc.collect()
+    return total

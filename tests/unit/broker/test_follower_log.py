@@ -1,0 +1,139 @@
+"""A log that is cut takes everything derived from it along: tables, their files, queues, index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.service.state import Topic
+from penstock.proto.errors import StorageError
+from penstock.replication import ReplicationConfig
+from tests.support.replica_nodes import Node
+from tests.support.stores import bodies
+
+ALONE = ReplicationConfig(sync=False)
+
+
+def played(tmp_path: Path, script: Callable[[Node], None]) -> Node:
+    """A node that was master of one epoch, during which ``script`` happened."""
+    node = Node(tmp_path, 1, ALONE)
+    node.lead(2)
+    script(node)
+    node.leave()
+    return node
+
+
+def before_the_cut(node: Node) -> None:
+    node.state_log.put_topic(Topic("orders", 4, 4))
+    node.state_log.put_topic(Topic("old", 1, 1))
+    node.append("orders", [b"one", b"two"], sequence=1)
+    node.append("old", [b"kept"], queue=0)
+    node.state_log.commit("billing", {"orders": {0: 1}})
+
+
+def after_the_cut(node: Node) -> None:
+    node.state_log.put_topic(Topic("orders", 8, 8))
+    node.state_log.put_topic(Topic("new", 1, 1))
+    node.append("orders", [b"three"], sequence=2)
+    node.append("new", [b"gone"])
+    node.state_log.commit("billing", {"orders": {0: 3}, "new": {0: 1}})
+
+
+def deleting(node: Node) -> None:
+    node.state_log.delete_topic("old")
+    node.state_log.put_topic(Topic("old", 2, 2))
+    node.append("old", [b"made anew"], queue=1)
+
+
+@pytest.mark.parametrize("later", [after_the_cut, deleting], ids=["written", "deleted"])
+@pytest.mark.parametrize("snapshots", ["none", "before", "behind", "both"])
+def test_the_tables_after_a_cut_are_what_they_were_before_the_log_had_more(
+    tmp_path: Path, later: Callable[[Node], None], snapshots: str
+) -> None:
+    async def scenario() -> None:
+        told: list[tuple[set[str], set[str]]] = []
+
+        def whole(node: Node) -> None:
+            before_the_cut(node)
+            if snapshots in ("before", "both"):
+                node.opened.snapshots.write_all(node.store.dispatched_offset)
+            nonlocal end, expected
+            end, expected = node.store.end_offset, node.tables()
+            later(node)
+            if snapshots in ("behind", "both"):
+                node.opened.snapshots.write_all(node.store.dispatched_offset)
+
+        end = 0
+        expected: dict[str, object] = {}
+        node = played(tmp_path, whole)
+        node.state.on_topics_changed = lambda updated, removed: told.append(({t.name for t in updated}, set(removed)))
+        await node.log.truncate_to(end)
+        assert node.tables() == expected
+        assert bodies(node.store, "old") == [b"kept"]
+        assert node.producers.find_duplicate(7, 1, "orders", 0, 1) is not None
+        assert node.producers.find_duplicate(7, 1, "orders", 0, 2) is None
+        assert told == [({"orders"}, {"new"})] if later is after_the_cut else [({"old"}, set())]
+        node.kill()
+        node.open()
+        assert node.tables() == expected, "the same after a crash"
+        node.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("stop", ["kill", "close"])
+def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: str) -> None:
+    async def scenario() -> None:
+        node = played(tmp_path, before_the_cut)
+        node.opened.snapshots.write_all(node.store.dispatched_offset)
+        start = 4 * node.store.segment_bytes
+        await node.log.start_over(start)
+        assert (node.store.min_offset, node.store.end_offset, node.store.confirm_offset) == (start, start, start)
+        tables = node.tables()
+        assert not any(tables[name] for name in ("topics", "groups", "offsets", "producers", "queues"))
+        getattr(node, stop)()
+        node.open()
+        assert (node.store.min_offset, node.store.end_offset) == (start, start)
+        assert node.tables() == tables
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_cut_outside_the_log_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = played(tmp_path, before_the_cut)
+        tables, end = node.tables(), node.store.end_offset
+        for offset in (-1, end + 1):
+            with pytest.raises(StorageError, match=f"cannot be cut at {offset}"):
+                node.store.truncate_to(offset)
+        await node.log.truncate_to(end)
+        assert node.tables() == tables
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_crashed_replica_shows_only_what_was_confirmed(tmp_path: Path) -> None:
+    """What lies behind may be another master's to replace, so nobody may have seen it."""
+
+    async def scenario() -> None:
+        sync = ReplicationConfig(sync=True)
+        node = Node(tmp_path, 1, sync)
+        node.lead(2)
+        node.append("orders", [b"unconfirmed"])
+        node.kill()
+        node.open()
+        assert node.store.dispatched_offset == node.store.confirm_offset == 0
+        assert node.store.end_offset > 0
+        node.lead(3)
+        end = node.append("orders", [b"behind it"])
+        node.store.set_confirm(end)
+        node.catch_up()
+        assert bodies(node.store, "orders") == [b"unconfirmed", b"behind it"]
+        node.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,110 @@
+"""The asyncio twin of the producer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client import Message
+from penstock.client.aio import AsyncProducer
+from penstock.client.aio.turns import WAITING_MAX, Turns
+from penstock.proto.errors import BufferFull, ClientClosed, InvalidArgument
+from tests.support.fake_broker import FakeBroker
+from tests.support.fake_cluster import FakeCluster
+from tests.support.waiting import eventually
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def one() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={TOPIC: 8}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker(one: FakeCluster) -> FakeBroker:
+    return one.brokers["broker-a"]
+
+
+def stored(cluster: FakeCluster) -> list[bytes]:
+    return [body for broker in cluster.brokers.values() for body in broker.bodies(TOPIC)]
+
+
+def test_the_asyncio_twin_sends_many_at_once(one: FakeCluster) -> None:
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            receipts = await asyncio.gather(*(producer.send(TOPIC, b"%d" % number) for number in range(100)))
+            assert len({receipt.message_id for receipt in receipts}) == 100
+            await producer.produce(TOPIC, b"p")
+            await producer.produce_many(TOPIC, [b"m"])
+            producer.send_oneway(TOPIC, b"o")
+            assert len(await producer.send_batch([Message(TOPIC, b"b")])) == 1
+            await producer.flush()
+            with pytest.raises(InvalidArgument):
+                await producer.send(TOPIC, b"")
+
+    asyncio.run(run())
+    assert len(stored(one)) == 104
+
+
+def test_what_sends_without_waiting_is_no_coroutine_and_keeps_the_order(one: FakeCluster, broker: FakeBroker) -> None:
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            # The first message has to wait for the topic's route; those behind it may not overtake it.
+            receipts = [producer.send_async(TOPIC, b"%d" % number, sharding_key="k") for number in range(50)]
+            assert producer.send_oneway(TOPIC, b"50", sharding_key="k") is None
+            offsets = [(await each).queue_offset for each in receipts]
+            assert offsets == sorted(offsets)
+            await producer.flush()
+            with pytest.raises(InvalidArgument, match="timeout_s"):
+                producer.send_async(TOPIC, b"x", timeout_s=-1)
+            with pytest.raises(InvalidArgument):
+                await producer.send_async(TOPIC, b"")
+        with pytest.raises(ClientClosed):
+            await producer.send_async(TOPIC, b"x")
+
+    asyncio.run(run())
+    assert stored(one) == [b"%d" % number for number in range(51)]
+
+
+def test_close_waits_for_sends_that_were_not_taken_yet(one: FakeCluster) -> None:
+    async def run() -> None:
+        producer = AsyncProducer(one.namesrv)
+        producer.send_oneway(TOPIC, b"first")
+        producer.send_oneway(TOPIC, b"second")
+        await producer.close()
+
+    asyncio.run(run())
+    assert sorted(stored(one)) == [b"first", b"second"]
+
+
+def test_a_cancelled_receipt_leaves_the_others_their_turn(one: FakeCluster) -> None:
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            first, second = (producer.send_async(TOPIC, body) for body in (b"1", b"2"))
+            first.cancel()
+            assert (await second).queue_offset >= 0
+
+    asyncio.run(run())
+    assert b"2" in stored(one)
+
+
+def test_calls_that_wait_have_a_limit() -> None:
+    async def run() -> None:
+        turns, may_end = Turns(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        made = [turns.line_up(TOPIC, lambda: asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result())]
+        made += [turns.line_up(TOPIC, int) for _ in range(WAITING_MAX - 1)]
+        with pytest.raises(BufferFull, match="await some"):
+            turns.line_up(TOPIC, int)
+        made[-1].cancel()
+        for task in made[1:-1]:
+            task.cancel()
+        may_end.set()
+        await turns.settled()
+        await eventually(lambda: not turns.is_waiting(TOPIC))
+
+    asyncio.run(run())

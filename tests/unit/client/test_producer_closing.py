@@ -1,0 +1,119 @@
+"""A producer that is closed while other threads use it: every message has an outcome, or its call says closed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.client import Message, Producer
+from penstock.proto.errors import ClientClosed, DeliveryFailed
+from tests.support.fake_cluster import FakeCluster
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def one() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={TOPIC: 8}) as cluster:
+        yield cluster
+
+
+def stored(cluster: FakeCluster) -> list[bytes]:
+    return [body for broker in cluster.brokers.values() for body in broker.bodies(TOPIC)]
+
+
+def close_elsewhere(producer: Producer) -> None:
+    closer = threading.Thread(target=producer.close)
+    closer.start()
+    closer.join(20)
+    assert not closer.is_alive()
+
+
+def test_a_message_appended_before_the_close_is_sent_by_it(one: FakeCluster) -> None:
+    producer = Producer(one.namesrv, linger_ms=10_000)
+    producer.prepare(TOPIC)
+    accumulator = producer._open[TOPIC]
+    append = accumulator.extend
+
+    def append_and_be_overtaken(fields: tuple[object, ...]) -> None:
+        append(fields)
+        close_elsewhere(producer)
+
+    accumulator.extend = append_and_be_overtaken  # type: ignore[assignment,method-assign]
+    producer.produce(TOPIC, b"in time")
+    assert stored(one) == [b"in time"]
+
+
+def test_a_message_appended_after_the_close_raises_and_is_not_sent(one: FakeCluster) -> None:
+    producer = Producer(one.namesrv, linger_ms=10_000)
+    producer.prepare(TOPIC)
+    accumulator = producer._open[TOPIC]
+    producer.close()
+    producer._open[TOPIC] = accumulator  # a thread that had looked it up before the close
+    with pytest.raises(ClientClosed):
+        producer.produce(TOPIC, b"too late", tag="paid")
+    assert stored(one) == []
+    assert len(accumulator) == 0
+
+
+@pytest.mark.parametrize("call", ["send", "send_async", "send_oneway", "send_batch", "produce_many"])
+def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: FakeCluster, call: str) -> None:
+    producer = Producer(one.namesrv)
+    producer.prepare(TOPIC)
+    delivery = producer._topics[TOPIC]
+    producer.close()
+    producer._is_closed = False  # as the thread saw it that had passed the check before the close
+    arguments: dict[str, tuple[Any, ...]] = {
+        "send_batch": ([Message(TOPIC, b"x")],),
+        "produce_many": (TOPIC, [b"x", b"y"]),
+    }
+    with pytest.raises(ClientClosed):
+        getattr(producer, call)(*arguments.get(call, (TOPIC, b"x")))
+    assert delivery.is_idle
+    assert producer.pending == 0
+    assert stored(one) == []
+
+
+def test_close_lists_what_it_gave_up_and_nothing_twice(one: FakeCluster) -> None:
+    producer = Producer(one.namesrv)
+    producer.prepare(TOPIC)
+    one.kill("broker-a")
+    for number in range(5):
+        producer.produce(TOPIC, b"%d" % number)
+    with pytest.raises(DeliveryFailed) as raised:
+        producer.close(timeout_s=0.1)
+    assert sum(each.count for each in [*raised.value.refused, *raised.value.unknown]) == 5
+
+
+def test_closing_under_load_loses_nothing_silently(one: FakeCluster) -> None:
+    for _ in range(5):
+        producer = Producer(one.namesrv, linger_ms=1, batch_count_max=50)
+        producer.prepare(TOPIC)
+        before = len(stored(one))
+        accepted = [0] * 3
+        begun = threading.Barrier(4)
+
+        def produce(thread: int, producer: Producer, begun: threading.Barrier, accepted: list[int]) -> None:
+            begun.wait()
+            with contextlib.suppress(ClientClosed):
+                while True:
+                    producer.produce(TOPIC, b"x")
+                    accepted[thread] += 1
+
+        threads = [threading.Thread(target=produce, args=(n, producer, begun, accepted)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        failed = 0
+        try:
+            producer.close()
+        except DeliveryFailed as error:
+            assert not error.unknown
+            failed = sum(each.count for each in error.refused)
+        for thread in threads:
+            thread.join(20)
+        assert len(stored(one)) - before + failed == sum(accepted)

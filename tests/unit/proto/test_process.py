@@ -1,0 +1,67 @@
+"""What server processes set up for themselves, each in a process of its own."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+CHATTY = """
+import logging, os, sys
+from penstock.proto.process import log_to_stderr
+log_to_stderr(sys.argv[1], bytes_max=4000)
+for number in range(int(sys.argv[2])):
+    logging.getLogger("penstock.test").info("line %05d", number)
+os.write(1, b"said by others\\n")
+os.write(2, b"and by a C library\\n")
+"""
+
+
+def chat(path: Path, lines: int) -> None:
+    with open(path, "ab") as output:
+        done = subprocess.run(
+            [sys.executable, "-c", CHATTY, str(path), str(lines)], stdout=output, stderr=output, check=False
+        )
+    assert done.returncode == 0, path.read_text()
+
+
+def test_a_log_is_rotated_while_its_process_runs_and_takes_everything_along(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    chat(path, 500)
+    files = [path, *(path.with_name(f"node.log.{number}") for number in (1, 2, 3))]
+    assert all(file.exists() for file in files)
+    assert not path.with_name("node.log.4").exists()
+    assert all(file.stat().st_size < 5000 for file in files)
+    assert "said by others" in path.read_text()
+    assert "and by a C library" in path.read_text()
+    kept = [
+        line.rsplit(" ", 1)[-1] for file in reversed(files) for line in file.read_text().splitlines() if "line" in line
+    ]
+    assert kept == [f"{number:05d}" for number in range(500 - len(kept), 500)]
+
+
+def test_a_log_that_somebody_else_moved_is_left_to_him(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    chat(path, 10)
+    elsewhere = tmp_path / "elsewhere.log"
+    path.rename(elsewhere)
+    path.write_text("another file")
+    with open(elsewhere, "ab") as output:
+        subprocess.run([sys.executable, "-c", CHATTY, str(path), "500"], stdout=output, stderr=output, check=True)
+    assert path.read_text() == "another file"
+    assert "line 00499" in elsewhere.read_text()
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower = min(256, hard)
+    program = (
+        "import resource\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({lower}, {hard}))\n"
+        "from penstock.proto.process import raise_open_files\n"
+        "raise_open_files()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(hard), str(hard)]
