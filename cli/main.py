@@ -34,6 +34,7 @@ COMMANDS = {
     "load": (f"{_HERE}.load", "load", "Load test: produce, consume or both."),
     "drill": (f"{_HERE}.drill", "drill", "Failover drills: break a cluster under load, and judge what is left."),
     "store": (f"{_HERE}.store", "store", "Look into data directories: inspect, dump, verify, rebuild, query."),
+    "pipeline": (f"{_HERE}.pipeline", "pipeline", "Spark jobs over stores, lakes and topics."),
     "bench": (f"{_HERE}.bench", "bench", "Run the benchmarks."),
     "demo": (f"{_HERE}.demo", "demo", "A sharded cluster, real data, two deaths, and the numbers agree."),
     "version": (f"{_HERE}.processes", "version", "Print the version."),
