@@ -266,6 +266,11 @@ class StoreSettings:
     force_record_crc: bool = key(
         "forceVerifyPropCRC", default=False, doc="recovery takes no record without that checksum"
     )
+    lmq_enable: bool = key("enableLmq", default=False, doc="light queues, with enableMultiDispatch")
+    multi_dispatch: bool = key(
+        "enableMultiDispatch", default=False, doc="messages also stand in the light queues (%LMQ%…) that they name"
+    )
+    light_queues_max: int = key("maxLmqConsumeQueueNum", default=20_000)
     stall_limit_ms: int = key(
         "osPageCacheBusyTimeOutMills", default=1000, doc="after an append that took longer, messages are refused"
     )
@@ -288,6 +293,10 @@ class StoreSettings:
         require(in_range, f"mappedFileSizeConsumeQueue must be {QUEUE_ENTRY_BYTES}..{GIB}", self.consume_queue_bytes)
         require(1 <= self.index_slots <= 100_000_000, "maxHashSlotNum must be 1..100000000", self.index_slots)
         require(2 <= self.index_entries <= 100_000_000, "maxIndexNum must be 2..100000000", self.index_entries)
+        in_range = 0 <= self.light_queues_max <= 1_000_000
+        require(in_range, "maxLmqConsumeQueueNum must be 0..1000000", self.light_queues_max)
+        if self.lmq_enable != self.multi_dispatch:
+            log.warning("light queues are off: enableLmq and enableMultiDispatch must both be true")
         in_range = 1 <= self.stall_limit_ms <= 600_000
         require(in_range, "osPageCacheBusyTimeOutMills must be 1..600000 ms", self.stall_limit_ms)
 

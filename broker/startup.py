@@ -119,6 +119,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         append_record_crc=settings.append_record_crc,
         force_record_crc=settings.force_record_crc,
         replicated=config.replication.is_elected or config.replication.role is not BrokerRole.ASYNC_MASTER,
+        multi_dispatch=settings.lmq_enable and settings.multi_dispatch,
+        light_queues_max=settings.light_queues_max,
     )
 
 

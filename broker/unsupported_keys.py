@@ -40,10 +40,10 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     diskFallRecorded dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId
     duplicationEnable enableAcceleratedRecovery enableAsyncReput enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset
-    enableCompaction enableConnectionMetrics enableCreateSysGroup
+    enableCompaction enableConnectionMetrics enableConsumeQueueExt enableCreateSysGroup
     enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
-    enableLmq enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
-    enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
+    enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
+    enableMixedMessageType enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
     enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
     enablePopMetrics enablePropertyFilter enableReconnectForGoAway enableRegisterProducer enableRemoteEscape
     enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush
@@ -65,7 +65,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     logicQueueSwapMapReserveFileNum longPollingEnable mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
     mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
     maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize
-    maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
+    maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
     maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageDelayLevel messageIndexSafe messageStorePlugIn

@@ -12,6 +12,8 @@ from .errors import InvalidName
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+LIGHT_PREFIX = "%LMQ%"
+"""Light queues: one queue each, without a topic of their own."""
 SYSTEM_PREFIX = "rmq_sys_"
 STATE_TOPIC = "rmq_sys_PENSTOCK_STATE"
 """Internal topic, one queue: every change of topics, groups and committed offsets is a record here."""

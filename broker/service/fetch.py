@@ -45,6 +45,7 @@ class ReadStore(Protocol):
     def dispatched_offset(self) -> int: ...
     @property
     def end_offset(self) -> int: ...
+    def check_readable(self, topic: str) -> None: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def read(
         self,
@@ -187,6 +188,7 @@ class Fetch:
             topic = self._state.topic(part.topic)
             if topic is not None and not topic.is_readable:
                 raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
+            self._store.check_readable(part.topic)
             tags = _tags(part.filter.kind, part.filter.expression)
             for queue_id, offset in zip(part.queue_ids, part.offsets, strict=True):
                 if offset < 0 or queue_id < 0:
@@ -289,8 +291,7 @@ class _Reading:
         return message
 
     def _is_ready(self, each: _Wanted) -> bool:
-        topic = self._service._state.topic(each.topic)
-        if topic is None or each.queue_id >= topic.read_queues:
+        if each.queue_id >= self._service._state.read_queues(each.topic):
             self._tell(each, FetchReply.QUEUE_NOT_FOUND, 0, 0, 0)
             return False
         low, high = self._store.queue_range(each.topic, each.queue_id)

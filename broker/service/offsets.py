@@ -237,14 +237,13 @@ class OffsetService:
                 self.state_log.commit(group, {topic: lowered})
 
     def _read_queues(self, name: str) -> int:
-        topic = self._state.topic(name)
-        if topic is None:
+        queues = self._state.read_queues(name)
+        if not queues and self._state.topic(name) is None:
             raise TopicNotFound(f"topic {names.check_topic(name)} does not exist at this broker", topic=name)
-        return topic.read_queues
+        return queues
 
     def _problem(self, topic: str, queue_id: int, offset: int) -> PenstockError | None:
-        known = self._state.topic(topic)
-        if known is None or queue_id >= known.read_queues:
+        if queue_id >= self._state.read_queues(topic):
             return TopicNotFound(f"topic {topic} has no queue {queue_id} at this broker", topic=topic)
         low, high = self._store.queue_range(topic, queue_id)
         # A slave may be behind what the consumer has read at the master.

@@ -197,6 +197,11 @@ class State:
         """The topic of that name, if it exists here."""
         return self.topics.get(name)
 
+    def read_queues(self, name: str) -> int:
+        """How many queues of that name can be read: those of a topic, or the one of a light queue; 0 if unknown."""
+        topic = self.topics.get(name)
+        return topic.read_queues if topic is not None else int(name.startswith(names.LIGHT_PREFIX))
+
     def group(self, name: str) -> Group | None:
         """The group of that name, if it exists here."""
         return self.groups.get(name)

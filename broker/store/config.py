@@ -47,6 +47,8 @@ class StoreConfig:
     force_record_crc: bool = False  # recovery takes no record without one
     replicated: bool = False  # after a crash only what is known to be confirmed is dispatched: the rest may have to go
     warm_files: bool = False  # touch the pages of a new log file before it is used
+    multi_dispatch: bool = False  # records have entries in the light queues (LMQ) that they name
+    light_queues_max: int = 20_000
     lock_files: bool = False  # keep the log file being written, and the next, in memory
 
     def __post_init__(self) -> None:
@@ -54,6 +56,7 @@ class StoreConfig:
         require(self.segment_bytes > smallest, f"segment_bytes must be above {smallest}", self.segment_bytes)
         whole = self.consume_queue_bytes > 0 and self.consume_queue_bytes % ENTRY_BYTES == 0
         require(whole, f"consume_queue_bytes must be a multiple of {ENTRY_BYTES}", self.consume_queue_bytes)
+        require(self.light_queues_max >= 0, "light_queues_max must be at least 0", self.light_queues_max)
         require(self.index_slots >= 1, "index_slots must be at least 1", self.index_slots)
         require(self.index_entries >= 2, "index_entries must be at least 2", self.index_entries)
         for name in ("flush_interval_ms", "flush_thorough_interval_ms"):

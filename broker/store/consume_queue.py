@@ -16,9 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from penstock.proto.errors import Corrupt
+from penstock.proto.names import LIGHT_PREFIX
+from penstock.proto.record.rows import ROW
 
 from .disk import Bytes, Disk
 from .kernels import ENTRY, GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
+from .light_kernels import count_lights, expand_lights
 from .queue_files import QueueFiles, is_safe_topic
 from .results import Arrived
 from .slots import ARENA_MAX, Slots
@@ -27,7 +30,11 @@ log = logging.getLogger(__name__)
 
 FILLED_MAX = 1 << 24
 """Lost records that blank entries stand for; a queue offset further ahead is damaged."""
+LIGHT_FILLED_MAX = 1 << 16
+"""As much for a light queue, whose offsets RocketMQ sometimes skips; an entry further ahead is passed over."""
 _FLUSHED_AT_ONCE = 32
+MAX_OFFSET = ((1 << 63) - 1) // (2 * ENTRY)
+"""The byte position of an entry is a number of 63 bits."""
 _NO_SLOTS: Ints = np.zeros(0, np.int32)
 _MADE_INLINE_MAX = 64
 """With more queues than this, their files are made ahead by a thread."""
@@ -36,18 +43,26 @@ _MADE_INLINE_MAX = 64
 class ConsumeQueues:
     """The queues of one store."""
 
-    def __init__(self, disk: Disk, directory: str, file_bytes: int, handles_max: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_bytes: int, handles_max: int, *, has_lights: bool = False
+    ) -> None:
+        """``has_lights``: records have entries in the light queues that they name, see :mod:`.light_queues`."""
         self.slots = Slots()
         self.files = QueueFiles(disk, directory, file_bytes, handles_max)
         self.lock = threading.RLock()
         self.filled = 0  # blank entries in place of lost records
         self.tells_loss: Callable[[int, int], bool] = lambda start, end: False  # of stretches of the log
+        self.has_lights = has_lights
         self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")
         self._runs: Bytes = np.zeros(1 << 16, np.uint8)
         self._touched: Ints = np.zeros(1 << 12, np.int32)
         self._run_counts: Ints = np.zeros(1 << 12, np.int32)
         self._run_starts: Longs = np.zeros(1 << 12, np.int64)
+        self._light_rows: Rows = np.zeros(0, ROW)
+        self._light_slots: Ints = np.zeros(0, np.int32)
+        self._seen: Longs = np.zeros(0, np.int64)
+        self._stamp = 1
 
     def assign(self, buffer: Bytes, rows: Rows, count: int, slots: Ints) -> None:
         """The slot of each row's queue, which is made when it is new; -1 for rows without an entry."""
@@ -55,6 +70,45 @@ class ConsumeQueues:
         while done < count:
             self._add(buffer, rows[done])
             done = self.slots.assign(buffer, rows, done, count, slots)
+
+    def expand(self, buffer: Bytes, rows: Rows, count: int, slots: Ints) -> tuple[Rows, int, Ints]:
+        """``rows[:count]`` and their slots with a row more for each light queue that a record stands in.
+
+        They are the given ones if there are none, else good until the next call.
+        """
+        lights = int(count_lights(buffer, rows, count, slots)) if self.has_lights else 0
+        if not lights:
+            return rows, count, slots
+        if count + lights > len(self._light_rows):
+            self._light_rows = np.zeros(2 * (count + lights), ROW)
+            self._light_slots = np.zeros(2 * (count + lights), np.int32)
+        row = written = 0
+        while row < count:
+            missing = len(self.slots.next_offsets) - len(self._seen)
+            if missing > 0:
+                self._seen = np.concatenate((self._seen, np.zeros(missing, np.int64)))
+            row, written, name, size = expand_lights(
+                buffer,
+                rows,
+                row,
+                count,
+                slots,
+                *self.slots.tables,
+                self._seen,
+                self._stamp,
+                self._light_rows,
+                self._light_slots,
+                written,
+            )
+            self._stamp += count
+            if row < count:
+                self.add_light(buffer[name : name + size].tobytes().decode())
+        return self._light_rows, written, self._light_slots
+
+    def add_light(self, name: str) -> None:
+        """A slot for a light queue that has none."""
+        with self.lock:
+            self.slots.add(name, 0)
 
     def put(self, rows: Rows, count: int, slots: Ints) -> Arrived:
         """Add the entries of ``rows``; the queues that grew.
@@ -70,8 +124,8 @@ class ConsumeQueues:
         with self.lock:
             while start < count:
                 status, start = self._put_planned(rows, start, count, slots, grown)
-                if status != PLANNED:
-                    self._begin_again(rows[start], int(slots[start]), status)
+                if status != PLANNED and not self._begin_again(rows[start], int(slots[start]), status):
+                    slots[start] = -1
             touched = grown[0] if len(grown) == 1 else np.unique(np.concatenate(grown)) if grown else _NO_SLOTS
             return Arrived(self.slots.topics, self.slots.queue_ids, self.slots.next_offsets, touched)
 
@@ -215,18 +269,31 @@ class ConsumeQueues:
             self._run_counts = np.zeros(count, np.int32)
             self._run_starts = np.zeros(count, np.int64)
 
-    def _begin_again(self, row: np.void, slot: int, status: int) -> None:
-        """Make room for a record that does not continue its queue, if there is a good reason for that."""
+    def _begin_again(self, row: np.void, slot: int, status: int) -> bool:
+        """Make room for a record that does not continue its queue, if there is a good reason for that.
+
+        False: its entry is to be passed over, as only light queues have it: their offsets stand in properties, where
+        a broker that does not dispatch to light queues stores whatever a producer writes.
+        """
         slots = self.slots
         topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
         offset, expected = int(row["queue_offset"]), int(slots.next_offsets[slot])
-        if status == GAP and expected < offset <= expected + FILLED_MAX and self._is_lost(slot, row):
+        is_light = topic.startswith(LIGHT_PREFIX)
+        filled_max = LIGHT_FILLED_MAX if is_light else FILLED_MAX
+        is_near = status == GAP and expected < offset <= expected + filled_max
+        if is_near and (is_light or self._is_lost(slot, row)):
             log.warning("records lost topic=%s queue=%d offsets=%d..%d", topic, queue_id, expected, offset - 1)
             self._flush_arena(slot)
             self.files.fill(topic, queue_id, expected, offset)
             slots.next_offsets[slot] = offset
             self.filled += offset - expected
-            return
+            return True
+        if is_light and (status == GAP or (status == SPARSE and offset > MAX_OFFSET)):
+            at = int(row["physical_offset"])
+            log.warning(
+                "light queue entry passed over queue=%s offset=%d expected=%d at=%d", topic, offset, expected, at
+            )
+            return False
         if status == GAP and not self.rebuilding:
             raise Corrupt(
                 f"{self.files.directory}/{topic}/{queue_id}: the record at {int(row['physical_offset'])} has queue "
@@ -242,6 +309,7 @@ class ConsumeQueues:
         slots.clear(slot, offset)
         if offset:
             self.files.fill_blank(topic, queue_id, offset)
+        return True
 
     def _is_lost(self, slot: int, row: np.void) -> bool:
         """Whether the log tells that it has lost records between the queue's last one and this."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Dispatcher:
         self.last_store_timestamp_ms = 0
         # Own appends that are not dispatched yet: their queues need no counting.
         self.placed: deque[AppendResult] = deque(maxlen=100_000)
+        # For records that RocketMQ wrote; nobody appends inner batches here.
+        self.find_batches: Callable[[Chunk, Ints, ConsumeQueues], None] | None = None
         self._log = log
         self._queues = queues
         queues.tells_loss = self._tells_loss
@@ -65,11 +67,14 @@ class Dispatcher:
         marks: list[MarkedBatch] = []
         if chunk.count:
             self._queues.assign(chunk.file.bytes, chunk.rows, chunk.count, self._slots)
+            if self.find_batches is not None:
+                self.find_batches(chunk, self._slots, self._queues)
             self._set_delivery_times(chunk)
             state_records, marks = self._state_records(chunk), self._marks(chunk)
+            rows, count, slots = self._queues.expand(chunk.file.bytes, chunk.rows, chunk.count, self._slots)
         with self._queues.lock:  # a checkpoint must see all of it or nothing
             if chunk.count:
-                arrived = self._queues.put(chunk.rows, chunk.count, self._slots)
+                arrived = self._queues.put(rows, count, slots)
                 self._index.put(chunk.file.bytes, chunk.rows, chunk.count, chunk.end)
                 self.last_store_timestamp_ms = int(chunk.rows["store_timestamp"][chunk.count - 1])
                 self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, self.last_store_timestamp_ms)

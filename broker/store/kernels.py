@@ -93,7 +93,7 @@ def equal_at(left, left_start, right, right_start, size):
 
 
 @njit([types.int64(types.int64, types.int64, types.int64, types.int64, _LONGS, _INTS, types.uint64)], cache=True)
-def _find_topic(address, start, size, names, name_ends, topic_table, seed):
+def find_topic_at(address, start, size, names, name_ends, topic_table, seed):
     """The id of the topic whose name stands at ``start``, -1 if unknown."""
     mask = len(topic_table) - 1
     at = np.int64(hash_at(address, start, start + size, seed) & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
@@ -105,6 +105,39 @@ def _find_topic(address, start, size, names, name_ends, topic_table, seed):
         if name_ends[topic] - name == size and equal_at(address, start, names, name, size):
             return topic
         at = (at + 1) & mask
+
+
+@njit(
+    [
+        types.int64(
+            types.int64,
+            types.int64,
+            types.int64,
+            types.int64,
+            _BYTES,
+            _LONGS,
+            _INTS,
+            types.uint64,
+            _LONGS,
+            _INTS,
+        )
+    ],
+    nogil=True,
+    cache=True,
+)
+def find_slot_at(address, start, size, queue_id, names, name_ends, topic_table, seed, keys, key_slots):
+    """The slot of a queue of the topic whose name stands at ``start`` behind ``address``; -1 without one."""
+    topic = find_topic_at(address, start, size, address_of(names), name_ends, topic_table, seed)
+    if topic < 0:
+        return np.int64(-1)
+    key = topic << 32 | queue_id
+    mask = len(keys) - 1
+    at = key_hash(key) & mask
+    while keys[np.uint64(at)] != key:
+        if keys[np.uint64(at)] < 0:
+            return np.int64(-1)
+        at = (at + 1) & mask
+    return np.int64(key_slots[np.uint64(at)])
 
 
 @njit(
@@ -130,7 +163,7 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
             continue
         if row.topic_size != topic_size or not equal_at(address, row.topic_position, address, topic_start, topic_size):
             topic_start, topic_size = row.topic_position, np.int64(row.topic_size)
-            topic = _find_topic(address, topic_start, topic_size, name_address, name_ends, topic_table, seed)
+            topic = find_topic_at(address, topic_start, topic_size, name_address, name_ends, topic_table, seed)
             queue_id = np.int32(-1)
         if row.queue_id == queue_id and queue_id >= 0:
             slots[np.uint64(i)] = slot

@@ -20,6 +20,7 @@ from .index import Index
 from .lock import AbortMarker, StoreLock
 from .log_kernels import first_nonzero
 from .log_recovery import LogEnd, find_end, first_record
+from .other_queues import OtherQueues
 from .queue_recovery import QueueLoader
 from .recovery import Plan, plan
 from .results import RecoveryReport
@@ -43,6 +44,7 @@ class Opened:
     queues: ConsumeQueues
     index: Index
     dispatcher: Dispatcher
+    others: OtherQueues
     synced: int  # of the log
     report: RecoveryReport
 
@@ -69,6 +71,7 @@ class _Opening:
         self._abort = AbortMarker(disk, str(config.root))
         self._log = CommitLog(config, disk, clock)
         self._queues = self._new_queues()
+        self._others = OtherQueues(disk, str(config.root))
         self._index = Index(config, disk, clock)
         self._checkpoint: Checkpoint | None = None
 
@@ -133,6 +136,7 @@ class _Opening:
             self._queues,
             self._index,
             dispatcher,
+            self._others,
             synced,
             report,
         )
@@ -214,6 +218,7 @@ class _Opening:
         dispatcher.last_store_timestamp_ms = min(standard.logics_ms, self._log.last_store_timestamp_ms)
         if not clean or start != derived:
             self._queues.rebuilding = rebuilt
+            dispatcher.find_batches = self._others.find_batches
             end = self._log.end_offset if not clean or positions is None else positions.derived
             if self._config.replicated and positions is not None and self._checkpoint is not None:
                 end = min(end, max(positions.derived, self._checkpoint.confirmed))
@@ -223,12 +228,19 @@ class _Opening:
                 if dispatcher.offset == before:
                     break
             self._queues.rebuilding = False
+        dispatcher.find_batches = self._others.find_batches if self._others.batch_topics else None
         return rebuilt, start, dispatcher
 
     def _new_queues(self) -> ConsumeQueues:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         handles = max(_HANDLES_MIN, min(_HANDLES_MAX, soft // 2))
-        return ConsumeQueues(self._disk, self._config.queue_directory, self._config.consume_queue_bytes, handles)
+        return ConsumeQueues(
+            self._disk,
+            self._config.queue_directory,
+            self._config.consume_queue_bytes,
+            handles,
+            has_lights=self._config.multi_dispatch,
+        )
 
     def _tell(self, report: RecoveryReport) -> None:
         if report.truncated_from is not None:

@@ -6,11 +6,13 @@ import logging
 
 import numpy as np
 
+from penstock.proto.names import LIGHT_PREFIX
 from penstock.proto.record.rows import ROW
 
 from .commit_log import ROWS_AT_ONCE, CommitLog, QueueEnds
 from .consume_queue import ConsumeQueues
-from .kernels import Longs
+from .kernels import Ints, Longs, Rows
+from .light_queues import LightOffsets
 from .log_recovery import track
 from .recovery import MarkTracker
 
@@ -24,7 +26,8 @@ class Placement:
     log does not end where the last append ended.
     """
 
-    def __init__(self, log_: CommitLog, queues: ConsumeQueues) -> None:
+    def __init__(self, log_: CommitLog, queues: ConsumeQueues, light_queues_max: int) -> None:
+        self.lights = LightOffsets(queues, light_queues_max)
         self._log = log_
         self._queues = queues
         self._ends: dict[str, QueueEnds] = {}
@@ -61,6 +64,7 @@ class Placement:
 
     def drop_topic(self, topic: str) -> None:
         """The topic's queues begin at 0 again."""
+        self.lights.forget_topic(topic)
         self._ends.pop(topic, None)
         self._undispatched.pop(topic, None)
 
@@ -82,6 +86,7 @@ class Placement:
         it will not come, and what is appended behind it could not be told from it.
         """
         self._ends.clear()
+        self.lights.forget()
         self._undispatched.clear()
         queues = self._queues
         rows, slots = np.zeros(ROWS_AT_ONCE, ROW), np.zeros(ROWS_AT_ONCE, np.int32)
@@ -95,12 +100,7 @@ class Placement:
             if chunk.count:
                 track(tracker, chunk, marked)
                 queues.assign(chunk.file.bytes, rows, chunk.count, slots)
-                taken = slots[: chunk.count] >= 0
-                highest = np.full(len(queues.slots.topics), -1, np.int64)
-                np.maximum.at(highest, slots[: chunk.count][taken], rows["queue_offset"][: chunk.count][taken])
-                for slot in np.flatnonzero(highest >= 0).tolist():
-                    topic = self._undispatched.setdefault(queues.slots.topics[slot], {})
-                    topic[queues.slots.queue_ids[slot]] = int(highest[slot]) + 1
+                self._take_highest(*queues.expand(chunk.file.bytes, rows, chunk.count, slots))
                 newest = int(rows["store_timestamp"][: chunk.count].max())
                 self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, newest)
             if end == chunk.file.end:
@@ -111,3 +111,15 @@ class Placement:
             self._log.cut(end)
             self._learn(dispatched)
         self._known_end = self._log.end_offset
+
+    def _take_highest(self, rows: Rows, count: int, slots: Ints) -> None:
+        """Queues go on behind these rows."""
+        known = self._queues.slots
+        taken = slots[:count] >= 0
+        highest = np.full(len(known.topics), -1, np.int64)
+        np.maximum.at(highest, slots[:count][taken], rows["queue_offset"][:count][taken])
+        for slot in np.flatnonzero(highest >= 0).tolist():
+            topic = self._undispatched.setdefault(known.topics[slot], {})
+            topic[known.queue_ids[slot]] = int(highest[slot]) + 1
+            if known.topics[slot].startswith(LIGHT_PREFIX):
+                self.lights.learn(slot, int(highest[slot]) + 1)

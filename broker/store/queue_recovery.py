@@ -13,19 +13,20 @@ import logging
 
 import numpy as np
 
-from penstock.proto.record.layout import FIXED_BYTES
+from penstock.proto.names import LIGHT_PREFIX
+from penstock.proto.record.layout import FIXED_BYTES, decode_record
 
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
 from .disk import Bytes
 from .kernels import BLANK_SIZE, ENTRY, count_valid_entries
+from .light_queues import light_offset
 from .queue_files import QueueName
 from .queue_search import EntryReader, first_offset, last_used
 
 log = logging.getLogger(__name__)
 
 _READ_ENTRIES = 1 << 16
-_LIGHT = "%LMQ%"
 
 
 class QueueLoader:
@@ -59,9 +60,13 @@ class QueueLoader:
         return True
 
     def drop(self) -> None:
-        """Delete every queue that can be derived from the log; light queues are believed as without a checkpoint."""
+        """Delete every queue that can be derived from the log.
+
+        Light queues can when records are dispatched to them; otherwise they are believed as without a checkpoint.
+        """
         for queue in self._files.scan():
-            if not queue.topic.startswith(_LIGHT) or not self._load(queue, None, clean=False):
+            is_kept = queue.topic.startswith(LIGHT_PREFIX) and not self._queues.has_lights
+            if not is_kept or not self._load(queue, None, clean=False):
                 self._files.remove(queue.topic, queue.queue_id)
 
     def _load(self, queue: QueueName, derived: int | None, *, clean: bool) -> bool:
@@ -156,5 +161,6 @@ class QueueLoader:
             return False
         queue_id = int.from_bytes(found[12:16], "big", signed=True)
         queue_offset = int.from_bytes(found[20:28], "big", signed=True)
-        # A light queue's entries point to records of another topic and queue.
-        return queue.topic.startswith(_LIGHT) or (queue_id == queue.queue_id and queue_offset == offset)
+        if queue.topic.startswith(LIGHT_PREFIX):  # its entries point to records of other topics and queues
+            return light_offset(decode_record(found).properties, queue.topic) == offset
+        return queue_id == queue.queue_id and queue_offset == offset

@@ -13,6 +13,7 @@ from penstock.proto.record.layout import FIXED_BYTES
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
 from .disk import Bytes
+from .ext_kernels import first_and_last_extended, set_tags_codes
 from .kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
 from .queue_search import EntryReader, first_offset, last_used
 from .results import ReadResult, ReadStatus
@@ -23,6 +24,8 @@ _ENTRIES_AT_ONCE = 2048
 _SAMPLE = 128
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
+_EXTENDED_SCANNED_MAX = 1 << 12
+"""As many with extensions, whose records must be looked at."""
 _DAMAGES_MAX = 100_000
 _ANY_SIZE = 1 << 62
 _ANY: Ints = np.zeros(0, np.int32)
@@ -70,6 +73,10 @@ class Reader:
             if result.count and left <= 0:
                 break
             chosen_max = count_max - result.count
+            if tags is not None:
+                entries, is_extended = self._with_hashes(entries, count)
+                if is_extended:
+                    end = min(end, offset + _EXTENDED_SCANNED_MAX)
             scanned, chosen, size = self._select(entries, count, tags is not None, wanted, left, chosen_max)
             if chosen < 0 and scanned:
                 end = result.next_offset + scanned  # first what lies before the entry that cannot be true
@@ -94,6 +101,19 @@ class Reader:
         if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
+
+    def _with_hashes(self, entries: Bytes, count: int) -> tuple[Bytes, bool]:
+        """The entries with the hash of the tag also where there is an extension; and whether there is any."""
+        first, last = first_and_last_extended(entries, count)
+        if first < 0:
+            return entries, False
+        entries = entries.copy()
+        position = max(int(first), self._log.min_offset)
+        while position <= last and position < self._log.end_offset:
+            file = self._log.file_of(position)
+            set_tags_codes(entries, count, file.bytes, file.base)
+            position = file.end
+        return entries, True
 
     def _select(
         self, entries: Bytes, count: int, filtered: bool, wanted: Ints, bytes_max: int, count_max: int

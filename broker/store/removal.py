@@ -22,6 +22,7 @@ from .consume_queue import ConsumeQueues
 from .disk import Bytes, Disk, storage_error
 from .index import Index
 from .kernels import BLANK_SIZE
+from .other_queues import OtherQueues
 from .queue_search import first_offset
 
 log = logging.getLogger(__name__)
@@ -44,11 +45,12 @@ class _Leaving:
 class Removal:
     """What deletes. The owner thread of the store calls everything; :meth:`delete_taken` any one thread."""
 
-    def __init__(self, disk: Disk, log_: CommitLog, queues: ConsumeQueues, index: Index) -> None:
+    def __init__(self, disk: Disk, log_: CommitLog, queues: ConsumeQueues, index: Index, others: OtherQueues) -> None:
         self._disk = disk
         self._log = log_
         self._queues = queues
         self._index = index
+        self._others = others
         self._leaving: deque[_Leaving] = deque()
         self._guard = threading.Lock()
 
@@ -118,6 +120,7 @@ class Removal:
             self._align_queue(topic, queue_id)
             if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
                 yield
+        self._others.align(self._queues)
 
     def first_from(self, topic: str, queue_id: int, physical_offset: int) -> int:
         """The first offset of the queue whose record lies at or behind ``physical_offset``; its maximum without one."""

@@ -18,6 +18,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from penstock.proto.names import LIGHT_PREFIX
+
 from .disk import Bytes
 from .kernels import ENTRY, Ints, Longs, Rows, assign_slots, key_hash, topic_hash
 
@@ -36,6 +38,7 @@ class Slots:
         self.topics: list[str] = []  # one per slot
         self.queue_ids: list[int] = []
         self.by_topic: dict[str, dict[int, int]] = {}
+        self.light_count = 0  # queues of light queues' names
         self._free: list[int] = []
         self._topic_ids: dict[str, int] = {}
         self._names: Bytes = np.zeros(4096, np.uint8)
@@ -62,20 +65,13 @@ class Slots:
 
     def assign(self, buffer: Bytes, rows: Rows, start: int, end: int, slots: Ints) -> int:
         """Slots of ``rows[start:end]``; the first row of an unknown queue, or ``end``. See :func:`assign_slots`."""
-        found: int = assign_slots(
-            buffer,
-            rows,
-            start,
-            end,
-            self._names,
-            self._name_ends,
-            self._topic_table,
-            self._seed,
-            self._keys,
-            self._key_slots,
-            slots,
-        )
+        found: int = assign_slots(buffer, rows, start, end, *self.tables, slots)
         return found
+
+    @property
+    def tables(self) -> tuple[Bytes, Longs, Ints, np.uint64, Longs, Ints]:
+        """What kernels search: names, their ends, the topics' table, its seed, keys and the slots of the keys."""
+        return self._names, self._name_ends, self._topic_table, self._seed, self._keys, self._key_slots
 
     def add(self, topic: str, queue_id: int) -> int:
         """A slot for a queue that has none; the queue is empty and begins at 0."""
@@ -92,6 +88,7 @@ class Slots:
             if slot == len(self.next_offsets):
                 self._grow()
         self.by_topic.setdefault(topic, {})[queue_id] = slot
+        self.light_count += topic.startswith(LIGHT_PREFIX)
         if 2 * len(self.topics) > len(self._keys):
             self._rebuild_keys(2 * len(self._keys))
         else:
@@ -107,6 +104,7 @@ class Slots:
     def remove_topic(self, topic: str) -> None:
         """Forget all queues of ``topic``."""
         for slot in self.by_topic.pop(topic, {}).values():
+            self.light_count -= topic.startswith(LIGHT_PREFIX)
             self.clear(slot)
             self.topics[slot] = ""
             self._free.append(slot)
@@ -115,6 +113,7 @@ class Slots:
     def remove(self, topic: str, queue_id: int) -> None:
         """Forget one queue."""
         slot = self.by_topic[topic].pop(queue_id)
+        self.light_count -= topic.startswith(LIGHT_PREFIX)
         self.clear(slot)
         self.topics[slot] = ""
         self._free.append(slot)

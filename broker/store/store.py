@@ -17,6 +17,7 @@ from penstock.proto.record.layout import PhysicalOffset, decode_record
 from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 
 from .checkpoint import Positions, Standard
+from .commit_log import QueueEnds
 from .config import StoreConfig
 from .disk import Bytes, Disk, RealDisk, storage_error
 from .flush import Checkpointer, Flusher
@@ -57,9 +58,9 @@ class Store:
         self._parts = opened
         self._log, self._queues = opened.log, opened.queues
         self._dispatcher = opened.dispatcher
-        self._placement = Placement(opened.log, opened.queues)
+        self._placement = Placement(opened.log, opened.queues, config.light_queues_max)
         self._reader = Reader(opened.log, opened.queues)
-        self.removal = Removal(disk, opened.log, opened.queues, opened.index)
+        self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
         reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
         self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)
         self.refusal: StorageError | None = None
@@ -144,9 +145,11 @@ class Store:
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
+            Forbidden: too many light queues, or the topic's queues are of a kind that is not written here.
             DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored.
         """
         self._check_writable()
+        self._parts.others.check(topic)
         is_state = topic == names.STATE_TOPIC
         if self.refusal is not None and not is_state:
             raise type(self.refusal)(self.refusal.message, **self.refusal.details)
@@ -154,10 +157,23 @@ class Store:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        result = self._log.append(ends, data, count=count, is_state=is_state)
+        if self._config.multi_dispatch:
+            result = self._append_lit(ends, topic, data, count)
+        else:
+            result = self._log.append(ends, data, count=count, is_state=is_state)
         self._placement.on_appended(result.end)
         self._dispatcher.placed.append(result)
         return result
+
+    def _append_lit(self, ends: QueueEnds, topic: str, data: Bytes, count: int | None) -> AppendResult:
+        """Append with offsets in the light queues that records name."""
+        lights = self._placement.lights
+        placed = lights.assign(topic, data)
+        try:
+            return self._log.append(ends, placed, count=count, is_state=topic == names.STATE_TOPIC)
+        except BaseException:
+            lights.take_back()
+            raise
 
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of the master's log at ``start``, which is the end; the new end. Never across a file's end.
@@ -292,7 +308,16 @@ class Store:
         and checksums are proved too. In front of a record that is damaged a read ends; one that begins there tells of
         it with the status DAMAGED, and how to go on.
         """
+        self._parts.others.check(topic)
         return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
+
+    def check_readable(self, topic: str) -> None:
+        """That the topic's queues can be read and written here; those of an unknown one can.
+
+        Raises:
+            Forbidden: RocketMQ has made them batch consume queues.
+        """
+        self._parts.others.check(topic)
 
     @property
     def damages(self) -> int:
@@ -303,6 +328,7 @@ class Store:
         """The first offset stored at or after the time (all older: the maximum); with ``upper`` the last one
         stored at or before it (all newer: the minimum). 0 for an unknown queue.
         """
+        self._parts.others.check(topic)
         return self._reader.search(topic, queue_id, timestamp_ms, upper=upper)
 
     def mean_record_bytes(self, topic: str, queue_id: int) -> int:
@@ -346,6 +372,7 @@ class Store:
         self._placement.drop_topic(topic)
         with self._named_errors(f"dropping topic {topic}"):
             self._queues.drop_topic(topic)
+            self._parts.others.drop_topic(topic)
         self._checkpointer.want()
 
     def queues(self) -> dict[str, list[int]]:

@@ -31,6 +31,7 @@ HOST = Host.parse("10.0.0.1:10911")
 TOPICS = ("orders", "clicks")
 QUEUES = 3
 BODY_SIZES = (16, 280, 900)
+_LIGHTS = (b"", b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02", b"", b"", b"INNER_MULTI_DISPATCH\x01%LMQ%b,%LMQ%a\x02", b"", b"")
 _ENCODERS = {topic: BatchEncoder(topic, HOST) for topic in TOPICS}
 
 WEIGHTS = {
@@ -184,6 +185,7 @@ class CrashRun:
             store_host=HOST,
             index_slots=INDEX_SLOTS,
             index_entries=INDEX_ENTRIES,
+            multi_dispatch=True,
         )
 
     def _open(self) -> None:
@@ -213,6 +215,7 @@ class CrashRun:
         assert store.recovery.clean or store.dispatched_offset == end, "everything recovered is dispatched"
         check_derived(store, history)
         check_reading(store, history, self.chooser.choice(TOPICS), self.chooser.randrange(QUEUES))
+        check_reading(store, history, "%LMQ%a", 0)
         for _ in range(2):
             check_key(store, history, self.chooser.choice(TOPICS), f"k{self.chooser.randrange(6)}")
         if self.sync_mode:
@@ -251,6 +254,7 @@ class CrashRun:
             fields += [b"KEYS\x01%s\x02" % keys.encode()] if keys else []
             fields += [b"UNIQ_KEY\x01u%06d\x02" % self.sequence] if self.chooser.random() < 0.5 else []
             fields += [b"PAD\x01%s\x02" % (b"." * 600)] if size is None and self.chooser.random() < 0.1 else []
+            fields += [_LIGHTS[self.sequence % len(_LIGHTS)]] if size is None else []
             properties.append(b"".join(fields))
         queues = np.array([self.chooser.randrange(QUEUES) for _ in range(count)], np.int32)
         mark = producer_mark(7, 1, 0, self.sequence, count) if marked else None

@@ -164,6 +164,9 @@ class FakeStore:
                 self._collect(batch, state_records, marks)
                 yield DispatchResult(batch.result.end, [], state_records, marks)
 
+    def check_readable(self, topic: str) -> None:
+        """All of them are."""
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         return 0, len(self._queues.get((topic, queue_id), ()))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,14 @@ from penstock.broker.store import AppendResult, ReadStatus, Store
 from penstock.proto.record.hashing import index_key_hash, tags_code
 from penstock.proto.record.layout import decode_record
 from penstock.proto.record.producer_mark import parse_producer_mark
-from penstock.proto.record.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
+from penstock.proto.record.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    KEYS,
+    TAGS,
+    UNIQ_KEY,
+    decode_properties,
+)
 
 _ENTRY = struct.Struct(">qiq")
 _INDEX_ENTRY = struct.Struct(">iqii")
@@ -37,6 +44,7 @@ class Written:
     entry: bytes
     marked_end: int  # end of its marked batch; 0 without a mark
     is_first: bool
+    lights: tuple[tuple[str, int], ...]  # light queues, and its offset in each
 
 
 @dataclass(slots=True)
@@ -89,6 +97,9 @@ class LogHistory:
         for written in self.records:
             if written.end <= end:
                 found.setdefault((written.topic, written.queue_id), []).append(written)
+                for name, offset in written.lights:
+                    lit = replace(written, topic=name, queue_id=0, queue_offset=offset)
+                    found.setdefault((name, 0), []).append(lit)
         return found
 
     def _add(self, start: int, end: int, marked_end: int, *, is_first: bool) -> None:
@@ -108,8 +119,17 @@ class LogHistory:
                 entry,
                 marked_end,
                 is_first,
+                _lights(properties),
             )
         )
+
+
+def _lights(properties: dict[str, str]) -> tuple[tuple[str, int], ...]:
+    if INNER_MULTI_DISPATCH not in properties:
+        return ()
+    light_names = properties[INNER_MULTI_DISPATCH].split(",")
+    offsets = properties[INNER_MULTI_QUEUE_OFFSET].split(",")
+    return tuple(zip(light_names, map(int, offsets), strict=True))
 
 
 def check_end(store: Store, history: LogHistory, acknowledged: int) -> int:

@@ -224,3 +224,27 @@ async def test_deleting_a_topic_wakes_those_who_wait_in_it() -> None:
     await eventually(lambda: len(parts.fetch.waiters))
     parts.state_log.delete_topic("orders")
     assert (await waiting)[0].results[0].status == FetchReply.QUEUE_NOT_FOUND
+
+
+@in_loop
+async def test_a_light_queue_is_read_by_its_name_without_a_topic() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append([b"lit"])
+    parts.dispatch()
+    parts.store._queues["%LMQ%a", 0] = parts.store._queues["orders", 0]
+    reply, data = await parts.fetched(wanting((0, 0), (1, 0), topic="%LMQ%a"))
+    assert bodies(data) == [b"lit"]
+    assert by_queue(reply)[1].status == FetchReply.QUEUE_NOT_FOUND
+
+
+@in_loop
+async def test_a_topic_that_cannot_be_read_here_is_refused_not_empty() -> None:
+    class Refusing(FakeStore):
+        def check_readable(self, topic: str) -> None:
+            raise Forbidden(f"topic {topic} has batch consume queues")
+
+    parts = Parts(store=Refusing())
+    parts.add_topic()
+    with pytest.raises(Forbidden, match="orders has batch consume queues"):
+        await parts.fetched(wanting((0, 0)))

@@ -17,6 +17,7 @@ from penstock.broker.config import (
     MetricsExporterType,
     load_broker_config,
 )
+from penstock.broker.startup import store_config
 from penstock.broker.unsupported_keys import UNSUPPORTED_KEYS
 from penstock.proto.conf import keyed_fields
 from penstock.proto.errors import ConfigError
@@ -93,6 +94,9 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         maxIndexNum = 400
         warmMapedFileEnable = true
         mlockMappedFileEnable = true
+        enableLmq = true
+        enableMultiDispatch = true
+        maxLmqConsumeQueueNum = 7
         osPageCacheBusyTimeOutMills = 500
         fileReservedTime = 48
         deleteWhen = 04;16
@@ -230,3 +234,17 @@ def test_any_values_load_or_raise_a_configuration_error(
         load_broker_config(path)
     except ConfigError as error:
         assert "fuzz.conf:" in str(error)
+
+
+def test_light_queues_need_both_of_their_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load(tmp_path, "enableLmq = true\nenableMultiDispatch = true\nmaxLmqConsumeQueueNum = 7")
+    assert store_config(config).multi_dispatch
+    assert store_config(config).light_queues_max == 7
+    assert not caplog.messages
+    assert not store_config(load(tmp_path, "enableLmq = true")).multi_dispatch
+    assert "light queues are off" in caplog.text
+
+
+def test_extensions_of_consume_queues_are_a_warning_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load(tmp_path, "enableConsumeQueueExt = true")
+    assert "enableConsumeQueueExt" in caplog.text
