@@ -18,15 +18,23 @@ from collections.abc import Generator
 
 import numpy as np
 
-from penstock.proto.names import LOST_TOPIC
+from penstock.proto.names import LIGHT_PREFIX, LOST_TOPIC, RETRY_PREFIX, SYSTEM_PREFIX
 from penstock.proto.record.hashing import string_hash
 from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2, Record, decode_record
-from penstock.proto.record.properties import INNER_BASE, INNER_NUM, TAGS, decode_properties
+from penstock.proto.record.properties import (
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    TAGS,
+    decode_properties,
+)
 
 from . import kernels
 from .files import Bytes, InputFile, Unreadable
 from .kernels import Check
 from .log_reader import TIME_MIN, WINDOW_BYTES, Batch, BatchUnit, Damage, LogReader, OffsetJump, Tail
+from .queue_table import SCHEDULE_TOPIC
 
 RECORD_BYTES_MAX = 256 << 20
 """What claims to be longer is no record: brokers take 4 MiB by default."""
@@ -176,11 +184,16 @@ class SegmentWalk:
             base = record.queue_offset if base is None else base
             unit = BatchUnit(physical, size, tags_code, record.store_timestamp_ms, base, count)
             reader.batch_units.setdefault((record.topic, record.queue_id), []).append(unit)
-        names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-        offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        for name, text in zip(names, offsets, strict=False):
+        if record.topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or record.topic == SCHEDULE_TOPIC:
+            return
+        names = properties.get(INNER_MULTI_DISPATCH, "").rstrip(",").split(",")
+        offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").rstrip(",").split(",")
+        if len(names) != len(offsets):
+            return
+        lights = dict(reversed(list(zip(names, offsets, strict=True))))  # of a repeated name the first counts
+        for name, text in reversed(lights.items()):
             offset = _number(text)
-            if name and offset is not None:
+            if name.startswith(LIGHT_PREFIX) and offset is not None:
                 reader.add_entry(name, offset, (physical, size, tags_code, record.store_timestamp_ms))
 
     def _after_blank(self) -> bool:

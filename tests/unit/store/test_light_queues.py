@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.inspection import list_store, verify
 from penstock.broker.store import Store
 from penstock.proto.errors import CorruptBatch, Forbidden, MessageTooLarge
 from penstock.proto.record.layout import decode_record
@@ -206,3 +207,12 @@ def test_many_new_queues_in_one_slice(tmp_path: Path) -> None:
     assert len(store.queues()) == 702
     assert bodies(store, "%LMQ%350") == [b"349", b"350"]
     store.close()
+
+
+def test_the_tools_find_light_queues_as_the_store_leaves_them(tmp_path: Path) -> None:
+    store = Store.open(_config(tmp_path))
+    _put(store, _lit(B, A, B), b"", _lit(A))
+    _put(store, _lit(A, more=b"INNER_MULTI_QUEUE_OFFSET\x015\x02"), topic="%RETRY%group")
+    dispatch_all(store)
+    store.close()
+    assert [str(problem) for problem in verify(list_store(tmp_path)).findings.problems] == []
