@@ -24,6 +24,8 @@ FOUND_BY = {
     "04": (MODEL,),
     "05": (MODEL,),
     "06": ("tests/crash/test_replaced_files.py",),
+    "08": ("tests/unit/replication/test_hostile_reports.py",),
+    "09": (MODEL,),
     "12": (
         "tests/crash/test_nth_call_failures.py",
         "tests/unit/store/test_files.py::test_the_first_failed_sync_fences_the_store",
