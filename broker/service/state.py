@@ -166,6 +166,8 @@ class State:
         self.offsets = OffsetTable()
         self.on_topics_changed: TopicsChanged = lambda updated, removed: None
         self.on_offsets_applied: OffsetsApplied = lambda group, topic, offsets: None
+        self.newest_record = -1
+        """Where the newest record begins whose change is, or was, in these tables."""
         self._applied: dict[int, str] = {}  # own records applied at append, still to come back by dispatch
 
     def topic(self, name: str) -> Topic | None:
@@ -188,6 +190,7 @@ class State:
         Raises:
             Corrupt: the body is not of its kind's shape.
         """
+        self.newest_record = max(self.newest_record, position)
         try:
             self._apply(position, kind, json.loads(body))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -217,6 +220,7 @@ class State:
             table.clear()
         self.offsets.clear()
         self._applied.clear()
+        self.newest_record = -1
 
     def forget_deleted(self, dispatched: int) -> None:
         """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""
