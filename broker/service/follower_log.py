@@ -49,8 +49,12 @@ class FollowerLog:
 
     @property
     def confirm_offset(self) -> int:
-        """As far as this broker knows, what lies below was acknowledged to somebody, or seen."""
-        return self._store.confirm_offset
+        """As far as this broker knows, what lies below was acknowledged to somebody, or seen.
+
+        The master's confirm offset may divide a batch, of which a new master then cuts its part off: nobody was
+        promised that.
+        """
+        return self._store.whole_below(self._store.confirm_offset)
 
     @property
     def segment_bytes(self) -> int:

@@ -74,6 +74,8 @@ class ProducerTable:
     def __init__(self, lanes_max: int = LANES_MAX) -> None:
         self.changes = 0
         self.duplicates = 0
+        self.newest_record = -1
+        """Where the newest batch begins whose receipt is, or was, in here."""
         self._lanes: OrderedDict[Key, Lane] = OrderedDict()
         self._epochs: OrderedDict[int, int] = OrderedDict()  # newest epoch of each producer, over all its lanes
         self._lanes_max = lanes_max
@@ -115,6 +117,7 @@ class ProducerTable:
     def remember(self, producer_id: int, epoch: int, topic: str, lane: int, receipt: Receipt) -> None:
         """Note a batch that is in the log now; what is known already, or older, changes nothing."""
         key = (producer_id, topic, lane)
+        self.newest_record = max(self.newest_record, receipt.start)
         held = self._lanes.get(key)
         if held is None:
             self._lanes[key] = Lane(epoch, [receipt])
@@ -152,6 +155,7 @@ class ProducerTable:
         """Forget every lane."""
         self._lanes.clear()
         self._epochs.clear()
+        self.newest_record = -1
         self.changes += 1
 
     def expire(self, now_ms: int) -> None:

@@ -9,9 +9,11 @@
 | ``stagedWrites.json``, ``archiveWatermarks.json`` | tables of their own modules | own |
 
 Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical
-offset (perhaps some above, which replay applies again without effect). RocketMQ ignores the field and drops
-it when it writes; a file without it was written by RocketMQ, holds everything, and the master then records
-its content in the log, so that replicas get it too.
+offset, and some above, as a master applies its own records when it appends them: replay applies them again without
+effect. The last field, ``newestRecord``, is where the newest of those records begins: a file that holds one behind
+the place where the log is cut must go. RocketMQ ignores the fields and drops them when it writes; a file without
+them was written by RocketMQ, holds everything, and the master then records its content in the log, so that
+replicas get it too.
 
 A file is written beside the old one and synced, the old one becomes ``<file>.bak``, the new one takes its
 name. A file that is missing or damaged is read from its ``.bak``. When that is damaged as well, the table is
@@ -40,6 +42,7 @@ from .state import Group, State, Topic
 log = logging.getLogger(__name__)
 
 LOG_POSITION: Final = "logPosition"
+NEWEST_RECORD: Final = "newestRecord"
 INTERVAL_S: Final = 5.0
 COST_SHARE: Final = 0.02  # of the process's time: a huge table is written less often
 _ROWS_PER_PIECE: Final = 200
@@ -69,6 +72,7 @@ class _File:
     pieces: Callable[[], Iterator[str]]  # the fields after dataVersion and logPosition, each piece quickly made
     changes: Callable[[], int]
     set_base: Callable[[int], None]
+    source: State | ProducerTable
     counter: int = 0  # of dataVersion
     written: int = 0  # value of changes() that is on disk
     not_before: float = 0.0  # monotonic time of the next write
@@ -86,13 +90,21 @@ class Snapshots:
         self.writing = asyncio.Lock()
         """Held while a file is written; whoever changes tables and files together holds it as well."""
         self._files = [
-            _File("topics.json", self._load_topics, self._topics, lambda: state.topics.changes, _base_of(state.topics)),
+            _File(
+                "topics.json",
+                self._load_topics,
+                self._topics,
+                lambda: state.topics.changes,
+                _base_of(state.topics),
+                state,
+            ),
             _File(
                 "subscriptionGroup.json",
                 self._load_groups,
                 self._groups,
                 lambda: state.groups.changes,
                 _base_of(state.groups),
+                state,
             ),
             _File(
                 "consumerOffset.json",
@@ -100,6 +112,7 @@ class Snapshots:
                 self._offsets,
                 lambda: state.offsets.changes,
                 _base_of(state.offsets),
+                state,
             ),
             _File(
                 "producerSequence.json",
@@ -107,6 +120,7 @@ class Snapshots:
                 self._sequences,
                 lambda: producers.changes,
                 lambda position: None,
+                producers,
             ),
         ]
         for table in state.more:
@@ -132,6 +146,9 @@ class Snapshots:
             position = log_end if imported else log_min
             if document is not None:
                 position = int(document.get(LOG_POSITION, log_end))
+                newest = int(document.get(NEWEST_RECORD, -1))
+                file.source.newest_record = max(file.source.newest_record, newest)
+                ahead = ahead or newest >= log_end  # it holds what the log has lost
                 if position > log_end:
                     log.warning(
                         "snapshot is ahead of the log path=%s position=%d log_end=%d",
@@ -206,7 +223,9 @@ class Snapshots:
             file.written, file.position = file.changes(), position
 
     def delete_behind(self, position: int) -> None:
-        """Delete files that hold what the log behind ``position`` says; durable on return. :attr:`writing` is held.
+        """Delete files that hold what a record at or behind ``position`` says; durable on return.
+
+        :attr:`writing` is held.
 
         Raises:
             OSError: perhaps not all are deleted.
@@ -214,7 +233,7 @@ class Snapshots:
         deleted = False
         for file in self._files:
             for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
-                if _position_of(path) > position:
+                if _holds_behind(path, position):
                     path.unlink()
                     log.info("snapshot of a log's lost end deleted path=%s", path)
                     deleted = True
@@ -226,7 +245,7 @@ class Snapshots:
         version = {"counter": file.counter, "stateVersion": 0, "timestamp": int(time.time() * 1000)}
         yield f'{{\n\t"dataVersion":{json.dumps(version)},\n\t"{LOG_POSITION}":{position},\n'
         yield from file.pieces()
-        yield "\n}\n"
+        yield f',\n\t"{NEWEST_RECORD}":{file.source.newest_record}\n}}\n'  # last: the tables change meanwhile
 
     def _replace(self, name: str, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -331,12 +350,18 @@ def parse_rocketmq_json(text: str) -> Document:
     return document
 
 
-def _position_of(path: Path) -> int:
-    """The log position of a snapshot; 0 of one that has none, cannot be read, or is not there."""
+def _holds_behind(path: Path, position: int) -> bool:
+    """Whether a snapshot may hold what a record at or behind ``position`` says.
+
+    One that cannot be read is left for whoever loads it; one that RocketMQ wrote follows from no record.
+    """
     try:
-        return int(parse_rocketmq_json(path.read_text(encoding="utf-8")).get(LOG_POSITION, 0))
+        document = parse_rocketmq_json(path.read_text(encoding="utf-8"))
+        if LOG_POSITION not in document:
+            return False
+        return int(document[LOG_POSITION]) > position or int(document.get(NEWEST_RECORD, position)) >= position
     except (FileNotFoundError, ValueError, TypeError):
-        return 0
+        return False
 
 
 def _sync_directory(path: Path) -> None:

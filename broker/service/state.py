@@ -191,6 +191,8 @@ class State:
         self.more: list[Derived] = [self.staging, self.watermarks]
         self.on_topics_changed: TopicsChanged = lambda updated, removed: None
         self.on_offsets_applied: OffsetsApplied = lambda group, topic, offsets: None
+        self.newest_record = -1
+        """Where the newest record begins whose change is, or was, in these tables."""
         self._applied: dict[int, str] = {}  # own records applied at append, still to come back by dispatch
 
     def topic(self, name: str) -> Topic | None:
@@ -218,6 +220,7 @@ class State:
         Raises:
             Corrupt: the body is not of its kind's shape.
         """
+        self.newest_record = max(self.newest_record, position)
         try:
             self._apply(position, kind, json.loads(body))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -249,6 +252,7 @@ class State:
         for more in self.more:
             more.clear()
         self._applied.clear()
+        self.newest_record = -1
 
     def forget_deleted(self, dispatched: int) -> None:
         """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""

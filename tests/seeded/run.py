@@ -20,13 +20,14 @@ MODEL = "tests/model/test_crash_model.py"
 # Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.
 FOUND_BY = {
     "01": (MODEL,),
+    "02": ("tests/unit/replication/test_set_progress.py",),
     "03": (MODEL,),
     "04": (MODEL,),
     "05": (MODEL,),
     "06": ("tests/crash/test_replaced_files.py",),
-    "02": ("tests/unit/replication/test_set_progress.py",),
     "07": ("tests/unit/replication/test_hostile_reports.py",),
     "08": ("tests/unit/replication/test_hostile_reports.py",),
+    "09": (MODEL,),
     "12": (
         "tests/crash/test_nth_call_failures.py",
         "tests/unit/store/test_files.py::test_the_first_failed_sync_fences_the_store",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.service.producers import Receipt
 from penstock.broker.service.state import Topic
 from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig
@@ -84,6 +85,36 @@ def test_the_tables_after_a_cut_are_what_they_were_before_the_log_had_more(
     asyncio.run(scenario())
 
 
+def test_a_snapshot_with_what_was_never_confirmed_goes_with_it(tmp_path: Path) -> None:
+    """A master's tables have its own records at once; its snapshots, and a clean stop, write them so."""
+
+    async def scenario() -> None:
+        node = Node(tmp_path, 1, ReplicationConfig(sync=True))
+        node.lead(2)
+        before_the_cut(node)
+        end = node.store.end_offset
+        node.store.set_confirm(end)
+        node.catch_up()
+        expected = node.tables()
+        node.state_log.put_topic(Topic("phantom", 1, 1))
+        node.state_log.commit("billing", {"orders": {0: 2}})
+        start = node.append("orders", [b"never confirmed"], sequence=2)
+        node.producers.remember(7, 1, "orders", 0, Receipt(2, start - 100, start, 1, [0], [2]))
+        node.close()
+        node.open()
+        assert node.state.topic("phantom") is not None, "nothing is cut yet"
+        await node.log.truncate_to(end)
+        assert node.tables() == expected
+        node.append("orders", [b"another master's" * 30])
+        node.kill()
+        node.open()
+        assert node.producers.find_duplicate(7, 1, "orders", 0, 2) is None
+        assert node.state.topic("phantom") is None
+        node.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("stop", ["kill", "close"])
 def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: str) -> None:
     async def scenario() -> None:
@@ -112,6 +143,23 @@ def test_a_cut_outside_the_log_is_refused_and_changes_nothing(tmp_path: Path) ->
                 node.store.truncate_to(offset)
         await node.log.truncate_to(end)
         assert node.tables() == tables
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_part_of_a_batch_that_is_confirmed_does_not_count_as_acknowledged(tmp_path: Path) -> None:
+    """A new master cuts off the part of a batch that it has; the old one, with all of it, must be able to follow."""
+
+    async def scenario() -> None:
+        node = Node(tmp_path, 1, ReplicationConfig(sync=True))
+        node.lead(2)
+        whole = node.append("orders", [b"one"], sequence=1)
+        end = node.append("orders", [b"two", b"three"], sequence=2)
+        node.store.set_confirm(end - 1)
+        assert (node.store.confirm_offset, node.log.confirm_offset) == (end - 1, whole)
+        node.store.set_confirm(end)
+        assert node.log.confirm_offset == end
         node.close()
 
     asyncio.run(scenario())
