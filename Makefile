@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-spark-full test-seeded check bench bench-spark proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-drills test-seeded test-spark-full check bench bench-spark proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
@@ -29,6 +29,9 @@ test-spark-full: setup-spark ## at least 20 kills of job and brokers per guarant
 
 test-seeded: setup-spark ## whether the tests find the defects kept in tests/seeded
 	@$(PY) -m tests.seeded.run
+
+test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours
+	@$(PY) -m tests.cluster.run_drills
 
 check: setup-spark ## format, lint, types, layers, generated code
 	@scripts/check

@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline")
+COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline", "drill")
 
 packages = []
 for component in COMPONENTS:

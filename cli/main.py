@@ -32,6 +32,7 @@ COMMANDS = {
     "message": (f"{_HERE}.messages", "message", "Look messages up by id, offset or key."),
     "kv": (f"{_HERE}.key_values", "kv", "The nameservers' key-value configuration."),
     "load": (f"{_HERE}.load", "load", "Load test: produce, consume or both."),
+    "drill": (f"{_HERE}.drill", "drill", "Failover drills: break a cluster under load, and judge what is left."),
     "store": (f"{_HERE}.store", "store", "Look into data directories: inspect, dump, verify, rebuild, query."),
     "pipeline": (f"{_HERE}.pipeline", "pipeline", "Spark jobs over stores, lakes and topics."),
     "bench": (f"{_HERE}.bench", "bench", "Run the benchmarks."),

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline")
+COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline", "drill")
 PACKAGED = {".py", ".pyi", ".proto", ".typed"}
 
 
