@@ -119,6 +119,7 @@ class Story:
 
     def _produce(self) -> None:
         from penstock.client import Producer
+        from penstock.pipeline.topics.flights_demo import END
 
         from .flights import NO_DELAY, read_flights
 
@@ -138,6 +139,7 @@ class Story:
                 count += 1
                 delay += 0 if flight.delay == NO_DELAY else flight.delay
             producer.flush(timeout_s=120)
+            producer.send(SOURCE, END)
         self._totals["data set"] = count, delay
         self._say(f"{count:,} flights produced and acknowledged, key = tail number, tag = carrier")
 
@@ -217,19 +219,23 @@ class Story:
             if not node.is_nameserver
         }
         lake = str(self._folder / "lake")
+        # Of a running broker the archive takes what its last checkpoint covers; of one that stopped, everything.
+        self._cluster.down()
         archive.run(
             spark,
             archive.Config(store=tuple(stores.values()), broker_name=tuple(stores), lake=lake, tail=True),
         )
+        self._cluster.up()
         opened = Lake(lake)
         frame = spark.read.parquet(*opened.paths_of(opened.manifests()))
         frame.createOrReplaceTempView("lake")
         self._totals["lake"] = count_flights(spark.sql(f"select body from lake where topic = '{SOURCE}'"))  # noqa: S608
         self._say(f"archived to Parquet under {lake}; in SQL, the carriers that are late most:")
+        delay = "round(avg(cast(get_json_object(cast(body as string), '$.arr_delay') as int)), 1)"
         worst = spark.sql(
-            "select tags as carrier, count(*) as flights, round(avg(cast(get_json_object(cast(body as string), "  # noqa: S608
-            f"'$.arr_delay') as int)), 1) as delay from lake where topic = '{SOURCE}' group by tags order by delay desc"
-        ).limit(3)
+            f"select tags as carrier, count(*) as flights, {delay} as delay from lake "  # noqa: S608
+            f"where topic = '{SOURCE}' and tags is not null group by tags order by delay desc limit 3"
+        )
         print_table(["carrier", "flights", "mean delay, min"], [[str(cell) for cell in row] for row in worst.collect()])
 
     def _replay(self, spark: Any) -> None:

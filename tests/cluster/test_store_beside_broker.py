@@ -1,0 +1,52 @@
+"""The store source beside a running broker, and the watermark by which retention waits for an archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.client import Admin, Producer
+from penstock.client.connections import Connections
+from penstock.client.shards import ShardCalls
+from penstock.pipeline.jobs import archive
+from penstock.pipeline.stores.directory import list_store
+from penstock.proto.errors import ConfigError
+from tests.support.cluster import cluster
+from tests.unit.pipeline.test_store_splits import rows
+
+
+def test_a_store_is_read_beside_its_broker_which_hears_how_far_it_is_archived(tmp_path: Path) -> None:
+    with cluster(tmp_path, shards=1, replicas=1) as brokers:
+        brokers.start()
+        with Admin(brokers.nameservers) as admin:
+            admin.create_topic("orders", queues=2)
+        with Producer(brokers.nameservers) as producer:
+            for number in range(500):
+                producer.produce("orders", b"%d" % number)
+            producer.flush(60)
+            (root,) = (path.parent for path in tmp_path.rglob("commitlog"))
+            found = rows(root, topics="orders", upTo="end")
+            assert sorted(int(row["body"]) for row in found) == list(range(500))
+            store = list_store(str(root))
+            assert store.is_open
+            everything = list_store(str(root), up_to="end")
+            assert store.end <= everything.end
+            producer.send("orders", b"later")
+            assert len(rows(root, topics="orders", upTo="end")) == 501
+
+        (name,) = _watermarked(brokers.nameservers)
+        with pytest.raises(ConfigError, match=f"has the broker groups {name}, and no 'else'"):
+            archive._require_groups(brokers.nameservers, ["else"])
+        archive._require_groups(brokers.nameservers, [name])
+        archive._set_watermarks(brokers.nameservers, "lake", {name: everything.end})
+        assert _watermarked(brokers.nameservers) == {name: {"lake": everything.end}}
+
+
+def _watermarked(nameservers: str) -> dict[str, dict[str, int]]:
+    connections = Connections(nameservers)
+    try:
+        calls = ShardCalls(connections)
+        return {name: dict(calls.archive_watermarks(name)) for name in calls.shards()}
+    finally:
+        connections.close()
