@@ -125,7 +125,7 @@ class Snapshots:
         ]
         for table in state.more:
             pieces, changes = table.pieces, _changes_of(table)
-            self._files.append(_File(table.file_name, table.load, pieces, changes, _base_of(table)))
+            self._files.append(_File(table.file_name, table.load, pieces, changes, _base_of(table), state))
 
     def load(self, log_min: int, log_end: int, *, log_has_all: bool) -> Loaded:
         """Fill the empty tables from the files and say from where the log must be replayed.
