@@ -80,17 +80,42 @@ def test_a_misspelt_group_is_refused_and_not_made(shell: Shell) -> None:
     assert [group["group"] for group in shell.document("group", "list")["groups"]] == ["billing"]
 
 
-def test_a_master_that_comes_back_empty_is_no_success(shell: Shell) -> None:
+def test_a_master_that_comes_back_empty_follows_the_one_that_was_elected(shell: Shell) -> None:
     assert shell.run("send", "orders", "kept by the slave alone").returncode == 0
     assert shell.document("cluster", "status")["brokers"][1]["following"] is True
     assert shell.run("cluster", "kill", "broker-a-0").returncode == 0
     shutil.rmtree(shell.directory / "broker-a-0" / "store")
-    up = shell.run("cluster", "up")
-    assert up.returncode == 1
-    assert "error: the cluster runs, but broker-a-1 does not follow its master: WrongStore: " in up.stderr
-    slave = shell.document("cluster", "status")["brokers"][1]
-    assert (slave["following"], slave["lag_bytes"]) == (False, None)
-    assert slave["not_following_because"].startswith("WrongStore: ")
-    shown = shell.run("cluster", "status")
-    assert "running, not following" in shown.stdout
-    assert "broker-a-1 does not follow its master" in shown.stderr
+    assert shell.run("cluster", "up").returncode == 0
+
+    def brokers() -> Any:
+        return shell.document("cluster", "status")["brokers"]
+
+    wait_until(
+        lambda: [(each["role"], each["following"]) for each in brokers()] == [("SLAVE", True), ("MASTER", None)],
+        what="the elected master and its follower",
+        timeout_s=60,
+    )
+    shown = shell.run("tail", "orders", "--from", "first", "--count", "1")
+    assert "kept by the slave alone" in shown.stdout
+
+
+def test_with_fixed_masters_one_that_comes_back_empty_is_no_success(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "cluster")
+    try:
+        shape = ("--shards", "1", "--replicas", "2", "--mode", "sync", "--base-port", "0", "--coordinator", "none")
+        shell.namesrv = shell.document("cluster", "up", *shape)["namesrv"]
+        assert shell.run("topic", "create", "orders").returncode == 0
+        assert shell.run("send", "orders", "kept by the slave alone").returncode == 0
+        assert shell.run("cluster", "kill", "broker-a-0").returncode == 0
+        shutil.rmtree(shell.directory / "broker-a-0" / "store")
+        up = shell.run("cluster", "up")
+        assert up.returncode == 1
+        assert "error: the cluster runs, but broker-a-1 does not follow its master: WrongStore: " in up.stderr
+        slave = shell.document("cluster", "status")["brokers"][1]
+        assert (slave["following"], slave["lag_bytes"]) == (False, None)
+        assert slave["not_following_because"].startswith("WrongStore: ")
+        shown = shell.run("cluster", "status")
+        assert "running, not following" in shown.stdout
+        assert "broker-a-1 does not follow its master" in shown.stderr
+    finally:
+        shell.run("cluster", "down")
