@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo test test-crash test-seeded check bench proto setup clean help
+.PHONY: demo demo-spark test test-crash test-drills test-seeded test-spark-full check bench bench-spark proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
@@ -9,26 +9,45 @@ help: ## what there is
 setup: ## make .venv with exact versions
 	@scripts/setup
 
+setup-spark: setup ## and Spark in it, which the pipelines, their tests and the checks need
+	@scripts/setup --spark
+
 demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 	@$(PY) -m penstock.cli demo --dir .demo
 
-test: setup ## all tests, at most 8 minutes on 2 cores
+demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
+	@$(PY) -m penstock.cli.demo_spark --dir .demo-spark
+
+test: setup-spark ## all tests, at most 8 minutes on 2 cores
 	@$(PY) -m pytest
 
-test-crash: setup ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
+test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
 	@POWER_CUTS=200 CRASH_HISTORIES=20000 SHORT_WORKLOADS=3 $(PY) -m pytest -s tests/crash tests/model/test_crash_model.py
 
-test-seeded: setup ## whether the tests find the defects kept in tests/seeded
+test-spark-full: setup-spark ## at least 20 kills of job and brokers per guarantee of the topic sink; 15 minutes
+	@SINK_KILLS=20 $(PY) -m pytest -s tests/crash/test_topic_sink_killed.py tests/spark
+
+test-seeded: setup-spark ## whether the tests find the defects kept in tests/seeded
 	@$(PY) -m tests.seeded.run
 
-check: setup ## format, lint, types, layers, generated code
+test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours
+	@$(PY) -m tests.cluster.run_drills
+
+check: setup-spark ## format, lint, types, layers, generated code
 	@scripts/check
 
 bench: setup ## the benchmarks, results in bench/RESULTS.md
 	@$(PY) -m penstock.cli bench
 
+bench-spark: setup-spark ## the store source and the jobs of the pipelines, results in bench/RESULTS.md
+	@$(PY) -m penstock.pipeline.benchmark
+	@$(PY) -c "from pathlib import Path; from penstock.bench.page import render; render(Path('bench'))"
+
 proto: setup ## write the generated protobuf code again
 	@scripts/generate-proto
 
+constraints: setup ## choose the exact versions again, after a change of pyproject.toml
+	@scripts/choose-versions
+
 clean: ## remove the environment, caches and the demo's directory
-	@rm -rf .venv .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf .venv .demo .demo-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

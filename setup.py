@@ -2,14 +2,18 @@
 
 from setuptools import find_packages, setup
 
-COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench")
+COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline", "drill")
 
 packages = []
 for component in COMPONENTS:
     packages.append(f"penstock.{component}")
     packages += [f"penstock.{component}.{child}" for child in find_packages(component)]
 
+# Spark finds data sources in top-level modules of these names by itself.
+DATA_SOURCES = ["pyspark_penstock", "pyspark_penstock_store"]
+
 setup(
+    py_modules=DATA_SOURCES,
     packages=packages,
     package_dir={f"penstock.{component}": component for component in COMPONENTS},
 )

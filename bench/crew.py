@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,13 @@ class WorkerFailed(PenstockError):
 class Worker:
     """One process. Its lines are read by a thread, which ends with it.
 
-    What it logs goes to ``log_path``, or nowhere: the errors that matter are counted in its result.
+    What it logs goes to ``log_path``, or nowhere: the errors that matter are counted in its result. ``wrap`` stands
+    before its command and must end in becoming it.
     """
 
-    def __init__(self, job: dict[str, Any], module: str = WORKER, log_path: Path | None = None) -> None:
+    def __init__(
+        self, job: dict[str, Any], module: str = WORKER, log_path: Path | None = None, wrap: Sequence[str] = ()
+    ) -> None:
         self.name = f"{'producer' if job['role'] == 'produce' else 'consumer'}-{job['number']}"
         self.progress: dict[str, int] = {}
         self.result: dict[str, Any] | None = None
@@ -37,7 +40,7 @@ class Worker:
         self._ended = threading.Event()
         with open(log_path or os.devnull, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [*wrap, sys.executable, "-m", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -109,6 +109,7 @@ def render(folder: Path) -> Path:
         plot_name = f"results/against-floors-{_slug(processor)}.svg"
         lines += ["", f"## {_machine(results[-1])}", "", *_tables(results), "", f"![medians over floors]({plot_name})"]
         plot([result for result in results if not result["machine"]["warm_memory"]] or results, folder / plot_name)
+    lines += _spark(folder / "results" / "spark.jsonl")
     path = folder / "RESULTS.md"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -149,6 +150,32 @@ def _slug(processor: str) -> str:
 
 def _name(result: dict[str, Any]) -> str:
     return str(result["case"]) + (", warm" if result["machine"]["warm_memory"] else "")
+
+
+def _spark(path: Path) -> list[str]:
+    """The newest results of ``make bench-spark``; nothing where it has not run."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text().splitlines()[-1])
+    lines = [
+        "",
+        "## Spark",
+        "",
+        f"Written by `make bench-spark`: generated stores, {found['master']}, Spark {found['spark']}, pyarrow "
+        f"{found['pyarrow']}, warm cache, median of {found['repeats']} after one warm-up; {found['cpus']} processors, "
+        f"load {found['load_before']} before. The floor is 80 % of the target.",
+        "",
+        "| Case | Body bytes | Records | Seconds | Rows/s | MB/s | Target rows/s | Reached |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for each in found["results"]:
+        target = each["target_rows_per_s"]
+        reached = {None: "", True: "yes", False: "**no**"}[each["reached"]]
+        lines.append(
+            f"| {each['case']} | {each['body_bytes']} | {each['records']:,} | {each['seconds']} "
+            f"| {each['rows_per_s']:,} | {each['mb_per_s']:,} | {_shown(target) if target else ''} | {reached} |"
+        )
+    return lines
 
 
 def _line(result: dict[str, Any], name: str, measure: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from penstock.proto.errors import PenstockError, StorageError
 from penstock.proto.record.layout import Host
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
+from penstock.proto.wire.pipeline_pb2_grpc import add_PositionsServicer_to_server, add_StagingServicer_to_server
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.sync_state_set import SetRules
 
@@ -24,6 +25,7 @@ from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
 from .service.acknowledge import Acknowledgements
 from .service.admin import Admin, BrokerService
 from .service.consumer_sessions import ConsumerSessions
+from .service.coordinators import Coordinators
 from .service.dispatch import Dispatcher, apply
 from .service.elected_role import ElectedRole
 from .service.fetch import Fetch, Waiters
@@ -32,6 +34,8 @@ from .service.leadership import Leadership
 from .service.membership import MembershipFile
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits
+from .service.pipeline_api import PositionsService, StagingService
+from .service.positions import Positions
 from .service.producers import ProducerTable
 from .service.registers import Registers
 from .service.registration import Registration
@@ -39,10 +43,12 @@ from .service.retention import Retention, RetentionTimes
 from .service.roles import MasterRole, Role, SlaveRole
 from .service.send import Send
 from .service.snapshots import Snapshots
+from .service.staging import Staging
 from .service.stalls import AppendStalls
 from .service.state import State, Topic
 from .service.state_log import StateLog
 from .service.status import Status
+from .service.writers import WriterLog, Writers
 from .startup import Opened
 from .store.cleaning import HOUR_MS, CleaningRules
 from .store.store import Store
@@ -73,6 +79,9 @@ class Parts:
     offsets: OffsetService
     send: Send
     fetch: Fetch
+    staging: Staging
+    writer_log: WriterLog
+    positions: Positions
     status: Status
     counters: Counters
     registration: Registration
@@ -134,11 +143,12 @@ class Parts:
         is_master = self.role.is_master
         state_log = self.log_of_master if is_master else None
         self.state_log = state_log
-        for service in (self.offsets, self.admin):
+        for service in (self.offsets, self.admin, self.positions):
             service.state_log = state_log
         self.retention.on_role(state_log)
         if is_master:
             self._take_over()
+        self.writer_log.on_role(state_log, self.store.end_offset)
         self.fetch.waiters.wake_all()  # a consumer that waits here learns where to go on
         self.dispatcher.poke()
 
@@ -242,9 +252,15 @@ class _Assembly:
         self._fetch = Fetch(
             store, state, self._role, self._counters, waiters=waiters, catch_up=self._dispatcher.catch_up
         )
+        writer_log = WriterLog(state.staging, state_log, self._role, self._acknowledgements, start_end=store.end_offset)
+        writers = Writers(writer_log)
+        staging = self._make_staging(writers, writer_log, send, born_host)
+        positions = Positions(
+            store, state, self._role, self._acknowledgements, state_log, catch_up=self._dispatcher.catch_up
+        )
         status = self._make_status()
         retention = self._make_retention(state_log)
-        status.more_metrics.append(retention.describe)
+        status.more_metrics += [retention.describe, staging.describe]
         admin = Admin(
             store,
             state,
@@ -274,6 +290,7 @@ class _Assembly:
             transfer=transfer,
         )
         self._register(service, send)
+        self._register_pipeline(StagingService(writers, staging), PositionsService(positions), staging)
         registration = Registration(
             config.nameservers.addresses,
             status.registration,
@@ -297,6 +314,9 @@ class _Assembly:
             offsets=self._offsets,
             send=send,
             fetch=self._fetch,
+            staging=staging,
+            writer_log=writer_log,
+            positions=positions,
             status=status,
             counters=self._counters,
             registration=registration,
@@ -390,6 +410,23 @@ class _Assembly:
             pending_commits=self._pending.take,
         )
 
+    def _make_staging(self, writers: Writers, writer_log: WriterLog, send: Send, born_host: Host) -> Staging:
+        config = self._config
+        return Staging(
+            self._store,
+            self._state,
+            self._opened.producers,
+            writers,
+            writer_log,
+            broker_name=config.identity.broker_name,
+            born_host=born_host,
+            body_bytes_max=config.store.body_bytes_max,
+            check_topic=send.writable_topic,
+            on_appended=self._on_appended,
+            wait_dispatched=self._dispatcher.wait_dispatched,
+            ask_coordinator=Coordinators(config.nameservers.addresses).ask,
+        )
+
     def _make_status(self) -> Status:
         return Status(
             self._config,
@@ -450,6 +487,12 @@ class _Assembly:
                 grpc.method_handlers_generic_handler("penstock.v1.Replication", replication),
             )
         )
+
+    def _register_pipeline(self, service: StagingService, positions: PositionsService, staging: Staging) -> None:
+        add_StagingServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
+        add_PositionsServicer_to_server(positions, self._server)  # type: ignore[no-untyped-call]
+        data = {"Stage": grpc.unary_unary_rpc_method_handler(reporting(staging.stage))}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.v1.StagingData", data),))
 
     def _on_appended(self, end: int) -> None:
         self._acknowledgements.start(end)

@@ -72,6 +72,7 @@ class Broker:
                 tasks.create_task(parts.snapshots.run(lambda: parts.store.dispatched_offset), name="snapshots")
                 tasks.create_task(parts.role.run(), name="role")
                 tasks.create_task(parts.retention.run(), name="retention")
+                tasks.create_task(parts.staging.run(), name="staging")
                 tasks.create_task(parts.registration.run(), name="registration")
                 raise await self._failed
         except BaseExceptionGroup as group:

@@ -68,6 +68,7 @@ def read_flights() -> Iterator[Flight]:
             document = {
                 "n": number,
                 "date": f"{line[at['year']]}-{int(line[at['month']]):02}-{int(line[at['day']]):02}",
+                "hour": int(line[at["hour"]]),
                 "carrier": line[at["carrier"]],
                 "flight": int(line[at["flight"]]),
                 "tailnum": line[at["tailnum"]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -39,6 +39,32 @@ def interrupts() -> Iterator[Interruption]:
     former = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield caught
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def deferred_interrupts() -> Iterator[Callable[[], None]]:
+    """Within the block SIGTERM and SIGINT wait until what is yielded here is called, which raises KeyboardInterrupt.
+
+    For work that calls gRPC all the time: an exception that a signal raises inside one of its calls can leave the
+    channel waiting for ever when it is closed. A second signal does not wait.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, _: types.FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+
+    def check() -> None:
+        if came:
+            raise Terminated if came[0] == signal.SIGTERM else KeyboardInterrupt
+
+    former = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield check
     finally:
         for each, handler in former.items():
             signal.signal(each, handler)

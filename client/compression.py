@@ -34,6 +34,11 @@ _COMPRESSORS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 }
 
 
+def compressor(algorithm: str) -> tuple[int, Callable[[bytes], bytes]]:
+    """The flag bits and the function of an algorithm, for callers that compress every body of a batch."""
+    return _COMPRESSORS[algorithm]
+
+
 def compress(body: bytes, algorithm: str) -> tuple[int, bytes]:
     """The flag bits and the compressed body; ``(0, body)`` where compression gains nothing."""
     flag, compressor = _COMPRESSORS[algorithm]

@@ -16,6 +16,7 @@ from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailab
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
+from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub, StagingStub
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +24,13 @@ T = TypeVar("T")
 
 APPEND_METHOD = "/penstock.v1.BrokerData/Append"
 FETCH_METHOD = "/penstock.v1.BrokerData/Fetch"
+STAGE_METHOD = "/penstock.v1.StagingData/Stage"
 TRY_TIMEOUT_S_MIN = 0.25
 
-# The generated stubs carry no types; these two names say how they are made.
+# The generated stubs carry no types; these names say how they are made.
 _new_broker_stub: Callable[[grpc.Channel], Any] = BrokerStub
+_new_staging_stub: Callable[[grpc.Channel], Any] = StagingStub
+_new_positions_stub: Callable[[grpc.Channel], Any] = PositionsStub
 _new_nameserver_stub: Callable[[grpc.Channel], Any] = NameserverStub
 
 
@@ -66,6 +70,9 @@ class _BrokerLink:
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
         self.append: Any = self.channel.unary_unary(APPEND_METHOD, None, None)
         self.fetch: Any = self.channel.unary_unary(FETCH_METHOD, None, None)
+        self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
+        self.staging = _new_staging_stub(self.channel)
+        self.positions = _new_positions_stub(self.channel)
 
 
 class Connections:
@@ -107,6 +114,18 @@ class Connections:
         """
         answer: bytes = self._link(address).append(message, timeout=timeout_s)
         return answer
+
+    def staging(self, address: str) -> Any:
+        """The ``StagingStub`` for the broker at ``address``."""
+        return self._link(address).staging
+
+    def positions(self, address: str) -> Any:
+        """The ``PositionsStub`` for the broker at ``address``."""
+        return self._link(address).positions
+
+    def stage_framed(self, address: str, message: bytes, timeout_s: float) -> Any:
+        """Start one Stage of a framed message."""
+        return self._link(address).stage.future(message, timeout=timeout_s)
 
     def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> Any:
         """Start one Fetch; ``result()`` of the returned future is for :func:`decode_fetch`."""

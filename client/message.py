@@ -68,6 +68,7 @@ class SendReceipt:
     status: SendStatus
     store_timestamp_ms: int
     duplicate: bool = False  # the broker had stored it at an earlier try
+    epoch: int = 0  # of the master that acknowledged
 
     @property
     def message_queue(self) -> MessageQueue:

@@ -38,6 +38,7 @@ def receipts_of(topic: str, batch: Batch, receipt: AppendReceipt, store_host: Ho
                 status=status,
                 store_timestamp_ms=receipt.store_timestamp_ms,
                 duplicate=receipt.duplicate,
+                epoch=receipt.epoch,
             )
         )
     return receipts

@@ -1,8 +1,8 @@
 """Starting, watching and ending the processes of a cluster on this machine; knows nothing of what they do."""
 
 from .errors import DeployError, DeployUsage
-from .local_cluster import LocalCluster, NodeState, UpReport, accepts_connections
-from .plan import MODES, Node, Plan
+from .local_cluster import LocalCluster, NodeState, StopReport, UpReport, accepts_connections
+from .plan import MODES, Node, Place, Plan
 
 __all__ = [
     "MODES",
@@ -11,7 +11,9 @@ __all__ = [
     "LocalCluster",
     "Node",
     "NodeState",
+    "Place",
     "Plan",
+    "StopReport",
     "UpReport",
     "accepts_connections",
 ]

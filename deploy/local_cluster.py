@@ -18,7 +18,7 @@ from pathlib import Path
 
 from . import ports, processes
 from .errors import DeployError, DeployUsage
-from .plan import Node, Plan, check_settings, load_plan, new_plan
+from .plan import Node, Place, Plan, check_settings, load_plan, new_plan
 from .processes import Managed
 
 READY_TIMEOUT_S = 120.0
@@ -29,11 +29,13 @@ _PROBE_PAUSE_S = 0.05
 Probe = Callable[[Node], bool]
 Progress = Callable[[str], None]
 PlanCheck = Callable[[Plan], None]
+Wrap = Callable[[Node], Sequence[str]]
+"""Words to put before a node's command, such as ``ip netns exec NAME``; the process must stay the same."""
 
 
 def accepts_connections(node: Node) -> bool:
     """The weakest probe: somebody listens on the node's port."""
-    with contextlib.suppress(OSError), socket.create_connection((ports.HOST, node.port), timeout=0.5):
+    with contextlib.suppress(OSError), socket.create_connection((node.host, node.port), timeout=0.5):
         return True
     return False
 
@@ -44,6 +46,10 @@ def _silent(_: str) -> None:
 
 def _accept(_: Plan) -> None:
     return None
+
+
+def _bare(_: Node) -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,16 @@ class UpReport:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How a node ended. ``exit_code`` is known where this program had started it."""
+
+    name: str
+    seconds: float
+    exit_code: int | None
+    killed: bool
+
+
 class LocalCluster:
     """The cluster of real processes in ``directory``; nothing needs to be there yet.
 
@@ -93,13 +109,22 @@ class LocalCluster:
     Nodes are called ``nameserver-N`` and ``broker-SHARD-ID``, e.g. ``broker-b-1``. Files: see :mod:`.plan`.
     """
 
-    def __init__(self, directory: str | Path, probe: Probe = accepts_connections, progress: Progress = _silent) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        probe: Probe = accepts_connections,
+        progress: Progress = _silent,
+        *,
+        wrap: Wrap = _bare,
+    ) -> None:
         """``probe(node)`` says whether a node serves, here whether it accepts connections; it is asked again and
         again while ``up`` and ``restart`` wait. ``progress(text)`` is told each second what is waited for.
+        ``wrap(node)`` gives words to put before the node's command.
         """
         self.directory = Path(directory).expanduser().absolute()
         self._probe = probe
         self._progress = progress
+        self._wrap = wrap
 
     @property
     def plan(self) -> Plan:
@@ -132,12 +157,14 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         timeout_s: float = READY_TIMEOUT_S,
         check: PlanCheck = _accept,
+        places: Mapping[str, Place] | None = None,
     ) -> UpReport:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
-        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, 1 nameserver, which
-        elects the masters, async.
-        ``check`` sees the plan before it is written: what it raises leaves the directory's plan as it was.
+        ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, async, and
+        1 nameserver, which elects the masters. ``check`` sees the plan before it is written: what it raises leaves the
+        directory's plan as it was. ``places`` puts nodes of a new cluster elsewhere than in its folder and on this
+        host's own address.
 
         Raises:
             DeployUsage: the directory holds something else, or a port is taken; nothing was started.
@@ -153,7 +180,7 @@ class LocalCluster:
         }
         with self._locked(create=True):
             plan, notes = self._planned(
-                {name: value for name, value in given.items() if value is not None}, settings or {}
+                {name: value for name, value in given.items() if value is not None}, settings or {}, places
             )
             check(plan)
             running, thawed = self._running(plan)
@@ -209,6 +236,31 @@ class LocalCluster:
         """SIGCONT after :meth:`freeze`. Raises DeployError: it does not run."""
         self._signal(name, signal.SIGCONT)
 
+    def stop(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> StopReport:
+        """SIGTERM to one node, and how it ended; one that does not end within ``timeout_s`` is killed.
+
+        Raises:
+            DeployError: it does not run.
+        """
+        with self._locked():
+            node = self.plan.node(name)
+            managed = self._managed(node)
+            began = time.monotonic()
+            if managed is None or not self._stop([node], timeout_s):
+                raise DeployError(f"{name} does not run: nothing to stop")
+            seconds = time.monotonic() - began
+            return StopReport(name, seconds, processes.exit_code(managed), seconds >= timeout_s)
+
+    def start(self, name: str, timeout_s: float = READY_TIMEOUT_S, *, wait: bool = True) -> None:
+        """Start a node that does not run; with ``wait``, return when it serves."""
+        with self._locked():
+            node = self.plan.node(name)
+            _require_free_ports([node])
+            self._write_config(self.plan, node)
+            self._start([node], timeout_s)
+            if wait:
+                self._await_all([node], timeout_s)
+
     def restart(self, name: str, timeout_s: float = READY_TIMEOUT_S) -> None:
         """End the node if it runs, start it again, and return when it serves.
 
@@ -241,14 +293,16 @@ class LocalCluster:
             folder=folder,
             config_path=folder / node.config_name,
             log_path=self._log_path(node),
-            store_path=None if node.is_nameserver else folder / "store",
+            store_path=None if node.is_nameserver else node.store_path(folder),
         )
 
     def log_lines(self, name: str, count: int) -> list[str]:
         """The last ``count`` lines that ``name`` wrote."""
         return processes.last_lines(self._log_path(self.plan.node(name)), count)
 
-    def _planned(self, given: dict[str, int | str], settings: Mapping[str, str]) -> tuple[Plan, list[str]]:
+    def _planned(
+        self, given: dict[str, int | str], settings: Mapping[str, str], places: Mapping[str, Place] | None
+    ) -> tuple[Plan, list[str]]:
         check_settings(settings)
         plan = load_plan(self.directory)
         if plan is None:
@@ -266,7 +320,7 @@ class LocalCluster:
                 "coordinator": "file",
                 "base_port": ports.DEFAULT_BASE_PORT,
             }
-            return new_plan(**{**shape, **given}, settings=settings), []  # type: ignore[arg-type]
+            return new_plan(**{**shape, **given}, settings=settings, places=places), []  # type: ignore[arg-type]
         notes: list[str] = []
         for name in ("shards", "replicas", "nameservers", "coordinator", "base_port"):
             wanted, present = given.get(name), getattr(plan, name)
@@ -300,7 +354,7 @@ class LocalCluster:
             for node in group:
                 folder = self.directory / node.name
                 processes.start(
-                    processes.python_command(node.module, "-c", str(folder / node.config_name)),
+                    [*self._wrap(node), *processes.python_command(node.module, "-c", str(folder / node.config_name))],
                     log_path=self._log_path(node),
                     pid_path=self._pid_path(node),
                     needle=self._needle(node),

@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,14 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One process of the cluster. ``broker_name`` is empty for a nameserver."""
+    """One process of the cluster. ``broker_name`` is empty for a nameserver; ``store`` for a store in its folder."""
 
     name: str
     port: int
     broker_name: str = ""
     broker_id: int = 0
+    host: str = ports.HOST
+    store: str = ""
 
     @property
     def is_nameserver(self) -> bool:
@@ -82,7 +84,7 @@ class Node:
     @property
     def address(self) -> str:
         """``host:port`` of its services."""
-        return f"{ports.HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def metrics_port(self) -> int:
@@ -93,6 +95,10 @@ class Node:
     def module(self) -> str:
         """What ``python -m`` runs."""
         return "penstock.nameserver" if self.is_nameserver else "penstock.broker"
+
+    def store_path(self, folder: Path) -> Path:
+        """A broker's store, where its other files lie in ``folder``."""
+        return Path(self.store) if self.store else folder / "store"
 
     @property
     def config_name(self) -> str:
@@ -168,7 +174,7 @@ class Plan:
     def _nameserver_lines(self, node: Node, folder: Path) -> dict[str, str]:
         lines = {
             "listenPort": str(node.port),
-            "bindAddress": ports.HOST,
+            "bindAddress": node.host,
             "kvConfigPath": str(folder / "kvConfig.json"),
         }
         if self.is_elected and node == self.nodes[0]:
@@ -182,17 +188,17 @@ class Plan:
             "brokerClusterName": "DefaultCluster",
             "brokerName": node.broker_name,
             "brokerId": str(node.broker_id),
-            "brokerIP1": ports.HOST,
-            "bindAddress": ports.HOST,
+            "brokerIP1": node.host,
+            "bindAddress": node.host,
             "listenPort": str(node.port),
             "namesrvAddr": self.nameserver_addresses,
-            "storePathRootDir": str(folder / "store"),
+            "storePathRootDir": str(node.store_path(folder)),
             "flushDiskType": flush,
             "brokerRole": role,
             **SMALL_FILES,
             "metricsExporterType": "PROM",
             "metricsPromExporterPort": str(node.metrics_port),
-            "metricsPromExporterHost": ports.HOST,
+            "metricsPromExporterHost": node.host,
             **self.settings,
         }
         if self.is_elected:
@@ -211,6 +217,14 @@ class Plan:
         os.replace(draft, directory / _FILE)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one node is put: an address of this machine, and a directory for a broker's store (empty: its folder)."""
+
+    host: str = ports.HOST
+    store: str = ""
+
+
 def new_plan(
     *,
     shards: int,
@@ -220,8 +234,9 @@ def new_plan(
     base_port: int,
     settings: Mapping[str, str],
     coordinator: str = "file",
+    places: Mapping[str, Place] | None = None,
 ) -> Plan:
-    """A plan whose nodes have their names and ports."""
+    """A plan whose nodes have their names and ports; ``places`` by the nodes' names."""
     shape = Plan(
         shards=shards,
         replicas=replicas,
@@ -236,6 +251,9 @@ def new_plan(
         shard, broker_id = divmod(index, replicas)
         broker_name = f"broker-{chr(ord('a') + shard)}"
         nodes.append(Node(f"{broker_name}-{broker_id}", port, broker_name, broker_id))
+    for name, place in (places or {}).items():
+        at = next(index for index, node in enumerate(nodes) if node.name == name)
+        nodes[at] = replace(nodes[at], host=place.host, store=place.store)
     return Plan(
         shards=shape.shards,
         replicas=shape.replicas,

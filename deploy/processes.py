@@ -81,10 +81,24 @@ class Managed:
             return False
         return True
 
+    def _is_ending(self) -> bool:
+        """Whether it is dead, and threads of it are left that hold its ports and files for a moment more."""
+        child = _children.get(self.pid)
+        if child is not None:
+            return child.poll() is None
+        try:
+            process = psutil.Process(self.pid)
+            is_ours = abs(process.create_time() - self.create_time) <= _START_TIME_SLACK_S
+            return (
+                is_ours and process.status() == psutil.STATUS_ZOMBIE and len(os.listdir(f"/proc/{self.pid}/task")) > 1
+            )
+        except (psutil.Error, OSError):
+            return False
+
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within ``timeout_s``."""
+        """Whether it ended within ``timeout_s``, its ports free and its files closed."""
         deadline = time.monotonic() + timeout_s
-        while self.is_alive:
+        while self.is_alive or self._is_ending():
             if time.monotonic() >= deadline:
                 return False
             time.sleep(POLL_S)

@@ -11,7 +11,7 @@
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer
     │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · KeyNotFound
-    │  ├─ OffsetOutOfRange
+    │  ├─ OffsetOutOfRange · StagedDataGone
     │  └─ Unauthorized · Forbidden · WrongCluster
     ├─ DeliveryFailed   what a flush could not deliver
     ├─ ConfigError      a configuration file or option (exit code 2)
@@ -245,6 +245,13 @@ class ClientClosed(Refused):
 
     code = 45
     grpc_status = grpc.StatusCode.CANCELLED
+
+
+class StagedDataGone(Refused):
+    """What an exactly-once writer staged is not there any more, so it can be neither decided nor published."""
+
+    code = 48
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class DeliveryFailed(PenstockError):

@@ -18,6 +18,9 @@ STATE_TOPIC = "rmq_sys_PENSTOCK_STATE"
 LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
 """Topic of the rolled-back records that a rebuilt store has in place of damaged bytes; in short ones, a part of it."""
 
+STAGE_TOPIC = "rmq_sys_PENSTOCK_STAGE"
+"""Internal topic, one queue: what exactly-once writers have staged, one chunk per record, invisible until published."""
+
 PRODUCER_PROPERTY = "__PSEQ"
 """First property of a batch's first record: ``producer id:epoch:lane:sequence:count``, lower-case hex."""
 

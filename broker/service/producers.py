@@ -109,6 +109,11 @@ class ProducerTable:
             last_sequence=held.receipts[-1].sequence,
         )
 
+    def last_sequence(self, producer_id: int, topic: str, lane: int) -> int | None:
+        """The sequence of the last batch of that lane, None when nothing of it is remembered."""
+        held = self._lanes.get((producer_id, topic, lane))
+        return held.receipts[-1].sequence if held is not None else None
+
     def remember(self, producer_id: int, epoch: int, topic: str, lane: int, receipt: Receipt) -> None:
         """Note a batch that is in the log now; what is known already, or older, changes nothing."""
         key = (producer_id, topic, lane)

@@ -10,7 +10,8 @@ a file goes:
 - the snapshots of these tables are written beyond it, and the store notes a checkpoint beyond it.
 
 A master keeps what a connected slave still has to get, or one that left within the hour; ``protectUnreadMessages``
-keeps what a group has not consumed. Both give way when the disk forces it. A slave cleans by its own
+keeps what a group has not consumed; what is staged for exactly-once writers, and what an archive has not got yet
+(its watermark), is kept too. All give way when the disk forces it. A slave cleans by its own
 configuration: the state that leaves with a file is in its snapshots, and if it becomes master, it records it again.
 
 A topic may keep its messages for a shorter time than the broker keeps its files: attribute ``retention.ms``. The
@@ -111,6 +112,7 @@ class Retention:
         self._forewarning = Forewarning(store, state, protected=protect_unread)
         self._kept_by = ""
         self.files_deleted = 0
+        self.files_deleted_unarchived = 0
         self.use = DiskUse(0, 1)
 
     def on_role(self, state_log: StateLog | None) -> None:
@@ -198,6 +200,10 @@ class Retention:
         families.gauge("penstock_log_min_offset", "Begin of the log", store.min_offset)
         families.gauge("penstock_log_files_leaving", "Files that go when their readers are done", store.removal.waiting)
         families.counters("penstock_log_files_deleted", "Files deleted", (), [((), self.files_deleted)])
+        unarchived = [((), self.files_deleted_unarchived)]
+        families.counters("penstock_log_files_deleted_unarchived", "Deleted before an archive had them", (), unarchived)
+        marks = [((mark.name,), mark.offset) for mark in self._state.watermarks.values()]
+        families.gauges("penstock_archive_watermark", "First byte not archived", ("archive",), marks)
         self._forewarning.describe(families)
 
     async def _delete(self, files: list[FileAge]) -> int:
@@ -205,7 +211,7 @@ class Retention:
         store = self._store
         if store.removal.waiting:
             return 0  # its space is counted as used until it is gone: what is short now may not be short then
-        choice = self._choose(files, store.dispatched_offset, self._slaves())
+        choice = self._choose(files, store.dispatched_offset, self._readers())
         if choice.files and self._protect_unread and not choice.is_forced:
             choice = self._choose(files, store.dispatched_offset, await self._wishes())
         if choice.files:
@@ -229,11 +235,12 @@ class Retention:
             expired = self.now_ms() - file.modified_ms >= rules.reserved_ms
             if count:
                 await asyncio.sleep(self._times.pause_s)
-                if not is_forced and any(wish.offset < file.end for wish in self._slaves()):
-                    break  # a slave has come that begins here
+                if not is_forced and any(wish.offset < file.end for wish in self._readers()):
+                    break  # a slave has come that begins here, or data was staged
                 if is_forced and not expired and removal.disk_use().percent <= rules.forced_from:
                     break
             await self._forewarning.on_delete(file.end)
+            self._count_unarchived(file)
             count += removal.take_out(file.end)
             self._store.want_checkpoint()
             log.info(
@@ -248,16 +255,28 @@ class Retention:
         self.files_deleted += count
         return count
 
+    def _count_unarchived(self, file: FileAge) -> None:
+        mark = self._state.watermarks.lowest()
+        if mark is not None and mark.offset < file.end:
+            self.files_deleted_unarchived += 1
+            log.error("log file deleted before it was archived base=%d archive=%s", file.base, mark.name)
+
     def _choose(self, files: list[FileAge], must_keep: int, wishes: list[Wish]) -> Choice:
         now_ms = self.now_ms()
         return choose(files, self._rules, now_ms=now_ms, percent=self.use.percent, must_keep=must_keep, wishes=wishes)
 
-    def _slaves(self) -> list[Wish]:
+    def _readers(self) -> list[Wish]:
         needed = self._role.needed_from(SLAVE_PATIENCE_S)
-        return [] if needed is None else [Wish("a slave is behind", needed)]
+        wishes = [] if needed is None else [Wish("a slave is behind", needed)]
+        staged, mark = self._state.staging.first_position(), self._state.watermarks.lowest()
+        if staged is not None:
+            wishes.append(Wish(f"data of writer {staged[1]} is staged and not published", staged[0]))
+        if mark is not None:
+            wishes.append(Wish(f"archive {mark.name} has not got it", mark.offset))
+        return wishes
 
     async def _wishes(self) -> list[Wish]:
-        wishes = self._slaves()
+        wishes = self._readers()
         if self._protect_unread:
             unread = await first_unread(self._state, self._store.queue_range, self._store.removal)
             if unread is not None:

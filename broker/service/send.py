@@ -88,7 +88,7 @@ class Send:
         """
         started = time.perf_counter()
         header, records = unpack(request, broker_pb2.AppendHeader)
-        topic = self._writable_topic(header.topic)
+        topic = self.writable_topic(header.topic)
         self._check_size(header, records)
         duplicate = self._check_producer(header, records)
         if duplicate is not None:
@@ -117,7 +117,8 @@ class Send:
             )
         )
 
-    def _writable_topic(self, name: str) -> Topic:
+    def writable_topic(self, name: str) -> Topic:
+        """The topic, if clients may write it here and now; else the error that says why not."""
         if not self.is_open:
             raise BrokerUnavailable("the broker is shutting down")
         self._role.check_master()

@@ -6,6 +6,7 @@
 | ``subscriptionGroup.json`` | consumer groups | RocketMQ's |
 | ``consumerOffset.json`` | committed offsets | RocketMQ's, queue ids quoted: valid JSON, and fastjson reads it too |
 | ``producerSequence.json`` | the duplicate table | own |
+| ``stagedWrites.json``, ``archiveWatermarks.json`` | tables of their own modules | own |
 
 Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical
 offset, and some above, as a master applies its own records when it appends them: replay applies them again without
@@ -122,6 +123,9 @@ class Snapshots:
                 producers,
             ),
         ]
+        for table in state.more:
+            pieces, changes = table.pieces, _changes_of(table)
+            self._files.append(_File(table.file_name, table.load, pieces, changes, _base_of(table), state))
 
     def load(self, log_min: int, log_end: int, *, log_has_all: bool) -> Loaded:
         """Fill the empty tables from the files and say from where the log must be replayed.
@@ -153,6 +157,8 @@ class Snapshots:
                         log_end,
                     )
                     position, ahead = log_end, True
+            else:
+                file.written = -1  # write it soon, though it holds nothing: without it a start reads the whole log
             file.set_base(position)
             file.position = position
             replay_from = min(replay_from, max(position, log_min))
@@ -179,6 +185,7 @@ class Snapshots:
     async def _write_changed(self, position: int, at_once: bool) -> None:
         self._producers.expire(int(time.time() * 1000))
         self._state.forget_deleted(position)
+        self._state.expire(int(time.time() * 1000))
         for file in self._files:
             started = time.monotonic()
             changes = file.changes()
@@ -381,3 +388,7 @@ def _base_of(table: Any) -> Callable[[int], None]:
         table.base = position
 
     return set_base
+
+
+def _changes_of(table: Any) -> Callable[[], int]:
+    return lambda: int(table.changes)

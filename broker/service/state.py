@@ -14,6 +14,7 @@ Shapes of the records: the tag is the kind, the body compact JSON.
 | ``GROUP`` | an entry of ``subscriptionGroup.json``: ``groupName``, ``consumeEnable``, ``retryMaxTimes``, … |
 | ``GROUP_DELETED`` | ``{"groupName": g}``; takes the group's committed offsets with it |
 | ``OFFSETS`` | ``{"group": g, "offsets": {topic: {"0": next offset, …}}}``: one commit of any number of queues |
+| others | of the tables in ``State.more``, which say what their records hold: :mod:`.staging_table`, :mod:`.watermarks` |
 """  # noqa: E501  a table row cannot be broken
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
@@ -30,7 +31,9 @@ from penstock.proto.record.layout import decode_record
 from penstock.proto.record.properties import TAGS, decode_properties
 from penstock.proto.wire import common_pb2
 
+from .staging_table import StagingTable
 from .tables import OffsetTable, Table
+from .watermarks import Watermarks
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +152,25 @@ _GROUP_DEFAULTS: Final[Mapping[str, Any]] = {
     "whichBrokerWhenConsumeSlowly": 1,
 }
 
+
+class Derived(Protocol):
+    """A table of its own: its record kinds, and its snapshot file."""
+
+    file_name: str
+    kinds: frozenset[str]
+    base: int
+
+    @property
+    def changes(self) -> int: ...
+    def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None: ...
+    def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]: ...
+    def expire(self, now_ms: int) -> None: ...
+    def forget_deleted(self, dispatched: int) -> None: ...
+    def clear(self) -> None: ...
+    def load(self, document: Mapping[str, Any]) -> None: ...
+    def pieces(self) -> Iterator[str]: ...
+
+
 TopicsChanged = Callable[[list[Topic], list[str]], None]
 OffsetsApplied = Callable[[str, str, Mapping[int, int]], None]
 
@@ -164,6 +186,9 @@ class State:
         self.topics: Table[Topic] = Table()
         self.groups: Table[Group] = Table()
         self.offsets = OffsetTable()
+        self.staging = StagingTable()
+        self.watermarks = Watermarks()
+        self.more: list[Derived] = [self.staging, self.watermarks]
         self.on_topics_changed: TopicsChanged = lambda updated, removed: None
         self.on_offsets_applied: OffsetsApplied = lambda group, topic, offsets: None
         self.newest_record = -1
@@ -219,6 +244,8 @@ class State:
         for table in (self.topics, self.groups):
             table.clear()
         self.offsets.clear()
+        for more in self.more:
+            more.clear()
         self._applied.clear()
         self.newest_record = -1
 
@@ -227,6 +254,13 @@ class State:
         for table in (self.topics, self.groups):
             table.forget_deleted(dispatched)
         self.offsets.forget_deleted(dispatched)
+        for more in self.more:
+            more.forget_deleted(dispatched)
+
+    def expire(self, now_ms: int) -> None:
+        """Drop what nobody has asked for in a long time."""
+        for table in self.more:
+            table.expire(now_ms)
 
     def _apply(self, position: int, kind: str, document: dict[str, Any]) -> None:
         if kind == OFFSETS:
@@ -249,6 +283,8 @@ class State:
         elif kind == GROUP_DELETED:
             self.offsets.delete_group(position, document["groupName"])
             self.groups.delete(position, document["groupName"])
+        elif table := next((each for each in self.more if kind in each.kinds), None):
+            table.apply(position, kind, document)
         else:
             log.warning("state record of an unknown kind left alone kind=%s position=%d", kind, position)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.proto import names
 from penstock.proto.record.batch import BatchEncoder
@@ -97,6 +98,14 @@ class StateLog:
             end = self.record(group_name, {topic_name: self.state.offsets.row(group_name, topic_name)})
             if end is not None:
                 yield end
+        for table in self.state.more:
+            for kind, document in table.repeated(position):
+                yield self.put(kind, document)
+
+    def put(self, kind: str, document: Mapping[str, Any]) -> int:
+        """Record a change of one of the tables in ``State.more``."""
+        self._properties.setdefault(kind, encode_properties({TAGS: kind}))
+        return self._append(kind, json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode())
 
     def _append(self, kind: str, body: bytes) -> int:
         records = self._encoder.encode([body], [self._properties[kind]])

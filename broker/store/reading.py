@@ -20,6 +20,7 @@ from .results import ReadResult, ReadStatus
 log = logging.getLogger(__name__)
 
 _ENTRIES_AT_ONCE = 2048
+_SAMPLE = 128
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _DAMAGES_MAX = 100_000
@@ -181,6 +182,21 @@ class Reader:
             return None
         low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
         return self._store_timestamp(slot, offset) if low <= offset < high else None
+
+    def mean_record_bytes(self, topic: str, queue_id: int) -> int:
+        """Mean size of some records at both ends of the queue, 0 without any."""
+        slot = self._queues.slots.find(topic, queue_id)
+        if slot is None:
+            return 0
+        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
+        if low >= high:
+            return 0
+        parts = [self._queues.entries(slot, low, min(_SAMPLE, high - low))]
+        if high - low > _SAMPLE:
+            parts.append(self._queues.entries(slot, high - _SAMPLE, _SAMPLE))
+        sizes = np.concatenate(parts).reshape(-1, 20)[:, 8:12].copy().view(">i4").ravel()
+        sizes = sizes[(sizes > 0) & (sizes != BLANK_SIZE)]
+        return int(sizes.mean()) if len(sizes) else 0
 
     def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
         """Lower: the first offset stored at or after the time, the maximum if all are older. Upper: the last one

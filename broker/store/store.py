@@ -305,6 +305,10 @@ class Store:
         """
         return self._reader.search(topic, queue_id, timestamp_ms, upper=upper)
 
+    def mean_record_bytes(self, topic: str, queue_id: int) -> int:
+        """Mean size of some records at both ends of the queue, 0 without any."""
+        return self._reader.mean_record_bytes(topic, queue_id)
+
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of the record at that offset, None without one."""
         return self._reader.store_timestamp_at(topic, queue_id, offset)

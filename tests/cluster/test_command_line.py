@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(300)  # the first start on a machine compiles kernels
+
 
 class Shell:
     """``penstock`` commands for one cluster directory."""
@@ -28,7 +30,7 @@ class Shell:
         return [sys.executable, "-m", "penstock.cli", *arguments, *place]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, timeout=100)
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, timeout=250)
 
     def document(self, *arguments: str) -> Any:
         done = self.run(*arguments, "--json")

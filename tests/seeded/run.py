@@ -24,6 +24,8 @@ FOUND_BY = {
     "04": (MODEL,),
     "05": (MODEL,),
     "06": ("tests/crash/test_replaced_files.py",),
+    "02": ("tests/unit/replication/test_set_progress.py",),
+    "07": ("tests/unit/replication/test_hostile_reports.py",),
     "08": ("tests/unit/replication/test_hostile_reports.py",),
     "09": (MODEL,),
     "12": (

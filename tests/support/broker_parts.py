@@ -8,21 +8,23 @@ from typing import Any
 
 from penstock.broker.service.acknowledge import Acknowledgements
 from penstock.broker.service.admin import Admin
-from penstock.broker.service.dispatch import Dispatcher
+from penstock.broker.service.dispatch import Dispatcher, apply
 from penstock.broker.service.fetch import Fetch
 from penstock.broker.service.metrics import Counters
 from penstock.broker.service.offsets import OffsetService, PendingCommits
 from penstock.broker.service.producers import ProducerTable
 from penstock.broker.service.roles import Following
 from penstock.broker.service.send import Send
+from penstock.broker.service.staging import Staging
 from penstock.broker.service.state import State, Topic
 from penstock.broker.service.state_log import StateLog
+from penstock.broker.service.writers import WriterLog, Writers
 from penstock.proto import frames
 from penstock.proto.errors import NotMaster
 from penstock.proto.record.batch import encode_messages, producer_mark
-from penstock.proto.record.layout import Host
+from penstock.proto.record.layout import Host, decode_record
 from penstock.proto.record.properties import TAGS, encode_properties
-from penstock.proto.wire import broker_pb2
+from penstock.proto.wire import broker_pb2, pipeline_pb2
 
 from .fake_store import FakeStore
 
@@ -84,7 +86,13 @@ class Parts:
     """One broker's services; made inside a running event loop."""
 
     def __init__(
-        self, *, sync_flush: bool = False, master: bool = True, auto_create: bool = True, store: FakeStore | None = None
+        self,
+        *,
+        sync_flush: bool = False,
+        master: bool = True,
+        auto_create: bool = True,
+        store: FakeStore | None = None,
+        broker_name: str = "broker-a",
     ) -> None:
         self.store: Any = store or FakeStore()
         self.state = State()
@@ -121,6 +129,32 @@ class Parts:
             body_bytes_max=64 * 1024,
             on_appended=self.on_appended,
         )
+        writer_log = WriterLog(
+            self.state.staging,
+            self.state_log if master else None,
+            self.role,
+            self.acknowledgements,
+            start_end=self.store.end_offset,
+        )
+        self.writers = Writers(writer_log)
+        self.broker_name = broker_name
+        self.other_coordinators: dict[str, Writers] = {}
+        self.staging = Staging(
+            self.store,
+            self.state,
+            self.producers,
+            self.writers,
+            writer_log,
+            broker_name=broker_name,
+            born_host=BORN,
+            body_bytes_max=64 * 1024,
+            check_topic=self.send.writable_topic,
+            on_appended=self.on_appended,
+            wait_dispatched=self.dispatcher.wait_dispatched,
+            ask_coordinator=lambda name, writer, number, keys: self.other_coordinators[name].give_up(
+                writer, number, keys
+            ),
+        )
         self.admin = Admin(
             self.store,
             self.state,
@@ -148,6 +182,48 @@ class Parts:
         """Dispatch everything confirmed."""
         while self.dispatcher.dispatch_slice():
             pass
+
+    @classmethod
+    def restarted(cls, before: Parts) -> Parts:
+        """A broker that starts on the other's log and has nothing else of it."""
+        store = before.store
+        store.failure = None
+        again = cls(store=store, broker_name=before.broker_name)
+        for result in store.replay(0):
+            apply(result, again.state, again.producers)
+        again.dispatch()
+        return again
+
+    async def stage(
+        self,
+        bodies: Sequence[bytes] = (b"one",),
+        *,
+        mark: tuple[int, int, int] = (7, 0, 0),
+        queue_id: int = 0,
+        coordinator: str = "broker-a",
+        **header: Any,
+    ) -> pipeline_pb2.StageReply:
+        """Stage one chunk; ``mark``: (producer id, lane, sequence)."""
+        producer_id, lane, sequence = mark
+        topic = header.setdefault("topic", "orders")
+        header = {"writer": "w", "batch": 0, "key": "k", "count": len(bodies), "keep_ms": 60_000} | header
+        marked = producer_mark(producer_id, 0, lane, sequence, len(bodies))
+        records = encode_messages(topic, bodies, None, queue_id, born_host=BORN, mark=marked)
+        request = frames.pack(pipeline_pb2.StageHeader(coordinator=coordinator, **header), records)
+        reply = await self.staging.stage(request, None)  # type: ignore[arg-type]
+        self.dispatch()
+        return frames.unpack(reply, pipeline_pb2.StageReply)[0]
+
+    def bodies(self, topic: str = "orders", queues: int = 4) -> list[bytes]:
+        """What consumers see, queue after queue."""
+        self.dispatch()
+        found = []
+        for queue_id in range(queues):
+            low, high = self.store.queue_range(topic, queue_id)
+            if low < high:
+                read = self.store.read(topic, queue_id, low, 1 << 30)
+                found += [decode_record(each).body for each in read.records]
+        return found
 
     async def append(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> broker_pb2.AppendReceipt:
         """Append one batch and answer its receipt."""

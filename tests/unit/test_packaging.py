@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench")
+COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline", "drill")
 PACKAGED = {".py", ".pyi", ".proto", ".typed"}
 
 
@@ -41,3 +41,9 @@ def test_every_module_can_be_imported() -> None:
 def test_importing_the_client_does_not_load_the_compiler() -> None:
     program = "import sys, penstock.client; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_only_environments_for_spark_install_it() -> None:
+    everywhere = (ROOT / "constraints.txt").read_text()
+    assert "\npyspark==" not in everywhere, "write the constraints with make constraints, which keeps Spark apart"
+    assert "\npyspark==" in (ROOT / "constraints-spark.txt").read_text()

@@ -15,7 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.deploy import DeployError, DeployUsage, LocalCluster, Plan, accepts_connections, ports, processes
+from penstock.deploy import (
+    DeployError,
+    DeployUsage,
+    LocalCluster,
+    Place,
+    Plan,
+    accepts_connections,
+    ports,
+    processes,
+)
 from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).with_name("fake_node.py")
@@ -232,3 +241,34 @@ def test_a_plan_that_the_caller_refuses_is_not_kept(cluster: LocalCluster) -> No
     with pytest.raises(DeployUsage, match="no"):
         cluster.up(settings={"maxMessageSize": "5"}, check=refuse)
     assert cluster.plan == before
+
+
+def test_a_node_that_is_stopped_tells_how_it_ended_and_can_be_started_again(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    report = cluster.stop("broker-a-0", timeout_s=5.0)
+    assert (report.name, report.exit_code, report.killed) == ("broker-a-0", 0, False)
+    assert states(cluster) == {"nameserver-0": "running", "broker-a-0": "dead"}
+    with pytest.raises(DeployError, match="broker-a-0 does not run: nothing to stop"):
+        cluster.stop("broker-a-0")
+    cluster.start("broker-a-0")
+    assert states(cluster)["broker-a-0"] == "running"
+
+
+def test_a_killed_node_has_left_its_port_when_kill_returns(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    for _ in range(5):
+        cluster.kill("broker-a-0")
+        cluster.start("broker-a-0")
+    assert states(cluster)["broker-a-0"] == "running"
+
+
+def test_a_node_may_lie_elsewhere_and_be_started_through_another_command(cluster: LocalCluster, tmp_path: Path) -> None:
+    wrapped = LocalCluster(cluster.directory, wrap=lambda node: ["env", f"NODE={node.name}"])
+    store = str(tmp_path / "disk")
+    wrapped.up(shards=1, replicas=1, base_port=0, places={"broker-a-0": Place(host="127.0.0.1", store=store)})
+    again = LocalCluster(cluster.directory)
+    (state,) = [state for state in again.states() if state.node.name == "broker-a-0"]
+    assert state.store_path == Path(store)
+    assert f"storePathRootDir={store}\n" in state.config_path.read_text()
+    assert state.pid is not None
+    assert psutil.Process(state.pid).environ()["NODE"] == "broker-a-0"

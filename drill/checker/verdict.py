@@ -1,0 +1,64 @@
+"""What the checker says of one invariant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+EXAMPLES_MAX: Final = 5
+
+TITLES: Final[dict[str, str]] = {
+    "I1": "acknowledged is never lost",
+    "I2": "nothing is read that was not sent",
+    "I3": "one message per queue and offset",
+    "I4": "order",
+    "I5": "offsets without gaps, never going back",
+    "I6": "everything goes on after the heal",
+    "I7": "duplicates",
+    "I8": "a shard takes messages again in time",
+    "I9": "one writer: epochs never go back",
+    "I10": "replicas are the same bytes",
+    "I11": "derived files agree with the log",
+    "I12": "no wrong byte is delivered",
+    "I13": "memory, files and threads come back",
+    "I14": "clean stops",
+    "LOG": "no unexpected ERROR line",
+    "END": "nothing is left behind",
+}
+"""Id → what has to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``holds`` None: not judged, and ``note`` says why. ``examples`` are the first few of ``violations``."""
+
+    invariant: str
+    holds: bool | None
+    checked: int
+    violations: int = 0
+    examples: Sequence[str] = field(default_factory=tuple)
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """What has to hold."""
+        return TITLES[self.invariant]
+
+    def as_document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "title": self.title, "examples": list(self.examples)}
+
+
+def verdict(
+    invariant: str, checked: int, problems: Iterable[str], *, count: int | None = None, note: str = ""
+) -> Verdict:
+    """Holds when there is no problem. ``count`` is their number where ``problems`` is only the first few."""
+    found = list(problems)
+    number = len(found) if count is None else count
+    return Verdict(invariant, number == 0, checked, number, tuple(found[:EXAMPLES_MAX]), note)
+
+
+def not_judged(invariant: str, why: str) -> Verdict:
+    """Nothing can be said."""
+    return Verdict(invariant, None, 0, note=why)

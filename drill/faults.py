@@ -1,0 +1,186 @@
+"""What each drill breaks, and how it is healed. A fault is a function of the lab; it returns when it is healed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from .disks import SlowSyncs
+from .lab import DrillFailed, Lab
+
+SWITCHES = 5
+SHORT_S = 0.5
+
+
+def _restart(lab: Lab, *names: str) -> None:
+    """Start what does not run, and return when all of it serves."""
+    for name in names:
+        if not lab.state(name).is_alive:
+            lab.cluster.start(name, wait=False)
+    lab.await_serving(names)
+
+
+def _kill_for_a_while(lab: Lab, what: str, *names: str) -> None:
+    with lab.broken(what, ", ".join(names), lambda: _restart(lab, *names)):
+        for name in names:
+            lab.cluster.kill(name)
+        lab.wait(lab.timing.fault_s, f"{', '.join(names)} killed")
+        lab.phase = f"starting {', '.join(names)}"
+
+
+def master_kill(lab: Lab) -> None:
+    """SIGKILL to a master."""
+    _kill_for_a_while(lab, "SIGKILL", lab.master())
+
+
+def slave_kill(lab: Lab) -> None:
+    """SIGKILL to a slave."""
+    _kill_for_a_while(lab, "SIGKILL", lab.slave())
+
+
+def nameserver_kill(lab: Lab) -> None:
+    """SIGKILL to one of several nameservers."""
+    _kill_for_a_while(lab, "SIGKILL", lab.nameserver_names[lab.plan.nameserver])
+
+
+def nameserver_all(lab: Lab) -> None:
+    """SIGKILL to every nameserver; they come back empty."""
+    _kill_for_a_while(lab, "SIGKILL", *lab.nameserver_names)
+
+
+def kill_both(lab: Lab) -> None:
+    """SIGKILL to all copies of a shard within a second."""
+    _kill_for_a_while(lab, "SIGKILL", *lab.names_of(lab.victim_shard))
+
+
+def master_freeze(lab: Lab) -> None:
+    """SIGSTOP to a master, SIGCONT after the window."""
+    name = lab.master()
+    with lab.broken("SIGSTOP", name, lambda: lab.cluster.thaw(name)):
+        lab.cluster.freeze(name)
+        lab.wait(lab.timing.fault_s, f"{name} frozen")
+
+
+def consumer_kill(lab: Lab) -> None:
+    """SIGKILL to a consumer between processing and commit; another one joins after the window."""
+    number = lab.plan.consumer
+    name = f"consumer-{number}"
+
+    def join() -> None:
+        lab.start_worker("consume", number, f"{name}-again").await_ready()
+
+    with lab.broken("SIGKILL", name, join):
+        lab.workers[name].kill()
+        lab.wait(lab.timing.fault_s, f"{name} killed")
+
+
+def crash_loop(lab: Lab) -> None:
+    """SIGKILL to a master again and again while it starts and recovers."""
+    name = lab.master()
+    with lab.broken("SIGKILL, repeated", name, lambda: _restart(lab, name)):
+        lab.cluster.kill(name)
+        deadline = time.monotonic() + lab.timing.fault_s
+        crashes = 1
+        for delay_s in lab.plan.crash_delays_s:
+            if time.monotonic() + delay_s > deadline:
+                break
+            lab.cluster.start(name, wait=False)
+            lab.wait(delay_s, f"{name} killed {crashes} times")
+            if not lab.state(name).is_alive:
+                raise DrillFailed(f"{name} ended by itself: {' '.join(lab.cluster.log_lines(name, 3))}")
+            lab.cluster.kill(name)
+            crashes += 1
+        lab.notes.append(f"{name} was killed {crashes} times")
+        lab.wait(max(deadline - time.monotonic(), 0.0))
+
+
+def rolling_restart(lab: Lab) -> None:
+    """SIGTERM and a new start of every node, one after the other: slaves, masters, nameservers."""
+    masters = [lab.master(shard) for shard in lab.shards]
+    slaves = [name for shard in lab.shards for name in lab.names_of(shard) if name not in masters]
+    for name in [*slaves, *masters, *lab.nameserver_names]:
+        lab.phase = f"restarting {name}"
+        with lab.broken("restart", name, lambda name=name: _restart(lab, name)):  # type: ignore[misc]
+            lab.stop_node(name)
+        lab.note_start(name)
+        late = lab.await_level()
+        if late:
+            raise DrillFailed(f"after the restart of {name}: {late[0]}")
+        lab.wait(SHORT_S)
+
+
+def planned_switch(lab: Lab) -> None:
+    """Change a shard's master several times, as an operator does."""
+    pause_s = lab.timing.fault_s / SWITCHES
+    for _ in range(SWITCHES):
+        target = lab.slave()
+        with lab.broken("switch", f"{lab.master()} to {target}", lambda: None):
+            lab.phase = f"switching to {target}"
+            lab.switch(lab.victim_shard, target)
+        lab.wait(pause_s)
+        late = lab.await_level()
+        if late:
+            raise DrillFailed(f"after the switch to {target}: {late[0]}")
+
+
+def coordinator_kill(lab: Lab) -> None:
+    """SIGKILL to the coordinator store, or to the nameserver that holds it."""
+    _kill_for_a_while(lab, "SIGKILL", *lab.coordinator_names)
+
+
+@contextlib.contextmanager
+def _network_fault(lab: Lab, what: str, target: str) -> Iterator[None]:
+    assert lab.network is not None
+    with lab.broken(what, target, lab.network.heal):
+        yield
+
+
+def partition_master(lab: Lab) -> None:
+    """A master hears nobody, and nobody hears it: other brokers, nameservers, clients."""
+    assert lab.network is not None
+    name = lab.master()
+    with _network_fault(lab, "partition", name):
+        lab.network.cut(name, lab.peers(name))
+        lab.wait(lab.timing.fault_s, f"{name} cut off")
+
+
+def one_way_partition(lab: Lab) -> None:
+    """Packets of a master are lost on their way out, or on their way in; the other direction works."""
+    assert lab.network is not None
+    name = lab.master()
+    outwards = lab.plan.outwards
+    with _network_fault(lab, "lost on the way " + ("out" if outwards else "in"), name):
+        lab.network.cut(name, lab.peers(name), outwards=outwards, inwards=not outwards)
+        lab.wait(lab.timing.fault_s, f"{name} cut off one way")
+
+
+def slow_link(lab: Lab) -> None:
+    """What a slave receives arrives at 30 to 80 % of what its shard is sent."""
+    assert lab.network is not None
+    name = lab.slave()
+    with _network_fault(lab, f"{lab.plan.link_kbit} kbit/s", name):
+        lab.network.slow(name, lab.plan.link_kbit)
+        lab.wait(lab.timing.fault_s, f"{name} behind a slow link")
+
+
+def disk_full(lab: Lab) -> None:
+    """The last byte of a master's disk is taken, and given back after the window."""
+    name = lab.master()
+    disk = lab.disk_of(name)
+    with lab.broken("disk full", name, disk.empty):
+        size = disk.fill()
+        lab.notes.append(f"{size / 1e6:.0f} MB filled the rest of {name}'s disk (tmpfs)")
+        lab.wait(lab.timing.fault_s, f"{name}'s disk is full")
+
+
+def slow_disk(lab: Lab) -> None:
+    """Every sync of a master takes 0.1 to 0.4 s longer."""
+    name = lab.master()
+    pid = lab.state(name).pid
+    if pid is None:
+        raise DrillFailed(f"{name} does not run")
+    slow = SlowSyncs(pid, lab.plan.sync_delay_ms)
+    with lab.broken(f"syncs {lab.plan.sync_delay_ms} ms slower", name, slow.stop):
+        slow.start()
+        lab.wait(lab.timing.fault_s, f"{name}'s syncs are slow")

@@ -1,0 +1,53 @@
+"""Whether the replicas of each broker group are level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.bench.health import broker_statuses
+from penstock.deploy import NodeState
+from penstock.proto.wire.broker_pb2 import BrokerStatus
+from penstock.proto.wire.common_pb2 import Role
+
+
+def behind(states: Sequence[NodeState], *, quiet: bool = False) -> list[str]:
+    """What keeps the shards from being whole: no master, or a replica that is not in sync, by name.
+
+    ``quiet``: nobody sends any more; every replica must have, and have dispatched, all of its master's log.
+    """
+    answers = broker_statuses([state.node.address for state in states])
+    told = []
+    for shard in sorted({state.node.broker_name for state in states}):
+        members = [(s, a) for s, a in zip(states, answers, strict=True) if s.node.broker_name == shard]
+        told += _behind_in(shard, members, quiet=quiet)
+    return told
+
+
+def _behind_in(shard: str, members: Sequence[tuple[NodeState, BrokerStatus | None]], *, quiet: bool) -> list[str]:
+    masters = [answer for _, answer in members if answer is not None and answer.role == Role.MASTER]
+    if not masters:
+        return [f"{shard} has no master"]
+    master = max(masters, key=lambda answer: answer.epoch)
+    in_sync = {replica.broker_id for replica in master.replicas if replica.in_sync}
+    told = []
+    for state, answer in members:
+        if answer is None:
+            told.append(f"{state.node.name} does not answer")
+        elif answer.role == Role.MASTER and answer is not master:
+            told.append(f"{state.node.name} still is master, of epoch {answer.epoch}")
+        elif answer is not master and state.node.broker_id not in in_sync:
+            told.append(f"{state.node.name} is not in sync")
+        elif quiet and answer.dispatched_offset < master.max_offset:
+            missing = master.max_offset - answer.dispatched_offset
+            told.append(f"{state.node.name} is {missing} bytes behind {shard}'s master")
+    return told
+
+
+def quiet_ends(states: Sequence[NodeState]) -> dict[str, int]:
+    """The end of each shard's log up to which it is confirmed."""
+    answers = broker_statuses([state.node.address for state in states])
+    ends: dict[str, int] = {}
+    for state, answer in zip(states, answers, strict=True):
+        if answer is not None and answer.role == Role.MASTER:
+            ends[state.node.broker_name] = answer.confirm_offset
+    return ends

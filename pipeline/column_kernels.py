@@ -1,0 +1,238 @@
+"""Kernels between record bytes and columns: where the variable parts are, and pieces laid end to end.
+
+Positions and sizes are those that :func:`penstock.proto.record.kernels.scan` has proved to lie inside the buffer.
+"""
+
+# Kernels are typed by their Numba signatures.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from penstock.proto.record.crc import BYTES
+from penstock.proto.record.freshness import drop_stale_kernels
+from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from penstock.proto.record.memory import address_of, copy_bytes, load_i32, load_i64, load_u8, match_mask
+from penstock.proto.record.rows import ScanStatus
+from penstock.proto.record.scanning import INTS, LONGS, RECORD, measure_at
+from penstock.proto.record.text import find_byte_at
+
+drop_stale_kernels(__file__)
+
+_TAGS = int.from_bytes(b"TAGS", "big", signed=True)
+_KEYS = int.from_bytes(b"KEYS", "big", signed=True)
+_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
+_MAGIC_FIRST = 0xDA  # of both versions
+_INCOMPLETE = int(ScanStatus.INCOMPLETE)
+_OUT_LONGS = types.Array(types.int64, 1, "C")
+_OUT_INTS = types.Array(types.int32, 1, "C")
+_OUT_BYTES = types.Array(types.uint8, 1, "C")
+_FLAGS = types.Array(types.boolean, 1, "C")
+
+
+@njit(
+    [types.void(BYTES, LONGS, INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)],
+    nogil=True,
+    cache=True,
+)
+def find_well_known(buffer, starts, sizes, tags, tags_sizes, keys, keys_sizes, unique, unique_sizes):
+    """Where the values of TAGS, KEYS and UNIQ_KEY are in each property string; size -1 without one.
+
+    Of a repeated name the last with a value counts, as for :func:`penstock.proto.record.properties.decode_properties`.
+    """
+    address = address_of(buffer)
+    readable = len(buffer)
+    for i in range(len(starts)):
+        start, end = starts[i], starts[i] + sizes[i]
+        tags[i] = keys[i] = unique[i] = 0
+        tags_sizes[i] = keys_sizes[i] = unique_sizes[i] = -1
+        while end - start > 5:
+            pair_end = find_byte_at(address, start, end, readable, 2)
+            size = pair_end - start
+            if size > 5 and load_u8(address, start + 4) == 1:
+                name = load_i32(address, start)
+                if name == _TAGS:
+                    tags[i], tags_sizes[i] = start + 5, size - 5
+                elif name == _KEYS:
+                    keys[i], keys_sizes[i] = start + 5, size - 5
+            elif size > 9 and load_u8(address, start + 8) == 1 and load_i64(address, start) == _UNIQ_KEY:
+                unique[i], unique_sizes[i] = start + 9, size - 9
+            start = pair_end + 1
+
+
+@njit([types.int64(BYTES, LONGS, INTS, types.int64)], nogil=True, cache=True)
+def count_bytes(buffer, starts, sizes, byte):
+    """How often ``byte`` occurs in all pieces together."""
+    count = 0
+    for i in range(len(starts)):
+        for at in range(starts[i], starts[i] + sizes[i]):
+            count += buffer[np.uint64(at)] == byte
+    return count
+
+
+@njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def _equal(address, one, other, size):
+    at = 0
+    while at + 8 <= size:
+        if load_i64(address, one + at) != load_i64(address, other + at):
+            return False
+        at += 8
+    while at < size:
+        if load_u8(address, one + at) != load_u8(address, other + at):
+            return False
+        at += 1
+    return True
+
+
+@njit([types.boolean(BYTES, LONGS, INTS)], nogil=True, cache=True)
+def all_equal(buffer, starts, sizes):
+    """Whether all pieces, of which there is one at least, are the same bytes."""
+    address = address_of(buffer)
+    for i in range(1, len(starts)):
+        if sizes[i] != sizes[0] or not _equal(address, starts[0], starts[i], np.int64(sizes[0])):
+            return False
+    return True
+
+
+@njit(
+    [types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)],
+    nogil=True,
+    cache=True,
+)
+def split_properties(buffer, starts, sizes, offsets, names, name_sizes, values, value_sizes):
+    """The pairs of each property string: pairs ``offsets[i]`` to ``offsets[i + 1]`` belong to string i.
+
+    The arrays of pairs hold one per 0x02 and one per string at least. Pairs without name or value are dropped; a
+    repeated name keeps its first place and gets its last value. Answers the number of pairs.
+    """
+    address = address_of(buffer)
+    readable = len(buffer)
+    count = 0
+    offsets[0] = 0
+    for i in range(len(starts)):
+        start, end = starts[i], starts[i] + sizes[i]
+        first = count
+        while start < end:
+            pair_end = find_byte_at(address, start, end, readable, 2)
+            name_end = find_byte_at(address, start, pair_end, readable, 1)
+            name_size, value_size = name_end - start, pair_end - name_end - 1
+            if name_size > 0 and value_size > 0:
+                at = first
+                while at < count and not (name_sizes[at] == name_size and _equal(address, names[at], start, name_size)):
+                    at += 1
+                if at == count:
+                    names[at], name_sizes[at] = start, name_size
+                    count += 1
+                values[at], value_sizes[at] = name_end + 1, value_size
+            start = pair_end + 1
+        offsets[i + 1] = count
+    return count
+
+
+@njit([types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)], nogil=True, cache=True)
+def split_at_blanks(buffer, starts, sizes, offsets, pieces, piece_sizes):
+    """The words of each text (size -1: none): words ``offsets[i]`` to ``offsets[i + 1]`` belong to text i."""
+    count = 0
+    offsets[0] = 0
+    for i in range(len(starts)):
+        word = starts[i]
+        end = starts[i] + max(sizes[i], 0)
+        for at in range(starts[i], end + 1):
+            if at == end or buffer[np.uint64(at)] == 0x20:
+                if at > word:
+                    pieces[count], piece_sizes[count] = word, at - word
+                    count += 1
+                word = at + 1
+        offsets[i + 1] = count
+    return count
+
+
+@njit([types.void(BYTES, LONGS, INTS, LONGS, _OUT_BYTES)], nogil=True, cache=True)
+def scatter(buffer, starts, sizes, targets, out):
+    """Copy piece i to ``out[targets[i]:]``; a piece that does not fit stays out."""
+    for i in range(len(starts)):
+        size = np.int64(sizes[i])
+        if size > 0 and targets[i] >= 0 and targets[i] <= len(out) - size and starts[i] <= len(buffer) - size:
+            copy_bytes(out, targets[i], buffer, starts[i], size)
+
+
+@njit([types.void(BYTES, LONGS, INTS, LONGS, _OUT_BYTES)], nogil=True, cache=True)
+def scatter_hex(buffer, starts, sizes, targets, out):
+    """As :func:`scatter`, each byte as two upper-case hexadecimal digits."""
+    for i in range(len(starts)):
+        at = targets[i]
+        for position in range(starts[i], starts[i] + sizes[i]):
+            byte = buffer[np.uint64(position)]
+            high, low = byte >> 4, byte & 15
+            out[np.uint64(at)] = high + (48 if high < 10 else 55)
+            out[np.uint64(at + 1)] = low + (48 if low < 10 else 55)
+            at += 2
+
+
+@njit([types.void(BYTES, LONGS, INTS, BYTES, LONGS, _FLAGS)], nogil=True, cache=True)
+def match_any(buffer, starts, sizes, wanted, wanted_ends, out):
+    """Whether piece i equals one of the texts in ``wanted``, which end at ``wanted_ends``."""
+    for i in range(len(starts)):
+        found = False
+        begin = 0
+        for k in range(len(wanted_ends)):
+            size = wanted_ends[k] - begin
+            if size == sizes[i]:
+                at = 0
+                while at < size and buffer[np.uint64(starts[i] + at)] == wanted[np.uint64(begin + at)]:
+                    at += 1
+                if at == size:
+                    found = True
+                    break
+            begin = wanted_ends[k]
+        out[i] = found
+
+
+@njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def _plausible(address, position, end, physical_base):
+    """Whether a log may go on like this at ``position``."""
+    if end - position < 36:
+        return True
+    size = load_i32(address, position)
+    if size == 0:
+        return True
+    magic = load_i32(address, position + 4)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return True  # a blank, or damage: the record before it is none the worse
+    return load_i64(address, position + 28) == physical_base + position
+
+
+@njit([types.int64(BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def find_record(buffer, start, end, physical_base):
+    """First position in ``[start, end)`` where a whole record stands that names its own place; -1 without one.
+
+    ``physical_base`` is the log position of ``buffer[0]``. One that seems to go on behind the buffer is answered as
+    -2 - position. A record behind which one with a wrong place of its own stands does not count: a body may hold the
+    bytes of other records.
+    """
+    address = address_of(buffer)
+    size = len(buffer)
+    position = start
+    while position < end and position + FIXED_BYTES <= size:
+        if position + 4 + 16 <= size:
+            mask = match_mask(address, position + 4, _MAGIC_FIRST)
+            if mask == 0:
+                position += 16
+                continue
+            while mask & 1 == 0:
+                mask >>= 1
+                position += 1
+            if position >= end or position + FIXED_BYTES > size:
+                return -1
+        magic = load_i32(address, position + 4)
+        is_magic = magic in (MAGIC_V1, MAGIC_V2)
+        if is_magic and load_i64(address, position + 28) == physical_base + position:
+            measured = measure_at(address, position, size)
+            if measured[0] == _INCOMPLETE:
+                return -2 - position
+            if measured[0] == RECORD and _plausible(address, measured[1], size, physical_base):
+                return position
+        position += 1
+    return -1

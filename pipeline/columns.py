@@ -1,0 +1,344 @@
+"""Record bytes to Arrow columns: a kernel per kind of column, no Python per row.
+
+The exceptions cost Python per row that needs it: compressed bodies, and text columns of a batch in which a byte
+sequence is not UTF-8 (Arrow would pass it on and Spark would fail on it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.proto.errors import Corrupt, MessageTooLarge
+from penstock.proto.record.compression import EXPANDED_BYTES_MAX, decompress
+from penstock.proto.record.kernels import gather
+from penstock.proto.record.layout import Host, SysFlag
+
+from . import column_kernels as kernels
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.void]
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 32 << 20
+"""Stored bytes in one batch, and bytes of decompressed bodies: a batch ends before it would exceed either."""
+TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which is what Python and SQL know."""
+_BODY_BYTES_MAX = (1 << 31) - 1
+
+
+class ColumnWriter:
+    """Makes record batches of ``schema`` (from Spark's ``to_arrow_schema``), any selection of the columns.
+
+    ``expanded_bytes_max`` limits one decompressed body. ``on_bad_body`` is asked about a body that cannot be
+    decompressed, with the row's index and the error: it raises, or answers the text for the column ``corrupt``, and
+    the body becomes null.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        broker_name: str,
+        decompress: bool = True,
+        batch_rows: int = BATCH_ROWS,
+        expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+        on_bad_body: Callable[[Rows, int, Exception], str] | None = None,
+    ) -> None:
+        self.schema = schema
+        self._broker_name = broker_name
+        self._batch_rows = batch_rows
+        self._expanded_bytes_max = expanded_bytes_max
+        self._on_bad_body = on_bad_body
+        names = set(schema.names)
+        self._decompresses = decompress and "body" in names
+        self._has_bytes = bool(names & {"body", "properties", "keys", "tags", "messageId"})
+
+    def batches(self, buffer: Bytes, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """The rows that :func:`penstock.proto.record.kernels.scan` made of ``buffer``, as batches in their order."""
+        start = 0
+        ends = np.cumsum(rows["size"], dtype=np.int64) if self._has_bytes else np.zeros(len(rows), np.int64)
+        while start < len(rows):
+            before = int(ends[start - 1]) if start else 0
+            end = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
+            end = max(start + 1, min(end, start + self._batch_rows, len(rows)))
+            part = rows[start:end]
+            bodies = self._expand(buffer, part) if self._decompresses else None
+            if bodies is not None:
+                part = part[: bodies.count]
+            yield self._batch(_Part(buffer, part, self._broker_name, bodies))
+            start += len(part)
+
+    def _batch(self, part: _Part) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([_MAKERS[f.name](part, f.type) for f in self.schema], schema=self.schema)
+
+    def _expand(self, buffer: Bytes, rows: Rows) -> _Bodies | None:
+        """Decompress as many of the compressed bodies as one batch may hold."""
+        compressed = np.flatnonzero(rows["sys_flag"] & SysFlag.COMPRESSED)
+        if not len(compressed):
+            return None
+        found: dict[int, bytes] = {}
+        bad: dict[int, str] = {}
+        total = 0
+        for index in compressed.tolist():
+            row = rows[index]
+            start = int(row["body_position"])
+            stored = buffer[start : start + int(row["body_size"])].tobytes()
+            try:
+                body = decompress(stored, int(row["sys_flag"]), self._expanded_bytes_max)
+            except (Corrupt, MessageTooLarge) as error:
+                if self._on_bad_body is None:
+                    raise
+                bad[index] = self._on_bad_body(rows, index, error)
+                body = b""
+            total += len(body)
+            if total > BATCH_BYTES and index > 0:
+                bad.pop(index, None)
+                return _Bodies(index, found, bad)
+            found[index] = body
+        return _Bodies(len(rows), found, bad)
+
+
+class _Bodies:
+    """Decompressed bodies of the first ``count`` rows, by row; rows in ``bad`` have none, for the reason given."""
+
+    def __init__(self, count: int, found: dict[int, bytes], bad: dict[int, str]) -> None:
+        self.count = count
+        self.found = found
+        self.bad = bad
+
+
+class _Part:
+    """The rows of one batch, and what several columns need of them."""
+
+    def __init__(self, buffer: Bytes, rows: Rows, broker_name: str, bodies: _Bodies | None) -> None:
+        self.buffer = buffer
+        self.rows = rows
+        self.count = len(rows)
+        self.broker_name = broker_name
+        self.bodies = bodies
+
+    def longs(self, field: str) -> Longs:
+        """A field as contiguous int64."""
+        return np.ascontiguousarray(self.rows[field], np.int64)
+
+    def ints(self, field: str) -> Ints:
+        """A field as contiguous int32."""
+        return np.ascontiguousarray(self.rows[field], np.int32)
+
+    @cached_property
+    def well_known(self) -> tuple[Longs, Ints, Longs, Ints, Longs, Ints]:
+        """Positions and sizes of the values of TAGS, KEYS and UNIQ_KEY."""
+        made: list[Any] = [np.empty(self.count, kind) for _ in range(3) for kind in (np.int64, np.int32)]
+        kernels.find_well_known(self.buffer, self.longs("properties_position"), self.ints("properties_size"), *made)
+        return made[0], made[1], made[2], made[3], made[4], made[5]
+
+    @cached_property
+    def store_host_positions(self) -> Longs:
+        """Where each store host begins, in the buffer."""
+        wide = (self.rows["sys_flag"] & SysFlag.STORE_HOST_V6) != 0
+        found: Longs = self.rows["body_position"] - np.where(wide, 36, 24)
+        return found
+
+
+def _offsets(sizes: Ints) -> Ints:
+    offsets: Ints = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+def _validity(is_valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    return None if is_valid.all() else pa.py_buffer(np.packbits(is_valid, bitorder="little"))
+
+
+def _pieces(buffer: Bytes, starts: Longs, sizes: Ints, kind: pa.DataType) -> pa.Array:
+    """A text or binary column of pieces of the buffer; null where the size is -1."""
+    present = sizes >= 0
+    used = np.where(present, sizes, 0).astype(np.int32, copy=False)
+    offsets = _offsets(used)
+    data: Bytes = np.empty(int(offsets[-1]), np.uint8)
+    copied = gather(buffer, np.ascontiguousarray(starts), np.ascontiguousarray(used), data.ctypes.data)
+    assert copied == len(data)
+    return _text(kind, len(sizes), _validity(present), offsets, data)
+
+
+def _text(kind: pa.DataType, count: int, validity: pa.Buffer | None, offsets: Ints, data: Bytes) -> pa.Array:
+    array = pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
+    if kind != pa.string():
+        return array
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:  # not UTF-8 somewhere
+        raw = array.view(pa.binary()).to_pylist()
+        return pa.array([None if text is None else text.decode("utf-8", "replace") for text in raw], kind)
+    return array
+
+
+def _number(field: str) -> Callable[[_Part, pa.DataType], pa.Array]:
+    return lambda part, kind: pa.array(np.ascontiguousarray(part.rows[field]).astype(kind.to_pandas_dtype()), kind)
+
+
+def _time(field: str) -> Callable[[_Part, pa.DataType], pa.Array]:
+    def make(part: _Part, kind: pa.DataType) -> pa.Array:
+        values = part.longs(field)
+        is_time = (values >= TIME_MS_MIN) & (values <= TIME_MS_MAX)
+        micros = np.where(is_time, values, 0) * 1000
+        return pa.Array.from_buffers(kind, part.count, [_validity(is_time), pa.py_buffer(micros)])
+
+    return make
+
+
+def _topic(part: _Part, kind: pa.DataType) -> pa.Array:
+    starts, sizes = part.longs("topic_position"), part.ints("topic_size")
+    if kernels.all_equal(part.buffer, starts, sizes):  # mostly so, and half the work
+        one = _pieces(part.buffer, starts[:1], sizes[:1], kind)
+        return pa.repeat(one[0], part.count)
+    return _pieces(part.buffer, starts, sizes, kind)
+
+
+def _broker(part: _Part, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(part.broker_name, kind), part.count)
+
+
+def _tags(part: _Part, kind: pa.DataType) -> pa.Array:
+    return _pieces(part.buffer, part.well_known[0], part.well_known[1], kind)
+
+
+def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
+    starts, sizes = part.well_known[2:4]
+    present = sizes >= 0
+    used = np.where(present, sizes, 0).astype(np.int32, copy=False)
+    room = kernels.count_bytes(part.buffer, starts, used, 0x20) + part.count
+    words: Longs = np.empty(room, np.int64)
+    word_sizes: Ints = np.empty(room, np.int32)
+    offsets: Ints = np.empty(part.count + 1, np.int32)
+    count = kernels.split_at_blanks(part.buffer, starts, sizes, offsets, words, word_sizes)
+    values = _pieces(part.buffer, words[:count], word_sizes[:count], kind.value_type)
+    buffers = [_validity(present), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, part.count, buffers, children=[values])
+
+
+def _properties(part: _Part, kind: pa.DataType) -> pa.Array:
+    starts, sizes = part.longs("properties_position"), part.ints("properties_size")
+    if not pa.types.is_map(kind):
+        return _pieces(part.buffer, starts, sizes, kind)
+    room = kernels.count_bytes(part.buffer, starts, sizes, 2) + part.count
+    names, values = np.empty(room, np.int64), np.empty(room, np.int64)
+    name_sizes, value_sizes = np.empty(room, np.int32), np.empty(room, np.int32)
+    offsets: Ints = np.empty(part.count + 1, np.int32)
+    count = kernels.split_properties(part.buffer, starts, sizes, offsets, names, name_sizes, values, value_sizes)
+    name_array = _pieces(part.buffer, names[:count], name_sizes[:count], kind.key_type)
+    value_array = _pieces(part.buffer, values[:count], value_sizes[:count], kind.item_type)
+    entries = pa.StructArray.from_arrays([name_array, value_array], fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, part.count, [None, pa.py_buffer(offsets)], children=[entries])
+
+
+def _body(part: _Part, kind: pa.DataType) -> pa.Array:
+    starts, sizes = part.longs("body_position"), part.ints("body_size")
+    bodies = part.bodies
+    if bodies is None:
+        return _pieces(part.buffer, starts, sizes, kind)
+    used = sizes.copy()
+    for index, body in bodies.found.items():
+        used[index] = len(body)
+    offsets = _offsets(used)
+    data: Bytes = np.empty(int(offsets[-1]), np.uint8)
+    plain = sizes.copy()
+    plain[list(bodies.found)] = -1
+    kernels.scatter(part.buffer, starts, plain, offsets[:-1].astype(np.int64), data)
+    view = data.data
+    for index, body in bodies.found.items():
+        view[offsets[index] : offsets[index + 1]] = body
+    is_valid = np.ones(part.count, np.bool_)
+    is_valid[list(bodies.bad)] = False
+    return pa.Array.from_buffers(kind, part.count, [_validity(is_valid), pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _corrupt(part: _Part, kind: pa.DataType) -> pa.Array:
+    bad = part.bodies.bad if part.bodies is not None else {}
+    if not bad:
+        return pa.nulls(part.count, kind)
+    return pa.array([bad.get(index) for index in range(part.count)], kind)
+
+
+def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
+    starts, sizes = part.well_known[4:6]
+    missing = sizes < 0
+    if not missing.any():
+        return _pieces(part.buffer, starts, sizes, kind)
+    host_sizes = np.where((part.rows["sys_flag"] & SysFlag.STORE_HOST_V6) != 0, 20, 8)
+    used = np.where(missing, 2 * (host_sizes + 8), sizes).astype(np.int32)
+    offsets = _offsets(used)
+    targets = offsets[:-1].astype(np.int64)
+    data: Bytes = np.empty(int(offsets[-1]), np.uint8)
+    kernels.scatter(part.buffer, starts, sizes, targets, data)
+    hosts = np.where(missing, host_sizes, 0).astype(np.int32)
+    kernels.scatter_hex(part.buffer, part.store_host_positions, hosts, targets, data)
+    physical = np.where(missing, 8, 0).astype(np.int32)
+    kernels.scatter_hex(part.buffer, part.rows["position"] + 28, physical, targets + 2 * hosts, data)
+    return _text(kind, part.count, None, offsets, data)
+
+
+def _born_host(part: _Part, kind: pa.DataType) -> pa.Array:
+    return _hosts(part, part.rows["position"] + 48, SysFlag.BORN_HOST_V6, kind)
+
+
+def _store_host(part: _Part, kind: pa.DataType) -> pa.Array:
+    return _hosts(part, part.store_host_positions, SysFlag.STORE_HOST_V6, kind)
+
+
+def _hosts(part: _Part, starts: Longs, wide_bit: int, kind: pa.DataType) -> pa.Array:
+    """Few hosts occur in one batch, so each is formatted once."""
+    wide = (part.rows["sys_flag"] & wide_bit) != 0
+    sizes = np.where(wide, 20, 8).astype(np.int32)
+    starts = np.ascontiguousarray(starts)
+    if kernels.all_equal(part.buffer, starts, sizes):
+        first = part.buffer[starts[0] : starts[0] + sizes[0]].tobytes()
+        return pa.repeat(pa.scalar(str(Host.decode(first)), kind), part.count)
+    raw: npt.NDArray[np.uint8] = np.zeros((part.count, 24), np.uint8)
+    targets = np.arange(part.count, dtype=np.int64) * 24
+    kernels.scatter(part.buffer, starts, sizes, targets, raw.reshape(-1))
+    raw[:, 20] = wide
+    distinct, indexes = np.unique(raw.view("V24").reshape(-1), return_inverse=True)
+    names = [_host(np.frombuffer(one.tobytes(), np.uint8)) for one in distinct]
+    return pa.array(names, kind).take(pa.array(indexes))
+
+
+def _host(raw: Bytes) -> str:
+    return str(Host.decode(raw[: 20 if raw[20] else 8].tobytes()))
+
+
+_MAKERS: Mapping[str, Callable[[_Part, pa.DataType], pa.Array]] = MappingProxyType(
+    {
+        "topic": _topic,
+        "brokerName": _broker,
+        "queueId": _number("queue_id"),
+        "queueOffset": _number("queue_offset"),
+        "physicalOffset": _number("physical_offset"),
+        "size": _number("size"),
+        "messageId": _message_id,
+        "tags": _tags,
+        "keys": _keys,
+        "body": _body,
+        "properties": _properties,
+        "bornTimestamp": _time("born_timestamp"),
+        "storeTimestamp": _time("store_timestamp"),
+        "bornHost": _born_host,
+        "storeHost": _store_host,
+        "flag": _number("flag"),
+        "sysFlag": _number("sys_flag"),
+        "reconsumeTimes": _number("reconsume_times"),
+        "bodyCrc": _number("body_crc"),
+        "preparedTransactionOffset": _number("prepared_transaction_offset"),
+        "tagsCode": _number("tags_code"),
+        "corrupt": _corrupt,
+    }
+)

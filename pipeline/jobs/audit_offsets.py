@@ -1,0 +1,45 @@
+"""Whether the ends and the committed offset of queues went back, as somebody who looked at them again and again saw.
+
+While something is broken, a slave may answer that has not heard yet how far all is confirmed: then the maximum may be
+behind for that time, if it comes back. The committed offset may go back at a change of master, to what was committed
+one commit interval before. It never returns to the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+RETURN_NS = 2_000_000_000
+"""How long after a heal a slave may still answer in its master's place."""
+REPLICATED = ("sync", "durable")
+
+
+def went_back(looks: Sequence[tuple[int, int, int, int]], conditions: dict[str, Any]) -> list[str]:
+    """What is wrong with ``looks`` at one queue: (time, minimum, maximum, committed), by time."""
+    if len(looks) < 2:
+        return []
+    times, lowest, highest, committed = (np.array(column, np.int64) for column in zip(*looks, strict=True))
+    found = [
+        f"the min offset went back from {lowest[at]} to {lowest[at + 1]}"
+        for at in np.flatnonzero(lowest[1:] < lowest[:-1]).tolist()
+    ]
+    if conditions["mode"] in REPLICATED:  # in others, what was lost at a failover was seen before
+        for at in np.flatnonzero(highest[1:] < highest[:-1]).tolist():
+            returns = highest[-1] >= highest[at] and _is_broken(int(times[at + 1]), conditions)
+            if not returns:
+                found.append(f"the max offset went back from {highest[at]} to {highest[at + 1]}")
+    peaks = np.maximum.accumulate(committed)
+    interval_ns = int(conditions["commit_interval_ms"]) * 1_000_000
+    for at in np.flatnonzero(committed[1:] < committed[:-1]).tolist():
+        settled = int(np.searchsorted(times, times[at] - interval_ns, side="right"))
+        floor = int(peaks[settled - 1]) if settled else -1
+        if committed[at + 1] < floor or (committed[at + 1] <= 0 and floor > 0):
+            found.append(f"the committed offset went back from {committed[at]} to {committed[at + 1]}")
+    return found
+
+
+def _is_broken(at_ns: int, conditions: dict[str, Any]) -> bool:
+    return any(window["start_ns"] <= at_ns < window["end_ns"] + RETURN_NS for window in conditions["windows"])

@@ -1,0 +1,45 @@
+"""Stores as the jobs read them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock.proto.errors import ConfigError, WrongStore
+
+from ..registration import register
+from ..stores.files import expand_roots
+
+TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, INNER_BATCH = 12, 4, 12, 128
+
+
+def read_stores(spark: Any, roots: tuple[str, ...], schema: str = "", **options: object) -> Any:
+    """A frame of ``penstock_store``; options that are None, empty or False are left out."""
+    register(spark)
+    reader = spark.read.format("penstock_store").option("storePath", ",".join(roots))
+    for name, value in options.items():
+        if value is None or value == () or value == "" or value is False:
+            continue
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        reader = reader.option(name, "true" if value is True else text)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def require_stores(roots: str | tuple[str, ...]) -> None:
+    """Nothing, if each root of this machine's file system may be a store: a wrong name is told before Spark starts.
+
+    Raises:
+        ConfigError: no such directory. WrongStore: it has no log.
+    """
+    for root in expand_roots((roots,) if isinstance(roots, str) else roots):
+        if "://" in root:
+            continue
+        if not os.path.isdir(root):
+            raise ConfigError(f"{root}: no such directory")
+        if not os.path.isdir(os.path.join(root, "commitlog")):
+            raise WrongStore(f"{root} holds no store: there is no directory {root}/commitlog")
+
+
+def local_path(path: str) -> str:
+    """A path as Spark understands it: plain ones are of this machine's file system, not of a cluster's default one."""
+    return path if "://" in path else f"file://{os.path.abspath(path)}"

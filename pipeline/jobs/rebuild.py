@@ -1,0 +1,156 @@
+"""Consume queues of a store from its log, by all cores or machines, into a new directory.
+
+Entries are grouped by topic, queue and the file that they belong to: a group is one file, so memory stays at some
+megabytes per task however large a queue is. Missing offsets are reported and left as unused places. Nothing in the
+store is touched; the new directory appears when it is complete. Every executor must see it.
+
+The index is not made here: ``penstock store rebuild`` makes one in a single pass on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.proto.errors import ConfigError
+
+from ..stores.derived import ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
+from .config import setting
+from .reading import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, read_stores
+from .report import Report, Table
+
+_SCHEMA = (
+    "topic string, queueId int, queueOffset bigint, physicalOffset bigint, size int, sysFlag int, tagsCode bigint, "
+    "storeTimestamp timestamp"
+)
+_WRITTEN = "topic string, queueId int, file bigint, entries int, missing int, duplicates int, first bigint, last bigint"
+DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""RocketMQ's default ``messageDelayLevel``: delayed messages have their time of delivery in place of the tag."""
+PROBLEMS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Which store, and where its queues go."""
+
+    store: str = setting("the store's directory")
+    into: str = setting("a new directory, in which consumequeue/ is made")
+    entries_per_file: int = setting("entries of one queue file (mappedFileSizeConsumeQueue / 20)", 300_000)
+    topics: tuple[str, ...] = setting("only these topics", ())
+    on_corrupt: str = setting("what to do about damaged bytes: fail or skip", "fail")
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Make the queues. The report fails where a queue has holes."""
+    from pyspark.sql import functions as f
+
+    into = Path(config.into).resolve()
+    _check_target(into, config)
+    report = Report("rebuild", asdict(config))
+    partial = into.with_name(f"{into.name}.partial-{os.getpid()}")
+    frame = read_stores(spark, (config.store,), _SCHEMA, topics=config.topics, onCorrupt=config.on_corrupt)
+    flags = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK))
+    special = flags.isin(TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) | (f.col("sysFlag").bitwiseAND(INNER_BATCH) != 0)
+    delays = f.array(*[f.lit(seconds * 1000) for seconds in DELAY_LEVELS_S])
+    level = f.least(f.col("queueId") + 1, f.lit(len(DELAY_LEVELS_S)))
+    due = f.unix_millis("storeTimestamp") + f.element_at(delays, level)
+    entries = frame.where(~special & f.col("topic").rlike("^[%|a-zA-Z0-9_-]+$")).select(
+        "topic",
+        "queueId",
+        (f.col("queueOffset") - f.col("queueOffset") % config.entries_per_file).alias("file"),
+        "queueOffset",
+        "physicalOffset",
+        "size",
+        f.when(f.col("topic") == DELAY_TOPIC, due).otherwise(f.col("tagsCode")).alias("tagsCode"),
+    )
+    per_file, root = config.entries_per_file, str(partial)
+
+    def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        return write_queue_file(root, table, per_file)
+
+    try:
+        partial.mkdir(parents=True)
+        written = entries.groupBy("topic", "queueId", "file").applyInArrow(write, _WRITTEN).collect()
+        partial.rename(into)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    _summarize(report, written, per_file)
+    report.finish()
+    report.figures["entries_per_s"] = round(report.figures["entries"] / max(report.seconds, 1e-3))
+    return report
+
+
+def _check_target(into: Path, config: Config) -> None:
+    if not 1 <= config.entries_per_file <= 10_000_000:
+        raise ConfigError(f"rebuild: entries_per_file is {config.entries_per_file}: 1 to 10000000 are allowed")
+    if into.exists():
+        raise ConfigError(f"{into}: exists: name a directory that does not, the queues are never changed in place")
+    source = Path(config.store).resolve()
+    if source == into or source in into.parents:
+        raise ConfigError(f"{into}: lies in the store, which is only read: name a directory outside of it")
+
+
+def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
+    """Write the entries of one file, all in ``table``, below ``root``; a row that says what is in it."""
+    topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "file"))
+    offsets = table.column("queueOffset").to_numpy()
+    places = offsets - file
+    entries = np.zeros(per_file, QUEUE_ENTRY)
+    used = np.zeros(per_file, np.bool_)
+    used[places] = True
+    # Before the queue's first message stand fillers, as a broker writes them; holes stay unused.
+    first, last = int(offsets.min()), int(offsets.max())
+    entries["size"][: first - file] = FILLER_SIZE
+    for name, column in (("physical_offset", "physicalOffset"), ("size", "size"), ("tags_code", "tagsCode")):
+        entries[name][places] = table.column(column).to_numpy()
+    folder = Path(root) / "consumequeue" / topic / str(queue_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{file * ENTRY_BYTES:020d}"
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft.write_bytes(entries.tobytes())
+    draft.replace(target)  # a task may run twice
+    count = int(used.sum())
+    row = {
+        "topic": [topic],
+        "queueId": [queue_id],
+        "file": [file],
+        "entries": [count],
+        "missing": [last - first + 1 - count],
+        "duplicates": [len(offsets) - count],
+        "first": [first],
+        "last": [last],
+    }
+    kinds = [pa.string(), pa.int32(), pa.int64(), pa.int32(), pa.int32(), pa.int32(), pa.int64(), pa.int64()]
+    return pa.table({name: pa.array(row[name], kind) for name, kind in zip(row, kinds, strict=True)})
+
+
+def _summarize(report: Report, written: list[Any], per_file: int) -> None:
+    rows = sorted(written, key=lambda row: (row["topic"], row["queueId"], row["file"]))
+    report.figures |= {
+        "queues": len({(row["topic"], row["queueId"]) for row in rows}),
+        "files": len(rows),
+        "entries": sum(row["entries"] for row in rows),
+    }
+    before: dict[tuple[str, int], Any] = {}
+    for row in rows:
+        queue = row["topic"], row["queueId"]
+        where = {"topic": queue[0], "queue": queue[1]}
+        former = before.get(queue)
+        if former is not None and row["first"] != former["last"] + 1:
+            report.problem(f"offsets {former['last'] + 1} to {row['first'] - 1} are not in the log", **where)
+        if row["missing"]:
+            text = f"{row['missing']} offsets between {row['first']} and {row['last']} are not in the log"
+            report.problem(text, **where)
+        if row["duplicates"]:
+            text = f"{row['duplicates']} offsets from {row['first']} to {row['last']} are in the log twice"
+            report.problem(text, **where)
+        before[queue] = row
+    shown = [[row[name] for name in ("topic", "queueId", "file", "entries", "first", "last")] for row in rows]
+    report.tables.append(Table("Queue files", ["topic", "queue", "file", "entries", "first", "last"], shown))

@@ -1,0 +1,81 @@
+"""What a job says when it is done: figures, problems, tables and plots, as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROBLEMS_MAX = 1000
+"""Examples kept; ``problem_count`` has all."""
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows under named columns."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+@dataclass(slots=True)
+class Plot:
+    """Lines or bars over one axis. ``x`` are times (ms since 1970) if ``kind`` is ``times``, else names or numbers.
+
+    ``marks`` are stretches of the axis with a text, as the faults of a drill.
+    """
+
+    title: str
+    kind: str  # "times", "lines" or "bars"
+    x: list[Any]
+    series: Mapping[str, Sequence[float | None]]
+    unit: str = ""
+    marks: list[tuple[float, float, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome of one run. ``ok`` is the verdict, and so the exit code; ``problems`` are what speaks against it."""
+
+    job: str
+    config: dict[str, Any]
+    ok: bool = True
+    began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
+    problem_count: int = 0
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+
+    def problem(self, what: str, count: int = 1, **details: Any) -> None:
+        """Note what is wrong; the run has failed. ``count``: how many of the kind this one stands for."""
+        self.ok = False
+        self.problem_count += count
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append({"problem": what, **details})
+
+    def finish(self) -> Report:
+        """Take the time; the report itself."""
+        self.seconds = round(time.time() - self.began_ms / 1000, 3)
+        return self
+
+    def as_document(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def write(self, path: Path) -> None:
+        """Write the page, or the JSON document where the name ends so; whole or not at all."""
+        if path.suffix == ".json":
+            text = json.dumps(self.as_document(), indent=2, default=str)
+        else:
+            from .page import render
+
+            text = render(self.as_document())
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)

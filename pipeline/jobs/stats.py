@@ -1,0 +1,143 @@
+"""Statistics per topic and queue of stores: messages, bytes, sizes, skew, the most frequent tags and keys, growth.
+
+Tags and keys are counted with a sketch (Spark's ``approx_top_k``), sizes with approximate percentiles; the rest is
+exact.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.proto.names import is_system_topic
+
+from .config import setting
+from .reading import read_stores
+from .report import Plot, Report, Table
+
+_SCHEMA = (
+    "topic string, brokerName string, queueId int, size int, tags string, keys array<string>, storeTimestamp timestamp"
+)
+_PLOTTED_MAX = 6
+SKEW_FACTOR = 3.0
+"""A queue with so many times its topic's mean is named in the report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What to count."""
+
+    store: tuple[str, ...] = setting("store directories, patterns or URIs, separated by commas")
+    broker_name: tuple[str, ...] = setting("their brokers' names, in the same order", ())
+    topics: tuple[str, ...] = setting("only these topics", ())
+    start: str | None = setting("only messages stored at or after this time (ISO 8601 or ms)", None)
+    end: str | None = setting("only messages stored before this time", None)
+    top: int = setting("how many of the most frequent tags and keys", 20)
+    system_topics: bool = setting("count the brokers' own topics too", False)
+    on_corrupt: str = setting("what to do about damaged bytes: fail or skip", "fail")
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Count everything in three passes over the stores."""
+    from pyspark.sql import functions as f
+
+    report = Report("stats", asdict(config))
+    frame = read_stores(
+        spark,
+        config.store,
+        _SCHEMA,
+        brokerName=config.broker_name,
+        topics=config.topics,
+        startTimestamp=config.start,
+        endTimestamp=config.end,
+        onCorrupt=config.on_corrupt,
+    )
+    counted = (
+        frame.groupBy("topic", "brokerName", "queueId", f.to_date("storeTimestamp").alias("day"))
+        .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"), f.max("size").alias("largest"))
+        .collect()
+    )
+    rows = [row for row in counted if config.system_topics or not is_system_topic(row["topic"])]
+    topics = sorted({row["topic"] for row in rows})
+    _count(report, rows)
+    if topics:
+        chosen = frame.where(f.col("topic").isin(topics))
+        _sizes_and_tags(report, chosen, config.top)
+        _keys(report, chosen, config.top)
+    return report.finish()
+
+
+def _count(report: Report, rows: list[Any]) -> None:
+    by_topic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    by_queue: dict[tuple[str, str, int], int] = defaultdict(int)
+    by_day: dict[Any, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for row in rows:
+        for total in (by_topic[row["topic"]], by_day[row["day"]][row["topic"]]):
+            total[0] += row["messages"]
+            total[1] += row["bytes"]
+        by_queue[row["topic"], row["brokerName"], row["queueId"]] += row["messages"]
+    report.figures |= {
+        "topics": len(by_topic),
+        "queues": len(by_queue),
+        "messages": sum(total[0] for total in by_topic.values()),
+        "bytes": sum(total[1] for total in by_topic.values()),
+        "largest_record_bytes": max((row["largest"] for row in rows), default=0),
+    }
+    queues = defaultdict(list)
+    for (topic, _, _), count in by_queue.items():
+        queues[topic].append(count)
+    largest = sorted(by_topic, key=lambda topic: -by_topic[topic][1])
+    lines = []
+    for topic in largest:
+        messages, size = by_topic[topic]
+        mean = messages / len(queues[topic])
+        skew = round(max(queues[topic]) / mean, 2)
+        lines.append([topic, len(queues[topic]), messages, size, round(size / messages), skew])
+    report.tables.append(
+        Table("Topics", ["topic", "queues", "messages", "bytes", "mean bytes", "largest queue / mean"], lines)
+    )
+    skewed = [
+        [*queue, count, round(count * len(queues[queue[0]]) / by_topic[queue[0]][0], 2)]
+        for queue, count in by_queue.items()
+        if count * len(queues[queue[0]]) > SKEW_FACTOR * by_topic[queue[0]][0]
+    ]
+    if skewed:
+        report.tables.append(Table("Skewed queues", ["topic", "broker", "queue", "messages", "of mean"], skewed))
+    days = sorted(day for day in by_day if day is not None)
+    series = {topic: [float(by_day[day][topic][1]) for day in days] for topic in largest[:_PLOTTED_MAX]}
+    report.plots.append(Plot("Bytes per day", "bars", [str(day) for day in days], series, "bytes"))
+    if largest:
+        counts = sorted(queues[largest[0]], reverse=True)
+        bars = {"messages": [float(count) for count in counts]}
+        report.plots.append(Plot(f"Messages per queue of {largest[0]}", "bars", list(range(len(counts))), bars))
+
+
+def _sizes_and_tags(report: Report, frame: Any, top: int) -> None:
+    from pyspark.sql import functions as f
+
+    found = frame.groupBy("topic").agg(
+        f.percentile_approx("size", [0.5, 0.9, 0.99, 1.0]).alias("sizes"),
+        f.expr(f"approx_top_k(tags, {top}) filter (where tags is not null)").alias("tags"),
+    )
+    sizes, tags = [], []
+    for row in found.orderBy("topic").collect():
+        sizes.append([row["topic"], *row["sizes"]])
+        tags += [[row["topic"], item["item"], item["count"]] for item in row["tags"] or ()]
+    report.tables.append(Table("Record sizes", ["topic", "50 %", "90 %", "99 %", "largest"], sizes))
+    if tags:
+        report.tables.append(Table("Most frequent tags", ["topic", "tag", "messages"], tags))
+
+
+def _keys(report: Report, frame: Any, top: int) -> None:
+    from pyspark.sql import functions as f
+
+    keys = frame.select("topic", f.explode("keys").alias("key"))
+    found = keys.groupBy("topic").agg(f.expr(f"approx_top_k(key, {top})").alias("keys"))
+    rows = [
+        [row["topic"], item["item"], item["count"]]
+        for row in found.orderBy("topic").collect()
+        for item in row["keys"] or ()
+    ]
+    if rows:
+        report.tables.append(Table("Most frequent keys", ["topic", "key", "messages"], rows))

@@ -1,0 +1,299 @@
+"""Proves the records of a store, and that its consume queues and index say the same; compares it with a replica.
+
+- The scan: sizes, magic, own position and body checksum of each record; each damage is a problem.
+- Topics have names that a topic may have.
+- Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends
+  and a hash of (offset, position, size) of records and of entries; where they differ, row by row.
+- Every index entry names the position of a record.
+- Against a replica: blocks of 1 MiB over the common range of both logs.
+
+Records that have no queue entry (half messages, rolled back ones, inner batches) are left out, and queues that repeat
+other queues' records (``%LMQ%``). On an open store the queues may end earlier than the log: dispatch follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..stores.directory import list_store
+from ..stores.files import FileReader, expand_roots, open_file_system
+from ..stores.model import Store
+from .config import setting
+from .reading import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, read_stores
+from .report import Report, Table
+
+_SCHEMA = (
+    "topic string, brokerName string, queueId int, queueOffset bigint, physicalOffset bigint, size int, sysFlag int, "
+    "corrupt string"
+)
+BUCKET_OFFSETS = 300_000
+BLOCK_BYTES = 1 << 20
+EXAMPLES_MAX = 100
+_SOUND_NAME = "^[%|a-zA-Z0-9_-]{1,255}$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What to prove."""
+
+    store: tuple[str, ...] = setting("store directories, patterns or URIs, separated by commas")
+    broker_name: tuple[str, ...] = setting("their brokers' names, in the same order", ())
+    replica: str | None = setting("another copy of the (single) store, to compare the logs", None)
+    index: bool = setting("prove the index files too", True)
+    up_to: str = setting("on an open store: confirm or end", "confirm")
+
+
+def run(spark: Any, config: Config) -> Report:
+    """All checks. The report fails with the first problem and names up to 1000."""
+    report = Report("verify", asdict(config))
+    roots = expand_roots(config.store)
+    names = config.broker_name or ("",) * len(roots)
+    stores = [list_store(root, name, up_to=config.up_to) for root, name in zip(roots, names, strict=True)]
+    options: dict[str, Any] = {"brokerName": config.broker_name, "upTo": config.up_to}
+    log = read_stores(spark, config.store, _SCHEMA, onCorrupt="emit", decompress="false", **options)
+    queues = read_stores(spark, config.store, view="queues", **options)
+    for store in stores:
+        for gap in store.gaps:
+            report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
+    _compare(report, log, queues, {store.broker_name: store for store in stores})
+    if config.index:
+        _index(report, log, read_stores(spark, config.store, view="index", **options), stores)
+    if config.replica is not None:
+        other = list_store(config.replica, up_to=config.up_to)
+        _replica(spark, report, stores[0], other)
+    report.figures["log_bytes"] = sum(file.end for store in stores for file in store.files)
+    report.finish()
+    report.figures["mb_per_s"] = round(report.figures["log_bytes"] / 1e6 / max(report.seconds, 1e-3), 1)
+    return report
+
+
+def _digest(rows: Any, side: str) -> Any:
+    from pyspark.sql import functions as f
+
+    bucket = f.floor(f.col("queueOffset") / BUCKET_OFFSETS).alias("bucket")
+    return rows.groupBy("brokerName", "topic", "queueId", bucket).agg(
+        f.count("*").alias(f"{side}_count"),
+        f.min("queueOffset").alias(f"{side}_min"),
+        f.max("queueOffset").alias(f"{side}_max"),
+        f.bit_xor(f.xxhash64("queueOffset", "physicalOffset", "size")).alias(f"{side}_hash"),
+    )
+
+
+def _compare(report: Report, log: Any, queues: Any, stores: dict[str, Store]) -> None:
+    from pyspark.sql import functions as f
+
+    flags = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK))
+    special = flags.isin(TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) | (f.col("sysFlag").bitwiseAND(INNER_BATCH) != 0)
+    queued = f.col("topic").rlike(_SOUND_NAME) & ~special
+    # One pass: records with entries by queue; all others, and damage, under a null queue.
+    kinds = log.withColumn(
+        "kind",
+        f.when(f.col("corrupt").isNotNull(), "damage")
+        .when(queued, "queued")
+        .otherwise(f.when(~f.col("topic").rlike(_SOUND_NAME), "name").otherwise("special")),
+    )
+    found = (
+        kinds.groupBy(
+            "kind",
+            "brokerName",
+            f.when(f.col("kind") == "queued", f.col("topic")).alias("topic"),
+            f.when(f.col("kind") == "queued", f.col("queueId")).alias("queueId"),
+            f.when(f.col("kind") == "queued", f.floor(f.col("queueOffset") / BUCKET_OFFSETS)).alias("bucket"),
+        )
+        .agg(
+            f.count("*").alias("log_count"),
+            f.min("queueOffset").alias("log_min"),
+            f.max("queueOffset").alias("log_max"),
+            f.bit_xor(f.xxhash64("queueOffset", "physicalOffset", "size")).alias("log_hash"),
+            f.sum("size").alias("bytes"),
+            f.slice(
+                f.collect_list(
+                    f.when(f.col("kind").isin("damage", "name"), f.struct("physicalOffset", "size", "topic", "corrupt"))
+                ),
+                1,
+                EXAMPLES_MAX,
+            ).alias("bad"),
+        )
+        .collect()
+    )
+    for row in found:
+        for bad in row["bad"]:
+            text = bad["corrupt"] or f"the topic {bad['topic']!r} is no name"
+            report.problem(text, broker=row["brokerName"], offset=bad["physicalOffset"], size=bad["size"])
+        hidden = row["log_count"] - len(row["bad"])
+        if row["kind"] in ("damage", "name") and hidden > 0:
+            report.problem(f"{hidden} more of this kind", count=hidden, broker=row["brokerName"])
+    report.figures["records"] = sum(row["log_count"] for row in found if row["kind"] != "damage")
+    report.figures["record_bytes"] = sum(row["bytes"] or 0 for row in found if row["kind"] != "damage")
+    entries = _digest(queues.where(~f.col("topic").startswith("%LMQ%")), "queue").collect()
+    report.figures["queue_entries"] = sum(row["queue_count"] for row in entries)
+    wrong = _differing([row for row in found if row["kind"] == "queued"], entries)
+    _name_differences(report, kinds.where("kind = 'queued'"), queues, wrong, stores)
+
+
+def _differing(log: list[Any], entries: list[Any]) -> list[tuple[str, str, int, int]]:
+    """The parts of queues in which log and queue disagree, or the log's offsets are not contiguous."""
+
+    def key(row: Any) -> tuple[str, str, int, int]:
+        return row["brokerName"], row["topic"], row["queueId"], row["bucket"]
+
+    in_log = {key(row): row for row in log}
+    in_queue = {key(row): row for row in entries}
+    wrong = []
+    for place in in_log.keys() | in_queue.keys():
+        ours, theirs = in_log.get(place), in_queue.get(place)
+        same = (
+            ours is not None
+            and theirs is not None
+            and all(ours[f"log_{name}"] == theirs[f"queue_{name}"] for name in ("count", "min", "max", "hash"))
+        )
+        if ours is None or not same or ours["log_count"] != ours["log_max"] - ours["log_min"] + 1:
+            wrong.append(place)
+    return sorted(wrong)
+
+
+def _name_differences(
+    report: Report, log: Any, queues: Any, wrong: list[tuple[str, str, int, int]], stores: dict[str, Store]
+) -> None:
+    """Row by row, in the parts that differ."""
+    from pyspark.sql import functions as f
+
+    late = 0
+    for broker, topic, queue, bucket in wrong[:EXAMPLES_MAX]:
+        where = (
+            (f.col("brokerName") == broker)
+            & (f.col("topic") == topic)
+            & (f.col("queueId") == queue)
+            & (f.floor(f.col("queueOffset") / BUCKET_OFFSETS) == bucket)
+        )
+        ours = log.where(where).select("queueOffset", f.struct("physicalOffset", "size").alias("record"))
+        theirs = queues.where(where).select("queueOffset", f.struct("physicalOffset", "size").alias("entry"))
+        start = stores[broker].files[0].start if stores[broker].files else 0
+        rows = (
+            ours.join(theirs, "queueOffset", "full_outer")
+            .where("not (record <=> entry)")
+            .where(f.coalesce(f.col("entry.physicalOffset"), f.lit(start)) >= start)
+            .orderBy("queueOffset")
+        )
+        reached = theirs.agg(f.max("queueOffset")).first()[0]
+        for row in rows.limit(EXAMPLES_MAX).collect():
+            behind = row["entry"] is None and (reached is None or row["queueOffset"] > reached)
+            if behind and stores[broker].is_open:
+                late += 1  # not dispatched yet
+                continue
+            report.problem(_difference(row), broker=broker, topic=topic, queue=queue, queue_offset=row["queueOffset"])
+        _name_gaps(report, ours, (broker, topic, queue))
+    if len(wrong) > EXAMPLES_MAX:
+        report.problem(f"{len(wrong) - EXAMPLES_MAX} more parts of queues differ", count=len(wrong) - EXAMPLES_MAX)
+    if late:
+        report.figures["not_dispatched_yet"] = late
+
+
+def _difference(row: Any) -> str:
+    record, entry = row["record"], row["entry"]
+    if entry is None:
+        return f"the record at {record['physicalOffset']} has no queue entry"
+    if record is None:
+        return f"the queue entry names {entry['physicalOffset']}, where no record of this queue lies"
+    return (
+        f"the queue entry names {entry['physicalOffset']} ({entry['size']} bytes), "
+        f"the record lies at {record['physicalOffset']} ({record['size']} bytes)"
+    )
+
+
+def _name_gaps(report: Report, ours: Any, place: tuple[str, str, int]) -> None:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    broker, topic, queue = place
+    before = f.lag("queueOffset").over(Window.orderBy("queueOffset"))
+    gaps = ours.withColumn("before", before).where("queueOffset <> before + 1").limit(EXAMPLES_MAX).collect()
+    for row in gaps:
+        text = f"queue offset {row['queueOffset']} follows {row['before']} in the log"
+        report.problem(text, broker=broker, topic=topic, queue=queue)
+
+
+def _index(report: Report, log: Any, index: Any, stores: list[Store]) -> None:
+    from pyspark.sql import functions as f
+
+    positions = log.where("corrupt is null").select("brokerName", "physicalOffset")
+    ranges = [
+        (f.col("brokerName") == store.broker_name)
+        & f.col("physicalOffset").between(store.files[0].start, store.end - 1)
+        for store in stores
+        if store.files
+    ]
+    if not ranges:
+        return
+    in_range = ranges[0]
+    for one in ranges[1:]:
+        in_range = in_range | one
+    wrong = index.where(in_range).join(positions, ["brokerName", "physicalOffset"], "left_anti")
+    rows = wrong.select("brokerName", "file", "entry", "physicalOffset").limit(EXAMPLES_MAX).collect()
+    for row in rows:
+        text = f"entry {row['entry']} names {row['physicalOffset']}, where no record begins"
+        report.problem(text, broker=row["brokerName"], path=f"index/{row['file']}")
+    report.figures["index_entries"] = index.count()
+
+
+def _replica(spark: Any, report: Report, left: Store, right: Store) -> None:
+    start = max(left.files[0].start, right.files[0].start)
+    end = min(left.end, right.end)
+    if start >= end:
+        report.problem(f"the logs have no byte in common: {left.root} ends at {left.end}, {right.root} at {right.end}")
+        return
+    blocks = [(at, min(at + 64 * BLOCK_BYTES, end)) for at in range(start, end, 64 * BLOCK_BYTES)]
+    frame = spark.createDataFrame(blocks, "start bigint, end bigint").repartition(max(1, len(blocks)))
+
+    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                found = list(differing_blocks(left, right, row["start"], row["end"]))
+                yield pa.RecordBatch.from_pydict({"block": pa.array(found, pa.int64())})
+
+    differing = sorted(row["block"] for row in frame.mapInArrow(compare, "block bigint").collect())
+    report.figures |= {"compared_bytes": end - start, "differing_blocks": len(differing)}
+    rows = []
+    for block in differing[:EXAMPLES_MAX]:
+        at = first_difference(left, right, block, min(block + BLOCK_BYTES, end))
+        rows.append([block, at])
+        report.problem(f"{left.root} and {right.root} differ from {at} on", offset=at)
+    if len(differing) > EXAMPLES_MAX:
+        report.problem(f"{len(differing) - EXAMPLES_MAX} more blocks differ", count=len(differing) - EXAMPLES_MAX)
+    if rows:
+        report.tables.append(Table("Blocks of 1 MiB that differ", ["block at", "first differing byte"], rows))
+
+
+def differing_blocks(left: Store, right: Store, start: int, end: int) -> Iterator[int]:
+    """Log positions of the blocks in ``[start, end)`` that are not the same bytes in both logs."""
+    at = start
+    while at < end:
+        stop = min(at + BLOCK_BYTES, end)
+        if not np.array_equal(read_log(left, at, stop), read_log(right, at, stop)):
+            yield at
+        at = stop
+
+
+def first_difference(left: Store, right: Store, start: int, end: int) -> int:
+    """Log position of the first byte in ``[start, end)`` that differs; ``end`` without one."""
+    ours, theirs = read_log(left, start, end), read_log(right, start, end)
+    unequal = np.flatnonzero(ours != theirs)
+    return start + int(unequal[0]) if len(unequal) else end
+
+
+def read_log(store: Store, start: int, end: int) -> Any:
+    """Bytes ``[start, end)`` of a log; zeros where a file is missing or short."""
+    out = np.zeros(end - start, np.uint8)
+    file_system, _ = open_file_system(store.root)
+    for file in store.files:
+        first, last = max(start, file.start), min(end, file.start + file.size)
+        if first < last:
+            with FileReader(file_system, file.path) as reader:
+                data = reader.read(first - file.start, last - first)
+            out[first - start : first - start + len(data)] = data
+    return out

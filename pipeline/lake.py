@@ -1,0 +1,129 @@
+"""The lake: Parquet files of archived messages, and one manifest per log file, which alone says what counts.
+
+::
+
+    messages/dt=2026-03-01/broker=broker-a/00000000001073741824-00003-<run>.parquet
+    manifests/broker-a/00000000001073741824.json
+
+A manifest is written last, as a whole, so that what a killed job leaves behind is seen by nobody; archiving the file
+again replaces it. Its fields: ``version``, ``broker``, ``segment``, ``startPhysicalOffset``, ``endPhysicalOffset``,
+``fileBytes``, ``sealed``, ``rows``, ``recordBytes``, ``damages``, ``firstStoreTimestamp``, ``lastStoreTimestamp`` (ms),
+``crc32`` (of the bytes of that range), ``queues`` (topic, queue id, messages, first and last offset), ``files`` (path
+in the lake, bytes), ``archivedAt`` (ms).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyarrow import fs
+
+from penstock.proto.errors import ConfigError, Corrupt
+
+from .stores.files import open_file_system
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What the lake holds of one log file; see the module's text."""
+
+    broker: str
+    segment: int
+    startPhysicalOffset: int
+    endPhysicalOffset: int
+    fileBytes: int
+    sealed: bool
+    rows: int
+    recordBytes: int
+    damages: int
+    firstStoreTimestamp: int | None
+    lastStoreTimestamp: int | None
+    crc32: int
+    queues: tuple[tuple[str, int, int, int, int], ...]
+    files: tuple[tuple[str, int], ...]
+    archivedAt: int
+    version: int = VERSION
+
+
+class Lake:
+    """A lake at a path or URI; it need not exist yet."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self.files, self.path = open_file_system(self.root)
+
+    def require(self) -> None:
+        """Nothing, if there is a lake.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.files.get_file_info(f"{self.path}/manifests").type != fs.FileType.Directory:
+            raise ConfigError(f"{self.root}: no lake: it has no directory manifests; make one with the job archive")
+
+    def manifests(self) -> list[Manifest]:
+        """All manifests, by broker and position.
+
+        Raises:
+            Corrupt: a file is no manifest.
+        """
+        selector = fs.FileSelector(f"{self.path}/manifests", recursive=True, allow_not_found=True)
+        found = []
+        for info in self.files.get_file_info(selector):
+            name = info.base_name.removesuffix(".json")
+            if info.type == fs.FileType.File and name.isdecimal() and info.base_name.endswith(".json"):
+                found.append(self._load(info.path))
+        return sorted(found, key=lambda manifest: (manifest.broker, manifest.segment))
+
+    def _load(self, path: str) -> Manifest:
+        with self.files.open_input_file(path) as file:
+            text = file.read()
+        try:
+            document: dict[str, Any] = json.loads(text)
+            document["queues"] = tuple(tuple(queue) for queue in document["queues"])
+            document["files"] = tuple((str(name), int(size)) for name, size in document["files"])
+            manifest = Manifest(**document)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"{path}: no manifest of a lake: {error}; delete it and archive the log file again"
+            ) from error
+        if manifest.version != VERSION:
+            raise Corrupt(f"{path}: a manifest of version {manifest.version}, this program knows {VERSION}: upgrade it")
+        return manifest
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write a manifest in place of its predecessor, whole or not at all."""
+        folder = f"{self.path}/manifests/{manifest.broker}"
+        self.files.create_dir(folder, recursive=True)
+        draft = f"{folder}/.{manifest.segment:020d}.{manifest.archivedAt}"
+        with self.files.open_output_stream(draft) as file:
+            file.write(json.dumps(asdict(manifest)).encode())
+        self.files.move(draft, f"{folder}/{manifest.segment:020d}.json")
+
+    def paths_of(self, manifests: Iterable[Manifest]) -> list[str]:
+        """The Parquet files, as Spark takes them."""
+        prefix = self.root if "://" in self.root else f"file://{self.path}"
+        return [f"{prefix}/{name}" for manifest in manifests for name, _ in manifest.files]
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files that no manifest names any more."""
+        for name in names:
+            try:
+                self.files.delete_file(f"{self.path}/{name}")
+            except FileNotFoundError:
+                continue
+
+
+def watermark(manifests: list[Manifest], broker: str, log_start: int) -> int:
+    """The first byte of the broker's log that is not archived, from ``log_start`` (its first one) on."""
+    reached = log_start
+    for manifest in sorted((one for one in manifests if one.broker == broker), key=lambda one: one.segment):
+        if manifest.startPhysicalOffset > reached:
+            break
+        reached = max(reached, manifest.endPhysicalOffset)
+    return reached

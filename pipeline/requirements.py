@@ -1,0 +1,56 @@
+"""What the pipelines need beside Penstock's own dependencies, asked for before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from penstock.proto.errors import ConfigError
+
+JAVA_VERSION_MIN = 17
+_PACKAGES = ("pyspark", "pyarrow", "pandas")
+_VERSION = re.compile(r'version "(\d+)')
+
+
+def require_spark() -> None:
+    """Nothing, if the packages of the extra are there.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"pipelines need the package {missing[0]}: pip install 'penstock[spark]'")
+
+
+def java_version() -> int | None:
+    """The major version of the Java that Spark would start, None without one."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found.group(1)) if found else None
+
+
+def require_java() -> None:
+    """Nothing, if Spark can start a Java of this machine.
+
+    Raises:
+        ConfigError: there is none, or it is too old for Spark 4.
+    """
+    version = java_version()
+    if version is None:
+        raise ConfigError(
+            "Spark needs Java 17 or newer and there is none: install default-jre-headless, or set JAVA_HOME"
+        )
+    if version < JAVA_VERSION_MIN:
+        raise ConfigError(f"Spark needs Java 17 or newer, this is Java {version}: set JAVA_HOME to a newer one")

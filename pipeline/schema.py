@@ -1,0 +1,95 @@
+"""The columns of a message as a table, and what a user may ask of them.
+
+One row per message. ``brokerName``, ``topic``, ``queueId`` and ``queueOffset`` are a row's identity. Times are UTC with
+the millisecond resolution of the record, null where the record's number is no time of the years 1 to 9999.
+
+| Column | Type | Meaning |
+|---|---|---|
+| topic, brokerName | string | |
+| queueId, queueOffset | int, long | |
+| physicalOffset, size | long, int | position and length in the CommitLog |
+| messageId | string | the producer's id (``UNIQ_KEY``), else the broker's offset id |
+| tags | string | null without one |
+| keys | array of string | null without one; split at blanks |
+| body | binary | decompressed, unless ``decompress`` is off |
+| properties | map of string to string, string, or absent | as the option ``properties`` says |
+| bornTimestamp, storeTimestamp | timestamp | |
+| bornHost, storeHost | string | ``1.2.3.4:5`` or ``[::1]:5`` |
+| flag, sysFlag, reconsumeTimes | int | |
+| bodyCrc, preparedTransactionOffset | long | in stores only |
+| corrupt | string | in stores with ``onCorrupt=emit`` only: why these bytes are no message, else null |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from penstock.proto.errors import ConfigError
+
+MESSAGE_COLUMNS = {
+    "topic": "string",
+    "brokerName": "string",
+    "queueId": "int",
+    "queueOffset": "bigint",
+    "physicalOffset": "bigint",
+    "size": "int",
+    "messageId": "string",
+    "tags": "string",
+    "keys": "array<string>",
+    "body": "binary",
+    "properties": "map<string,string>",
+    "bornTimestamp": "timestamp",
+    "storeTimestamp": "timestamp",
+    "bornHost": "string",
+    "storeHost": "string",
+    "flag": "int",
+    "sysFlag": "int",
+    "reconsumeTimes": "int",
+}
+STORE_COLUMNS = {**MESSAGE_COLUMNS, "bodyCrc": "bigint", "preparedTransactionOffset": "bigint"}
+HIDDEN_COLUMNS = {"tagsCode": "bigint"}
+"""In stores, where a schema asks for them: the hash of the tag, as consume queues hold it."""
+CORRUPT_COLUMN = {"corrupt": "string"}
+
+PROPERTIES_TYPES = {"map": "map<string,string>", "raw": "string", "none": None}
+
+
+def with_properties(columns: Mapping[str, str], form: str) -> dict[str, str]:
+    """``columns`` with the type of ``properties`` that the option of that name asks for."""
+    kind = PROPERTIES_TYPES[form]
+    changed = {name: (kind or "") if name == "properties" else of for name, of in columns.items()}
+    return {name: of for name, of in changed.items() if of}
+
+
+def as_ddl(columns: Mapping[str, str]) -> str:
+    """The columns as Spark reads a schema."""
+    return ", ".join(f"{name} {of}" for name, of in columns.items())
+
+
+def check_schema(schema: Any, columns: Mapping[str, str], source: str) -> None:
+    """Nothing, if ``schema`` (a ``StructType``) is a selection of ``columns`` with their types.
+
+    Raises:
+        ConfigError: a column that is unknown, asked for twice, or of another type.
+    """
+    seen: set[str] = set()
+    for field in schema.fields:
+        wanted = columns.get(field.name)
+        if wanted is None:
+            close = nearest(field.name, list(columns))
+            raise ConfigError(f"{source}: no column {field.name!r}{close}; there are {', '.join(columns)}")
+        given = field.dataType.simpleString()
+        if given != wanted:
+            raise ConfigError(f"{source}: column {field.name!r} is of type {wanted}, the schema says {given}")
+        if field.name in seen:
+            raise ConfigError(f"{source}: the schema names column {field.name!r} twice")
+        seen.add(field.name)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`` (did you mean …?)`` where one of ``known`` is close to ``name``, else nothing."""
+    by_case = {one.lower(): one for one in known}
+    found = get_close_matches(name.lower(), list(by_case), n=1)
+    return f" (did you mean {by_case[found[0]]!r}?)" if found else ""

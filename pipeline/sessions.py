@@ -1,0 +1,83 @@
+"""The session that a job runs in: the caller's master, and the settings that our sources want.
+
+Nothing here names a master or an amount of memory: ``spark-submit``, ``SPARK_REMOTE``, ``spark-defaults.conf`` or the
+caller's ``conf`` do. The recommended settings are defaults: what is set already stays, and a session that runs
+already is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.proto import errors
+from penstock.proto.errors import PenstockError
+
+from .registration import register
+from .requirements import require_java, require_spark
+
+_OWN_ERROR = re.compile(r"penstock\.proto\.errors\.(\w+): (.*?)(?= SQLSTATE|\n|$)")
+RECOMMENDED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+"""All may be changed in a running session."""
+
+
+def session(
+    app_name: str = "penstock",
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Any:
+    """A ``SparkSession`` with the sources of Penstock registered; the running one, if there is one.
+
+    ``master`` and ``remote`` (a Connect server) only where the surroundings do not name one.
+
+    Raises:
+        ConfigError: pyspark is not installed, or, without ``remote``, there is no usable Java.
+    """
+    require_spark()
+    is_remote = remote is not None or "SPARK_REMOTE" in os.environ
+    if not is_remote:
+        require_java()
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers with the same packages as this process
+    is_new = SparkSession.getActiveSession() is None
+    builder: Any = SparkSession.builder
+    builder = builder.appName(app_name)
+    if remote is not None:
+        builder = builder.remote(remote)
+    elif master is not None:
+        builder = builder.master(master)
+    for name, value in (conf or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    if is_new:
+        for name, value in RECOMMENDED.items():
+            if name not in (conf or {}) and (is_remote or not spark.sparkContext.getConf().contains(name)):
+                spark.conf.set(name, value)
+    register(spark)
+    return spark
+
+
+def own_error(error: BaseException) -> PenstockError | None:
+    """The error of ours that Spark passes on as the text of a worker's traceback; None if there is none in it."""
+    if isinstance(error, PenstockError):
+        return error
+    found = _OWN_ERROR.findall(str(error))
+    if not found:
+        return None
+    name, text = found[-1]
+    kind = getattr(errors, name, PenstockError)
+    made: PenstockError = kind.__new__(kind)
+    PenstockError.__init__(made, text.strip())
+    return made

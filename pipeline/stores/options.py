@@ -1,0 +1,156 @@
+"""The options of ``format("penstock_store")``, checked before anything is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.proto.errors import ConfigError
+
+from ..schema import nearest
+
+SOURCE = "penstock_store"
+VIEWS = ("messages", "queues", "index", "segments")
+_NAMES = (
+    *("storePath", "path", "paths", "brokerName", "view", "topics", "queueIds", "startTimestamp", "endTimestamp"),
+    *("startPhysicalOffset", "endPhysicalOffset", "verify", "onCorrupt", "splitBytes", "upTo", "batchRows"),
+    *("properties", "decompress", "useConsumeQueue"),
+)
+SPLIT_BYTES = 128 << 20
+"""A quarter of a second of work, beside which the start of a task is small."""
+BATCH_ROWS = 10_000
+_SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """What to read, of which stores. Times in ms, ranges half-open, None where nothing limits."""
+
+    roots: tuple[str, ...]
+    broker_names: tuple[str, ...] = ()  # none: from the folders
+    view: str = "messages"
+    topics: tuple[str, ...] = ()  # none: all
+    queue_ids: tuple[int, ...] = ()
+    start_timestamp_ms: int | None = None
+    end_timestamp_ms: int | None = None
+    start_physical_offset: int | None = None
+    end_physical_offset: int | None = None
+    verify: str = "crc"  # an unnoticed flipped bit costs more than the checksum
+    on_corrupt: str = "fail"
+    split_bytes: int = SPLIT_BYTES
+    up_to: str = "confirm"
+    batch_rows: int = BATCH_ROWS
+    properties: str = "map"
+    decompress: bool = True
+    use_consume_queue: bool = True
+
+
+def parse_options(given: Mapping[str, str]) -> StoreOptions:
+    """The options, whose names Spark may have lower-cased.
+
+    Raises:
+        ConfigError: an unknown option, or a value that is not one of the option's.
+    """
+    by_case = {name.lower(): name for name in _NAMES}
+    values: dict[str, str] = {}
+    for key, value in given.items():
+        name = by_case.get(key.lower())
+        if name is None:
+            raise ConfigError(f"{SOURCE}: no option {key!r}{nearest(key, _NAMES)}; there are {', '.join(_NAMES)}")
+        values[name] = value
+    options = StoreOptions(
+        roots=_roots(values),
+        broker_names=_list(values, "brokerName"),
+        view=_one_of(values, "view", VIEWS),
+        topics=_list(values, "topics"),
+        queue_ids=tuple(_parsed(values, "queueIds", name, int, "a number") for name in _list(values, "queueIds")),
+        start_timestamp_ms=_optional(values, "startTimestamp", parse_time_ms, "a time"),
+        end_timestamp_ms=_optional(values, "endTimestamp", parse_time_ms, "a time"),
+        start_physical_offset=_optional(values, "startPhysicalOffset", int, "a log position"),
+        end_physical_offset=_optional(values, "endPhysicalOffset", int, "a log position"),
+        verify=_one_of(values, "verify", ("crc", "none", "full")),
+        on_corrupt=_one_of(values, "onCorrupt", ("fail", "skip", "emit")),
+        split_bytes=_optional(values, "splitBytes", parse_bytes, "a size") or SPLIT_BYTES,
+        up_to=_one_of(values, "upTo", ("confirm", "end")),
+        batch_rows=_optional(values, "batchRows", int, "a number") or BATCH_ROWS,
+        properties=_one_of(values, "properties", ("map", "raw", "none")),
+        decompress=_one_of(values, "decompress", ("true", "false")) == "true",
+        use_consume_queue=_one_of(values, "useConsumeQueue", ("true", "false")) == "true",
+    )
+    for name, low, high in (("split_bytes", 4096, 1 << 40), ("batch_rows", 1, 1_000_000)):
+        value = getattr(options, name)
+        if not low <= value <= high:
+            raise ConfigError(f"{SOURCE}: {_camel(name)} is {value}: {low} to {high} are allowed")
+    for start, end in (("start_timestamp_ms", "end_timestamp_ms"), ("start_physical_offset", "end_physical_offset")):
+        first, last = getattr(options, start), getattr(options, end)
+        if first is not None and last is not None and first >= last:
+            raise ConfigError(f"{SOURCE}: the range {first} to {last} is empty: the end is not included")
+    return options
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of them or of an ISO 8601 time, UTC where it names no zone.
+
+    Raises:
+        ValueError: neither.
+    """
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    time = datetime.fromisoformat(text)
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes, also as ``64k``, ``16m``, ``1g``.
+
+    Raises:
+        ValueError: neither.
+    """
+    plain = text.strip().lower().removesuffix("b").removesuffix("i")
+    factor = _SIZES.get(plain[-1:], 1)
+    return int(plain[:-1] if factor > 1 else plain) * factor
+
+
+def _roots(values: Mapping[str, str]) -> tuple[str, ...]:
+    given = [name for name in ("storePath", "path", "paths") if name in values]
+    if not given:
+        raise ConfigError(f"{SOURCE}: storePath is missing: name the store's root, which holds commitlog/")
+    if len(given) > 1:
+        raise ConfigError(f"{SOURCE}: {given[0]} and {given[1]} are both given: name the stores once")
+    if given == ["paths"]:
+        return tuple(json.loads(values["paths"]))  # Spark's own, for load([…])
+    roots = _list(values, given[0])
+    if not roots:
+        raise ConfigError(f"{SOURCE}: {given[0]} is empty: name the store's root, which holds commitlog/")
+    return roots
+
+
+def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
+
+
+def _one_of(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """The value of an option, of which the first allowed one is the default."""
+    value = values.get(name, allowed[0]).lower()
+    if value not in allowed:
+        raise ConfigError(f"{SOURCE}: {name} is {values[name]!r}: {', '.join(allowed)} are allowed")
+    return value
+
+
+def _optional(values: Mapping[str, str], name: str, parse: Callable[[str], int], what: str) -> int | None:
+    return None if name not in values else _parsed(values, name, values[name], parse, what)
+
+
+def _parsed(values: Mapping[str, str], name: str, text: str, parse: Callable[[str], Any], what: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError:
+        raise ConfigError(f"{SOURCE}: {name} is {values[name]!r}: expected {what}") from None
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,135 @@
+"""The data source ``penstock_store`` as Spark sees it.
+
+The listing is made when the DataFrame is loaded and travels with it, so every query on that DataFrame sees the same
+bytes, also while a broker appends. There is deliberately no push-down of filters: in PySpark 4.3 filters that one
+query pushes stay in force for the next query on the same DataFrame. Options and the schema prune instead.
+
+Spark imports this module in several short processes per query, so what loads kernels is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.proto.errors import ConfigError
+
+from ..schema import CORRUPT_COLUMN, HIDDEN_COLUMNS, STORE_COLUMNS, as_ddl, check_schema, with_properties
+from .derived import INDEX_COLUMNS, QUEUE_COLUMNS, DerivedSplit, plan_index, plan_queues, read_index, read_queue
+from .files import expand_roots
+from .model import Store
+from .options import SOURCE, StoreOptions, parse_options
+from .planning import Split, plan_splits
+from .segments import SEGMENT_COLUMNS, first_time, read_segment
+
+
+class StorePartition(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, split: Split | DerivedSplit, store: int) -> None:
+        super().__init__(None)
+        self.split = split
+        self.store = store  # number of the store in the listing
+
+
+class StoreDataSource(DataSource):
+    """``spark.read.format("penstock_store").option("storePath", …)``; options: :mod:`.options`.
+
+    Raises:
+        ConfigError: an option is unknown or wrong, or a directory is missing.
+        WrongStore: a directory is no store.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format``."""
+        return SOURCE
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        from .directory import list_store
+
+        self._options = parse_options(options)
+        roots = expand_roots(self._options.roots)
+        names = self._options.broker_names or ("",) * len(roots)
+        if len(names) != len(roots):
+            raise ConfigError(f"{SOURCE}: brokerName lists {len(names)} names for {len(roots)} stores: {roots}")
+        self._stores = [
+            list_store(root, name, up_to=self._options.up_to) for root, name in zip(roots, names, strict=True)
+        ]
+        seen: dict[str, str] = {}
+        for store in self._stores:
+            other = seen.setdefault(store.broker_name, store.root)
+            if other != store.root:
+                raise ConfigError(
+                    f"{SOURCE}: {other} and {store.root} would both be broker {store.broker_name!r}: "
+                    "set brokerName to one name for each, in this order"
+                )
+
+    def schema(self) -> str:
+        """All columns of the view."""
+        return as_ddl(_columns(self._options))
+
+    def reader(self, schema: Any) -> StoreReader:
+        """The reader of the columns in ``schema``."""
+        known = _columns(self._options)
+        if self._options.view == "messages":
+            known = known | HIDDEN_COLUMNS
+        check_schema(schema, known, SOURCE)
+        if not schema.fields:
+            raise ConfigError(f"{SOURCE}: the schema names no column: name one, as brokerName, for a count")
+        return StoreReader(self._options, self._stores, schema)
+
+
+def _columns(options: StoreOptions) -> dict[str, str]:
+    if options.view == "queues":
+        return QUEUE_COLUMNS
+    if options.view == "index":
+        return INDEX_COLUMNS
+    if options.view == "segments":
+        return SEGMENT_COLUMNS
+    columns = with_properties(STORE_COLUMNS, options.properties)
+    return columns | CORRUPT_COLUMN if options.on_corrupt == "emit" else columns
+
+
+class StoreReader(DataSourceReader):
+    """Plans on the driver, reads in the workers; holds plain data only, since it is pickled."""
+
+    def __init__(self, options: StoreOptions, stores: list[Store], schema: Any) -> None:
+        self._options = options
+        self._stores = stores
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """One per task; the same for every call."""
+        return [
+            StorePartition(split, number) for number, store in enumerate(self._stores) for split in self._plan(store)
+        ]
+
+    def _plan(self, store: Store) -> Iterator[Split | DerivedSplit]:
+        if self._options.view == "queues":
+            return plan_queues(store, self._options)
+        if self._options.view == "index":
+            return plan_index(store)
+        if self._options.view == "segments":
+            return (Split(store.root, store.broker_name, file, 0, file.end) for file in store.files)
+        return plan_splits(store, self._options, lambda file: first_time(store, file))
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition; none for the one that Spark makes of an empty list."""
+        if not isinstance(partition, StorePartition):
+            return
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        split, store = partition.split, self._stores[partition.store]
+        if isinstance(split, DerivedSplit):
+            yield from read_index(split, schema) if split.index_path else read_queue(split, schema, store.end)
+        elif self._options.view == "segments":
+            yield from read_segment(split, store.tail, schema, check_crc=self._options.verify != "none")
+        else:
+            from .messages import read_split
+
+            yield from read_split(split, self._options, schema)

@@ -1,0 +1,219 @@
+"""One process's view of a cluster: connections kept per process, topics and positions in few calls.
+
+A worker is forked by Spark before anything of this is imported, and every process makes channels of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from penstock.client.connections import Connections
+from penstock.client.retry import back_off_s
+from penstock.client.shards import ShardCalls
+from penstock.proto import names
+from penstock.proto.errors import ConfigError, PenstockError, RouteNotFound, TopicNotFound
+from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
+
+from .offsets import Offsets, Queue, Range
+from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CALLS_AT_ONCE = 16
+_clusters: dict[tuple[int, str], Cluster] = {}
+
+
+class Positions(dict[Queue, Range]):
+    """What each queue has; ``by_time``: first offset at the time asked for, where there is one.
+
+    ``certain``: queues whose master answered, so that nothing newer exists.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_time: dict[Queue, int] = {}
+        self.certain: set[Queue] = set()
+
+
+class Cluster:
+    """Calls at one cluster. Thread-safe; lives as long as the process."""
+
+    def __init__(self, name_server: str) -> None:
+        self.name_server = name_server
+        self.connections = Connections(name_server)
+        self.calls = ShardCalls(self.connections)
+
+    def topics(self, options: SourceOptions) -> list[str]:
+        """The topics that are read, sorted.
+
+        Raises:
+            TopicNotFound: one that is named does not exist. RouteNotFound, NameserverUnavailable.
+        """
+        if options.topics:
+            return sorted(options.topics)
+        if options.assigned:
+            return sorted({queue.topic for queue in options.assigned})
+        found: nameserver_pb2.TopicNames = self.connections.query_nameserver("ListTopics", common_pb2.Empty(), 3.0)
+        pattern = re.compile(options.pattern)
+        return sorted(
+            topic
+            for topic in found.topics
+            if pattern.fullmatch(topic) and (options.system_topics or not names.is_system_topic(topic))
+        )
+
+    def positions(
+        self, options: SourceOptions, *, times: Offsets | int | None = None, timeout_s: float = 10.0
+    ) -> Positions:
+        """Every queue that the options name, with its range; ``times``: one for all, or one per queue.
+
+        Raises:
+            TopicNotFound, RouteNotFound: as :meth:`topics`. ConfigError: an assigned queue that does not exist.
+        """
+        wanted: list[tuple[str, str, int | None]] = []
+        topics = self.topics(options)
+        for topic in topics:
+            brokers = [queues.broker_name for queues in self.route(topic).queues if queues.perm & names.PERM_READ]
+            if isinstance(times, int) or times is None:
+                wanted += [(topic, broker, times) for broker in brokers]
+            else:
+                own = {(queue.broker, time_ms) for queue, time_ms in times.items() if queue.topic == topic}
+                wanted += [(topic, broker, time_ms) for broker, time_ms in sorted(own)]
+                wanted += [(topic, broker, None) for broker in brokers if broker not in {name for name, _ in own}]
+        if not wanted:
+            where = f"subscribePattern {options.pattern!r}" if options.pattern else f"topics {', '.join(topics)}"
+            raise TopicNotFound(f"{where}: no readable topic of the cluster matches")
+        found = Positions()
+        with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(wanted))) as pool:
+            calls = [pool.submit(self._add, found, each, times, timeout_s) for each in wanted]
+            for call in calls:
+                call.result()
+        return self._only_assigned(options, found)
+
+    def route(self, topic: str) -> nameserver_pb2.TopicRoute:
+        """The route of a topic.
+
+        Raises:
+            TopicNotFound: living brokers, and none has it. RouteNotFound: no living broker is known.
+        """
+        route = self.calls.route(topic)
+        if not route.exists:
+            if not route.shards:
+                raise RouteNotFound(f"topic {topic}: the nameservers {self.name_server} know no living broker")
+            raise TopicNotFound(f"topic {topic} does not exist at any living broker: create it first")
+        return route
+
+    def committed(self, group: str, queues: Iterable[Queue], timeout_s: float) -> dict[Queue, int]:
+        """The committed offsets of ``group``, without the queues where it has none."""
+        by_broker: dict[str, dict[str, list[int]]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker, {}).setdefault(queue.topic, []).append(queue.queue_id)
+        found: dict[Queue, int] = {}
+        for broker, topics in by_broker.items():
+            request = broker_pb2.QueryOffsetsRequest(
+                group=group,
+                queues=[common_pb2.TopicQueues(topic=topic, queue_ids=ids) for topic, ids in topics.items()],
+            )
+            answer = self.calls.at(
+                broker,
+                lambda address, left_s, request=request: self.connections.broker(address).QueryOffsets(  # type: ignore[misc]
+                    request, timeout=left_s
+                ),
+                timeout_s,
+                reading=True,
+            )
+            for part in answer.offsets:
+                for queue_id, offset in zip(part.queue_ids, part.offsets, strict=True):
+                    if offset >= 0:
+                        found[Queue(part.topic, broker, queue_id)] = offset
+        return found
+
+    def commit(self, group: str, offsets: Offsets, timeout_s: float) -> list[Queue]:
+        """Commit offsets of ``group`` without joining it; the queues that were refused, being further already."""
+        by_broker: dict[str, dict[str, dict[int, int]]] = {}
+        for queue, offset in offsets.items():
+            by_broker.setdefault(queue.broker, {}).setdefault(queue.topic, {})[queue.queue_id] = offset
+        refused: list[Queue] = []
+        for broker, topics in by_broker.items():
+            request = broker_pb2.CommitOffsetsRequest(
+                group=group,
+                offsets=[
+                    common_pb2.TopicOffsets(topic=topic, queue_ids=list(queues), offsets=list(queues.values()))
+                    for topic, queues in topics.items()
+                ],
+            )
+            answer = self.calls.at(
+                broker,
+                lambda address, left_s, request=request: self.connections.broker(address).CommitOffsets(  # type: ignore[misc]
+                    request, timeout=left_s
+                ),
+                timeout_s,
+                reading=True,
+            )
+            refused += [Queue(part.topic, broker, number) for part in answer.refused for number in part.queue_ids]
+        return refused
+
+    def _add(
+        self, found: Positions, wanted: tuple[str, str, int | None], times: Offsets | int | None, timeout_s: float
+    ) -> None:
+        topic, broker, time_ms = wanted
+        answer = self.calls.positions(broker, topic, timeout_s, timestamp_ms=time_ms)
+        for each in answer.queues:
+            queue = Queue(topic, broker, each.queue_id)
+            found[queue] = Range(each.min_offset, each.max_offset, each.mean_record_bytes)
+            if answer.is_master:
+                found.certain.add(queue)
+            is_meant = time_ms is not None and (isinstance(times, int) or (times or {}).get(queue) == time_ms)
+            if is_meant and each.time_matched:
+                found.by_time[queue] = each.time_offset
+
+    def _only_assigned(self, options: SourceOptions, found: Positions) -> Positions:
+        if not options.assigned:
+            return found
+        missing = sorted(options.assigned - found.keys())
+        if missing:
+            raise ConfigError(
+                f"option assign: queue {missing[0]} does not exist; there are "
+                f"{', '.join(str(queue) for queue in sorted(found)[:20])}"
+            )
+        for queue in found.keys() - options.assigned:
+            del found[queue]
+            found.by_time.pop(queue, None)
+            found.certain.discard(queue)
+        return found
+
+
+def cluster(name_server: str) -> Cluster:
+    """This process's view of the cluster behind ``name_server``."""
+    key = os.getpid(), name_server
+    known = _clusters.get(key)
+    if known is None:
+        known = _clusters[key] = Cluster(name_server)
+    return known
+
+
+def riding_through(call: Callable[[], T], timeout_s: float) -> T:
+    """``call()``, made again while a broker or nameserver is not there, for at most ``timeout_s``.
+
+    Raises:
+        PenstockError: the last one.
+    """
+    deadline = time.monotonic() + timeout_s
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return call()
+        except PenstockError as error:
+            wait_s = back_off_s(attempt)
+            if not error.retryable or time.monotonic() + wait_s >= deadline:
+                raise
+            log.info("cluster not ready, trying again error=%s", error)
+            time.sleep(wait_s)

@@ -1,0 +1,150 @@
+"""Writing to topics: a task sends its partition, the driver decides.
+
+| Guarantee | A task | The driver's commit |
+|---|---|---|
+| at-least-once | appends | nothing |
+| idempotent | appends under numbers that a repeated batch gets again, so that brokers know it | nothing |
+| exactly-once | stages under a random key; nothing at all if its batch is decided | decides which keys count |
+
+A decided batch is published at once by the same commit.
+
+Source and names of what tells a task who it is: Spark's local properties, pinned by a test.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from penstock.proto.errors import ConfigError, PenstockError
+
+from .encoding import check_sink_schema
+from .options import SinkOptions
+
+log = logging.getLogger(__name__)
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+SEQUENCE_BATCH_BITS = 24
+LANES_PER_PARTITION = 64
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver. ``chunks``: broker group -> number of staged chunks."""
+
+    writer: str = ""
+    run: str = ""
+    coordinator: str = ""
+    key: str = ""
+    chunks: dict[str, int] = field(default_factory=dict)
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes: the same ``writer`` and ``batch`` whenever the batch is repeated, another ``run`` for each start."""
+
+    writer: str
+    run: str
+    batch: int
+    partition: int
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Made anew by Spark for planning and for each commit, so it knows nothing but its options."""
+
+    def __init__(self, options: SinkOptions, schema: Any) -> None:
+        check_sink_schema(schema, options.topic)
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write one partition of a micro-batch."""
+        context = TaskContext.get()
+        query, batch, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
+        if not query or batch is None:
+            raise ConfigError(f"penstock sink: Spark does not say {QUERY_ID} and {BATCH_ID}: unknown Spark version")
+        return _write(self._options, Identity(query, run or "unknown", int(batch), context.partitionId()), iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Decide and publish the batch; safe to repeat."""
+        _commit(self._options, messages, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Drop what was staged and is not decided."""
+        _abort(self._options, messages, batchId)
+
+
+class TopicBatchWriter(DataSourceArrowWriter):
+    """One batch job: made once, and copied to its tasks."""
+
+    def __init__(self, options: SinkOptions, schema: Any) -> None:
+        check_sink_schema(schema, options.topic)
+        self._options = options
+        self._run = uuid.uuid4().hex
+        self._writer = options.producer_id or f"batch-{self._run}"
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write one partition."""
+        identity = Identity(self._writer, self._run, 0, TaskContext.get().partitionId())
+        return _write(self._options, identity, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Decide and publish all of it."""
+        _commit(self._options, messages, 0)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Drop what was staged and is not decided."""
+        _abort(self._options, messages, 0)
+
+
+def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> Written:
+    from .cluster import cluster
+    from .task import Task
+
+    return Task(cluster(options.name_server), options, identity).run(batches)
+
+
+def _calls(options: SinkOptions, message: Written) -> Any:
+    from .cluster import cluster
+    from .writers import WriterCalls
+
+    timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
+    return WriterCalls(cluster(options.name_server).calls, message.writer, message.run, timeout_s=timeout_s)
+
+
+def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
+    told = [message for message in messages if message is not None]
+    if options.guarantee != "exactly-once" or not told:
+        return
+    coordinators = sorted({message.coordinator for message in told})
+    if len(coordinators) > 1:
+        raise ConfigError(
+            f"writer {told[0].writer}: its tasks found different coordinators, {coordinators}: start again"
+        )
+    calls = _calls(options, told[0])
+    keys = {message.key: message.chunks for message in told if message.chunks}
+    state = calls.decide(coordinators[0], batch, keys)
+    records = calls.complete(coordinators[0], state) if state.decided_batch == batch else 0
+    log.info("batch published writer=%s batch=%d records=%d", told[0].writer, batch, records)
+
+
+def _abort(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
+    told = [message for message in messages if message is not None and message.chunks]
+    if options.guarantee != "exactly-once" or not told:
+        return
+    try:
+        _calls(options, told[0]).abort(told[0].coordinator, batch, {each.key: each.chunks for each in told})
+    except PenstockError as error:  # what nobody decides expires by itself
+        log.warning("abort not told to the brokers writer=%s batch=%d error=%s", told[0].writer, batch, error)

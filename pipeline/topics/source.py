@@ -1,0 +1,148 @@
+"""``format("penstock")`` as Spark sees it: one class that makes readers and writers.
+
+There is deliberately no push-down of filters: in PySpark 4.3 filters that one query pushes stay in force for the next
+query on the same DataFrame. Options and the schema prune instead. Everything here is pickled to other processes, so
+nothing here holds a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from penstock.proto.errors import ConfigError
+
+from ..schema import MESSAGE_COLUMNS, as_ddl, check_schema, with_properties
+from .offsets import Queue, Slice, slices
+from .options import SourceOptions, properties_form, sink_options, source_options
+from .planning import plan
+
+NAME = "penstock"
+
+
+class TopicPartition(InputPartition):
+    """The work of one task: slices of queues."""
+
+    def __init__(self, wanted: list[Slice]) -> None:
+        super().__init__(None)
+        self.slices = wanted
+
+    def __repr__(self) -> str:
+        return f"TopicPartition({self.slices!r})"
+
+
+class TopicDataSource(DataSource):
+    """Topics of a cluster, read and written; options: :mod:`.options`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format``."""
+        return NAME
+
+    def schema(self) -> str:
+        """All columns of a message."""
+        return as_ddl(with_properties(MESSAGE_COLUMNS, properties_form(self.options)))
+
+    def reader(self, schema: Any) -> TopicReader:
+        """Reads what the topics hold now."""
+        options = source_options(self.options, streaming=False)
+        _check_columns(schema, options)
+        return TopicReader(options, schema)
+
+    def streamReader(self, schema: Any) -> Any:
+        """Reads what the topics get."""
+        from .stream import TopicStreamReader
+
+        options = source_options(self.options, streaming=True)
+        _check_columns(schema, options)
+        return TopicStreamReader(options, schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """Writes a DataFrame; a topic cannot be overwritten, so both modes append."""
+        from .sink import TopicBatchWriter
+
+        return TopicBatchWriter(sink_options(self.options), schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        """Writes a stream."""
+        from .sink import TopicStreamWriter
+
+        return TopicStreamWriter(sink_options(self.options), schema)
+
+
+def _check_columns(schema: Any, options: SourceOptions) -> None:
+    check_schema(schema, with_properties(MESSAGE_COLUMNS, options.properties), NAME)
+    if not schema.fields:
+        raise ConfigError(f"{NAME}: the schema names no column: name one, as queueId, for a count")
+
+
+class TopicReader(DataSourceReader):
+    """A batch read: planned on the driver from the queues' positions, read in the workers."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """One per task."""
+        from .cluster import cluster
+        from .starting import ending_offsets, starting_offsets
+
+        options = self._options
+        timeout_s = options.retry_timeout_ms / 1000
+        view = cluster(options.name_server)
+        begin, positions = starting_offsets(view, options, timeout_s=timeout_s)
+        end = ending_offsets(view, options, positions, timeout_s=timeout_s)
+        check_filter(options, positions)
+        backwards = sorted(queue for queue in end if begin[queue] > end[queue])
+        if backwards and options.starting.at != "timestamp" and options.ending.at != "timestamp":
+            queue = backwards[0]
+            raise ConfigError(
+                f"queue {queue}: {options.starting.option} begins at {begin[queue]}, behind "
+                f"{options.ending.option}'s {end[queue]}"
+            )
+        begin = {queue: min(offset, end[queue]) for queue, offset in begin.items()}
+        return partitions_of(slices(begin, end), {queue: held.mean_bytes for queue, held in positions.items()}, options)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The messages of a partition as record batches; none for the one that Spark makes of an empty list."""
+        yield from read_partition(self._options, self._schema, partition)
+
+
+def partitions_of(wanted: list[Slice], mean_bytes: Mapping[Queue, int], options: SourceOptions) -> list[InputPartition]:
+    """Slices as Spark's partitions."""
+    groups = plan(
+        wanted,
+        mean_bytes,
+        target_bytes=options.target_bytes,
+        at_least=options.min_partitions,
+        at_most=options.max_partitions,
+    )
+    return [TopicPartition(group) for group in groups]
+
+
+def check_filter(options: SourceOptions, positions: Mapping[Queue, Any]) -> None:
+    """Have a broker look at the filter, so that a wrong one is refused before any task runs. Raises its error."""
+    from .cluster import cluster
+    from .reading import check_expression
+
+    if options.filter_sql or options.sub_expression != "*":
+        check_expression(cluster(options.name_server), options, next(iter(positions)))
+
+
+def read_partition(options: SourceOptions, schema: Any, partition: Any) -> Iterator[Any]:
+    """The messages of a partition; imports what reads them here, in the worker."""
+    if not isinstance(partition, TopicPartition):
+        return
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from .cluster import cluster
+    from .reading import SliceReader
+
+    reader = SliceReader(cluster(options.name_server), options, to_arrow_schema(schema, timezone="UTC"))
+    yield from reader.read(partition.slices)

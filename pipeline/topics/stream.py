@@ -1,0 +1,174 @@
+"""Streams: which offsets a micro-batch gets, decided on the driver.
+
+Spark's own words for this are contradictory in places; what the methods promise here is what keeps each message in
+exactly one batch over crashes (see :mod:`.offsets`). A broker that changes its master, or a nameserver that is gone for
+a while, delays a batch and does not end the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from .offsets import (
+    DataLoss,
+    Document,
+    Queue,
+    at_least,
+    backlog_of,
+    begin_of,
+    limited,
+    queues_of,
+    slices,
+    stream_offset,
+)
+from .options import SourceOptions
+from .source import check_filter, partitions_of, read_partition
+
+log = logging.getLogger(__name__)
+
+SHRUNK_S = 10.0
+"""A queue whose end lies below the query's place may still be dispatching after a restart; so long it is waited for."""
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream's reader: lives in the driver's planner, and as a copy in every worker."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        self._options = options
+        self._schema = schema
+        self._initial: Document | None = None
+        self._target: dict[Queue, int] | None = None
+        self._seen: dict[Queue, int] = {}
+        self._mean_bytes: dict[Queue, int] = {}
+        self._minima: dict[Queue, int] = {}
+        self._restarts: dict[Queue, int] = {}  # where to go on with queues that are not what they were
+        self._batch_at = time.monotonic()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the stream begins: resolved once, and told again in the first end, which Spark stores."""
+        if self._initial is None:
+            from .cluster import cluster, riding_through
+            from .starting import starting_offsets
+
+            options = self._options
+            timeout_s = options.retry_timeout_ms / 1000
+            view = cluster(options.name_server)
+            begin, positions = riding_through(lambda: starting_offsets(view, options, timeout_s=timeout_s), timeout_s)
+            check_filter(options, positions)
+            self._initial = stream_offset(begin, first=True, group=options.group)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options allow in one batch."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch: never below ``start``, and ``start`` itself when there is nothing to do."""
+        begin = queues_of(start)
+        target = self._target if self._target is not None else self._positions(begin)
+        # New queues are read from their first message on; what is lost is left out, if that is allowed.
+        moved = {queue: low for queue, low in self._minima.items() if queue in target and queue not in begin}
+        known = begin | moved | self._restarts
+        end = self._limited(known, at_least(known, target), limit)
+        if end == begin or not self._is_enough(known, end):
+            return start
+        self._batch_at = time.monotonic()
+        if start.get("first"):
+            return stream_offset(end, init=known, group=self._options.group)
+        init = moved | self._restarts
+        return stream_offset(end, init=init or None, group=self._options.group)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read to what is there now, and no further."""
+        self._target = self._positions({})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The last ends that were seen."""
+        return stream_offset(self._seen) if self._seen else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the batch: the same messages for the same two offsets, whenever it is asked."""
+        return partitions_of(slices(begin_of(start, end), queues_of(end)), self._mean_bytes, self._options)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The messages of a partition as record batches."""
+        yield from read_partition(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: it comes a batch late, and never for the last one. :mod:`.progress` reports instead."""
+
+    def stop(self) -> None:
+        """Nothing to give back: connections belong to the process."""
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Without what only the driver knows."""
+        return {"_options": self._options, "_schema": self._schema}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]  # the same object, filled anew
+
+    def _positions(self, begin: Mapping[Queue, int]) -> dict[Queue, int]:
+        from .cluster import cluster, riding_through
+
+        options = self._options
+        view = cluster(options.name_server)
+        timeout_s = options.retry_timeout_ms / 1000
+        deadline = time.monotonic() + SHRUNK_S
+        while True:
+            found = riding_through(lambda: view.positions(options, timeout_s=timeout_s), timeout_s)
+            shrunk = [queue for queue in found.certain if found[queue].maximum < begin.get(queue, 0)]
+            if not shrunk or time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._minima = {queue: held.minimum for queue, held in found.items()}
+        self._mean_bytes = {queue: held.mean_bytes for queue, held in found.items()}
+        self._seen = {queue: held.maximum for queue, held in found.items()}
+        past = [queue for queue, low in sorted(self._minima.items()) if begin.get(queue, low) < low]
+        self._check(begin, shrunk, past)
+        self._restarts = {queue: self._minima[queue] for queue in (*shrunk, *past)}
+        return dict(self._seen)
+
+    def _check(self, begin: Mapping[Queue, int], shrunk: list[Queue], past: list[Queue]) -> None:
+        problems = [
+            f"queue {queue}: the query is at {begin[queue]}, the queue ends at {self._seen[queue]}: its topic was made "
+            "anew, or its log lost its end"
+            for queue in sorted(shrunk)
+        ]
+        problems += [
+            f"queue {queue}: the query is at {begin[queue]}, the queue begins at {self._minima[queue]} now: "
+            f"{self._minima[queue] - begin[queue]} messages are gone"
+            for queue in past
+        ]
+        for problem in problems:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(f"{problem}; failOnDataLoss=false goes on with what is left")
+            log.warning("%s", problem)
+
+    def _limited(self, begin: Mapping[Queue, int], target: Mapping[Queue, int], limit: ReadLimit) -> dict[Queue, int]:
+        if isinstance(limit, ReadMaxRows):
+            return limited(begin, target, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return limited(begin, target, limit.max_bytes, self._mean_bytes)
+        return dict(target)
+
+    def _is_enough(self, begin: Mapping[Queue, int], end: Mapping[Queue, int]) -> bool:
+        least = self._options.min_offsets
+        if least is None or self._target is not None or backlog_of(begin, end) >= least:
+            return True
+        return time.monotonic() - self._batch_at >= self._options.max_trigger_delay_ms / 1000

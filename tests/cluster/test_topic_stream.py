@@ -1,0 +1,157 @@
+"""The stream reader of ``format("penstock")`` against real brokers, called as Spark calls it; without Spark's JVM."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.client import Admin, Producer
+from tests.support.cluster import Cluster, cluster, wait_replicated
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
+
+from penstock.pipeline.topics.offsets import DataLoss
+from penstock.pipeline.topics.options import source_options
+from penstock.pipeline.topics.stream import TopicStreamReader
+
+SCHEMA = StructType(
+    [StructField("body", BinaryType()), StructField("queueId", IntegerType()), StructField("queueOffset", LongType())]
+)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("brokers"), shards=1, replicas=2) as made:
+        made.start()
+        yield made
+
+
+def reader(brokers: Cluster, topic: str, **options: str) -> TopicStreamReader:
+    given = {"nameServer": brokers.nameservers, "subscribe": topic, "startingOffsets": "earliest"} | options
+    return TopicStreamReader(source_options(given, streaming=True), SCHEMA)
+
+
+def send(brokers: Cluster, topic: str, first: int, count: int) -> None:
+    with Producer(brokers.nameservers) as producer:
+        for number in range(first, first + count):
+            producer.produce(topic, b"%d" % number, sharding_key=str(number))
+        producer.flush(60)
+
+
+def stored(offset: Any) -> Any:
+    """As Spark keeps it."""
+    return json.loads(json.dumps(offset))
+
+
+def batch(source: TopicStreamReader, start: Any, end: Any) -> list[bytes]:
+    """The rows of a batch, each partition read by a copy, as in a worker."""
+    found: list[bytes] = []
+    for partition in source.partitions(stored(start), stored(end)):
+        worker = pickle.loads(pickle.dumps(source))
+        for part in worker.read(pickle.loads(pickle.dumps(partition))):
+            found += part.column("body").to_pylist()
+    return found
+
+
+def numbers(first: int, count: int) -> Counter[bytes]:
+    return Counter(b"%d" % number for number in range(first, first + count))
+
+
+def test_batches_cover_everything_once_over_limits_restarts_and_new_queues(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("covered", queues=3)
+        send(brokers, "covered", 0, 500)
+        source = reader(brokers, "covered", targetBytesPerPartition="4k")
+        start = source.initialOffset()
+        assert source.initialOffset() == start
+        seen: list[bytes] = []
+        sizes = []
+        while (end := source.latestOffset(stored(start), ReadMaxRows(200))) != start:
+            rows = batch(source, start, end)
+            sizes.append(len(rows))
+            seen += rows
+            start = stored(end)
+        assert Counter(seen) == numbers(0, 500)
+        assert all(150 <= size <= 203 for size in sizes[:-1])
+        admin.update_topic("covered", queues=6)
+    send(brokers, "covered", 500, 300)
+    source = reader(brokers, "covered")  # a new run
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert "init" in end
+    assert Counter(batch(source, start, end)) == numbers(500, 300)
+    assert Counter(batch(reader(brokers, "covered"), start, end)) == numbers(500, 300)
+    again = source.latestOffset(stored(end), ReadAllAvailable())
+    assert again == stored(end)
+
+
+def test_available_now_stops_at_what_was_there(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("frozen", queues=2)
+    send(brokers, "frozen", 0, 100)
+    source = reader(brokers, "frozen")
+    start = source.initialOffset()
+    source.prepareForTriggerAvailableNow()
+    send(brokers, "frozen", 100, 100)
+    end = source.latestOffset(stored(start), ReadMaxRows(60))
+    rest = source.latestOffset(stored(end), ReadMaxRows(60))
+    assert Counter(batch(source, start, end) + batch(source, end, rest)) == numbers(0, 100)
+    assert source.latestOffset(stored(rest), ReadMaxRows(60)) == stored(rest)
+
+
+def test_a_first_batch_that_crashed_is_read_as_planned(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("first", queues=2)
+    source = reader(brokers, "first", startingOffsets="latest")
+    start = source.initialOffset()
+    send(brokers, "first", 0, 50)
+    end = source.latestOffset(stored(start), ReadAllAvailable())
+    send(brokers, "first", 50, 50)
+    again = reader(brokers, "first", startingOffsets="latest")
+    assert Counter(batch(again, again.initialOffset(), end)) == numbers(0, 50)
+
+
+def test_a_stream_reads_from_the_slave_while_the_master_is_gone(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("failing", queues=2)
+    send(brokers, "failing", 0, 200)
+    wait_replicated(brokers.broker("a", 0), brokers.broker("a", 1))
+    source = reader(brokers, "failing")
+    start = source.initialOffset()
+    brokers.broker("a", 0).kill()
+    try:
+        end = source.latestOffset(stored(start), ReadAllAvailable())
+        assert Counter(batch(source, start, end)) == numbers(0, 200)
+    finally:
+        brokers.broker("a", 0).restart()
+    send(brokers, "failing", 200, 100)
+    more = source.latestOffset(stored(end), ReadAllAvailable())
+    assert Counter(batch(source, end, more)) == numbers(200, 100)
+
+
+def test_a_topic_made_anew_is_data_loss_that_may_be_tolerated(
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.topics.stream.SHRUNK_S", 0.5)
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("anew", queues=1)
+        send(brokers, "anew", 0, 100)
+        source = reader(brokers, "anew")
+        start = source.initialOffset()
+        end = source.latestOffset(stored(start), ReadAllAvailable())
+        admin.delete_topic("anew")
+        admin.create_topic("anew", queues=1)
+    send(brokers, "anew", 1000, 10)
+    with pytest.raises(DataLoss, match="made anew"):
+        source.latestOffset(stored(end), ReadAllAvailable())
+    tolerant = reader(brokers, "anew", failOnDataLoss="false")
+    later = tolerant.latestOffset(stored(end), ReadAllAvailable())
+    assert Counter(batch(tolerant, end, later)) == numbers(1000, 10)

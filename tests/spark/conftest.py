@@ -1,0 +1,57 @@
+"""One small Spark session for all tests below; they are skipped, with the reason, where Spark cannot run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.pipeline.requirements import java_version
+from penstock.proto.errors import PenstockError
+
+SETTINGS = {
+    "spark.driver.memory": "512m",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session on ``local[2]``, in which a failing task is tried three times."""
+    version = java_version()
+    if version is None or version < 17:
+        pytest.skip(f"Spark needs Java 17, there is {version or 'none'}")
+    from penstock.pipeline import session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # py4j leaves sockets to the garbage collector
+        made = session("penstock-tests", master="local[2,3]", conf=SETTINGS)
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def errors(spark: Any) -> Any:
+    """Whether a call fails with the error of the given class and text: ``errors(kind, text, call)``."""
+
+    def check(kind: type[PenstockError], text: str, call: Any) -> None:
+        with pytest.raises(Exception, match=text) as caught:
+            call()
+        assert kind.__name__ in str(caught.value)
+
+    return check
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test waits for Java, and for Python workers that load their kernels."""
+    for item in items:
+        if "tests/spark/" in item.path.as_posix():
+            item.add_marker(pytest.mark.timeout(900))

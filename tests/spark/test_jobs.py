@@ -1,0 +1,134 @@
+"""The jobs over stores, lakes and histories, in the shared session."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.inspection import list_store as inspect_store
+from penstock.broker.inspection import rebuild as rebuild_on_one_machine
+from penstock.pipeline.jobs import archive, audit, query, rebuild, stats, verify
+from penstock.proto.errors import ConfigError
+from tests.support import golden, histories
+
+NAME = "multi-queue"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(golden.unpack(NAME, tmp_path_factory.mktemp("golden") / NAME))
+
+
+def test_a_store_is_archived_once_checked_and_searched(spark: Any, store: str, tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    messages = golden.expected(NAME)["messages"]
+    sealed = archive.run(spark, archive.Config(store=(store,), lake=lake))
+    assert sealed.figures["watermarks"] == {NAME: 131_072}
+    everything = archive.run(spark, archive.Config(store=(store,), lake=lake, tail=True))
+    assert (everything.figures["segments"], everything.figures["skipped_segments"]) == (1, 2)
+    assert sealed.figures["rows"] + everything.figures["rows"] == len(messages)
+    assert everything.figures["watermarks"] == {NAME: golden.expected(NAME)["commitLog"]["maxOffset"]}
+    assert archive.run(spark, archive.Config(store=(store,), lake=lake, check=True)).ok
+
+    key = messages[100]["properties"]["KEYS"]
+    wanted = [m["msgId"] for m in messages if m["properties"].get("KEYS") == key]
+    report = query.run(spark, query.Config(lake=lake, key=key))
+    (table,) = report.tables
+    assert sorted(row[table.columns.index("messageId")] for row in table.rows) == sorted(wanted)
+    assert query.run(spark, query.Config(lake=lake, topic="Absent")).figures["segments_read"] == 0
+
+
+def test_the_check_of_an_archive_finds_a_changed_store(spark: Any, store: str, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    archive.run(spark, archive.Config(store=(store,), lake=str(lake)))
+    path = next(lake.glob("manifests/*/*.json"))
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"crc32": document["crc32"] ^ 1, "rows": document["rows"] + 1}))
+    report = archive.run(spark, archive.Config(store=(store,), lake=str(lake), check=True))
+    assert [problem["problem"].split()[0:3] for problem in report.problems] == [
+        ["the", "log", "file"],
+        ["the", "lake", "holds"],
+    ]
+
+
+def test_a_sound_store_passes_and_a_wrong_queue_entry_is_named(spark: Any, store: str, tmp_path: Path) -> None:
+    report = verify.run(spark, verify.Config(store=(store,), replica=store))
+    assert report.ok, report.problems
+    assert report.figures["records"] == report.figures["queue_entries"] == 640
+    assert report.figures["differing_blocks"] == 0
+    damaged = golden.unpack(NAME, tmp_path / NAME)
+    path = damaged / "consumequeue" / "ManyQueues" / "5" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    content[27] ^= 1  # the position of the second entry
+    path.write_bytes(content)
+    log = damaged / "commitlog" / f"{0:020d}"
+    log.write_bytes(log.read_bytes()[:-1] + b"\x01")
+    report = verify.run(spark, verify.Config(store=(str(damaged),), replica=store))
+    assert [(p.get("queue"), p.get("queue_offset"), p.get("offset")) for p in report.problems] == [
+        (5, 1, None),
+        (None, None, 65_535),
+    ]
+
+
+def test_rebuilt_queues_are_those_that_one_machine_makes(spark: Any, store: str, tmp_path: Path) -> None:
+    report = rebuild.run(spark, rebuild.Config(store=store, into=str(tmp_path / "spark"), entries_per_file=40))
+    assert report.ok
+    rebuild_on_one_machine(inspect_store(Path(store)), tmp_path / "single")
+
+    def entries(root: Path) -> dict[Path, bytes]:
+        queues = root / "consumequeue"
+        files = (path for path in queues.rglob("*") if path.is_file())
+        return {path.relative_to(queues): path.read_bytes().rstrip(b"\0") for path in files}
+
+    assert entries(tmp_path / "spark") == entries(tmp_path / "single")
+    with pytest.raises(ConfigError, match="exists: name a directory that does not"):
+        rebuild.run(spark, rebuild.Config(store=store, into=str(tmp_path / "spark")))
+
+
+def test_statistics_count_what_is_there(spark: Any, store: str, tmp_path: Path) -> None:
+    report = stats.run(spark, stats.Config(store=(store,)))
+    messages = golden.expected(NAME)["messages"]
+    assert report.figures["messages"] == len(messages)
+    assert report.figures["bytes"] == sum(message["totalSize"] for message in messages)
+    (tags,) = (table for table in report.tables if table.title == "Most frequent tags")
+    assert {row[1]: row[2] for row in tags.rows} == Counter(m["properties"]["TAGS"] for m in messages)
+    report.write(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "http" not in page
+
+
+def broken(parts: dict[str, Any]) -> dict[str, Any]:
+    """A history in which each of the invariants is broken once."""
+    parts = {name: events.copy() for name, events in parts.items()}
+    sent, read, received = parts["sent"], parts["read"], parts["received"]
+    parts["read"] = read[read["sequence"] != 50]  # I1, and a gap: I5
+    parts["read"]["sequence"][10] = 9_999  # I2, I3, and the message that was there is lost: I1
+    received["end_ns"][[200, 204]] = received["end_ns"][[204, 200]]  # I4
+    parts["again"] = received[300:304].copy()  # one more than allowed: I7
+    parts["again"]["end_ns"] += 3 * histories.MS
+    parts["looks"]["offset"][15] = 0  # I5
+    sent["epoch"][396] = 1  # I9
+    return parts
+
+
+def test_an_audit_judges_a_history(spark: Any, tmp_path: Path) -> None:
+    good = histories.write(tmp_path / "good", histories.clean())
+    report = audit.run(spark, audit.Config(history=str(good), output=str(tmp_path / "messages")))
+    assert report.ok, report.problems
+    assert spark.read.parquet(str(tmp_path / "messages")).count() == 400
+    bad = histories.write(tmp_path / "bad", broken(histories.clean()))
+    report = audit.run(spark, audit.Config(history=str(bad)))
+    (verdicts,) = (table for table in report.tables if table.title == "Verdicts")
+    assert {row[0]: row[3] for row in verdicts.rows} == {"I1": 2, "I2": 1, "I3": 1, "I4": 1, "I5": 2, "I7": 1, "I9": 1}
+
+
+def test_an_audit_refuses_what_is_no_history(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such directory"):
+        audit.run(spark, audit.Config(history=str(tmp_path / "absent")))
+    with pytest.raises(ConfigError, match="holds no file"):
+        audit.run(spark, audit.Config(history=str(tmp_path)))

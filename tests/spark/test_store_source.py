@@ -1,0 +1,95 @@
+"""``format("penstock_store")`` in a real session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.pipeline.schema import STORE_COLUMNS
+from penstock.proto.errors import ConfigError, Corrupt
+from tests.support import golden
+from tests.support.arrow import arrow_schema
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return golden.unpack("direct", tmp_path_factory.mktemp("golden") / "direct")
+
+
+def load(spark: Any, store: Path, **options: str) -> Any:
+    return spark.read.format("penstock_store").options(**options).load(str(store))
+
+
+def test_the_rows_of_a_golden_store_arrive_in_spark(spark: Any, store: Path) -> None:
+    rows = load(spark, store, splitBytes="4096").orderBy("physicalOffset").collect()
+    wanted = golden.expected("direct")["messages"]
+    assert [row["physicalOffset"] for row in rows] == [message["physicalOffset"] for message in wanted]
+    assert [row["properties"] for row in rows] == [message["properties"] for message in wanted]
+    assert {row["brokerName"] for row in rows} == {"direct"}
+
+
+def test_the_arrow_schema_of_unit_tests_is_the_one_that_spark_makes(spark: Any, store: Path) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert to_arrow_schema(load(spark, store).schema, timezone="UTC") == arrow_schema(STORE_COLUMNS)
+
+
+def test_a_schema_selects_columns_in_any_order(spark: Any, store: Path) -> None:
+    frame = spark.read.schema("size int, topic string").format("penstock_store").load(str(store))
+    wanted = [(message["totalSize"], message["topic"]) for message in golden.expected("direct")["messages"]]
+    assert sorted(tuple(row) for row in frame.collect()) == sorted(wanted)
+
+
+def test_two_queries_on_one_dataframe_do_not_influence_each_other(spark: Any, store: Path) -> None:
+    frame = load(spark, store)
+    messages = golden.expected("direct")["messages"]
+    few = frame.where("topic = 'Tags'").count()
+    assert few == sum(message["topic"] == "Tags" for message in messages)
+    assert frame.count() == len(messages)
+
+
+def test_topics_and_a_view_work_in_sql(spark: Any, store: Path) -> None:
+    load(spark, store, topics="Keys,Tags").createOrReplaceTempView("stored")
+    counted = dict(spark.sql("select topic, count(*) from stored group by topic").collect())
+    messages = golden.expected("direct")["messages"]
+    assert counted == {name: sum(m["topic"] == name for m in messages) for name in ("Keys", "Tags")}
+
+
+def test_queue_entries_are_those_that_rocketmq_reads(spark: Any, store: Path) -> None:
+    found = {
+        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"], row["size"], row["tagsCode"])
+        for row in load(spark, store, view="queues").collect()
+    }
+    wanted = {
+        (queue["topic"], queue["queueId"], *entry[:4])
+        for queue in golden.expected("direct")["queues"]
+        for entry in queue["entries"]
+        if len(entry) == 4 and 0 < entry[2] < (1 << 31) - 1
+    }
+    assert found == wanted
+
+
+def test_bad_input_is_refused_when_the_frame_is_loaded(spark: Any, store: Path, tmp_path: Path, errors: Any) -> None:
+    errors(ConfigError, "no option 'topicz' .*'topics'", lambda: load(spark, store, topicz="a"))
+    errors(ConfigError, "no such directory", lambda: load(spark, tmp_path / "absent"))
+    errors(ConfigError, "queueIds is 'x': expected a number", lambda: load(spark, store, queueIds="x"))
+    wrong = spark.read.schema("topik string").format("penstock_store")
+    errors(ConfigError, "no column 'topik' .*'topic'", lambda: wrong.load(str(store)).collect())
+    wrong = spark.read.schema("size string").format("penstock_store")
+    errors(ConfigError, "'size' is of type int", lambda: wrong.load(str(store)).collect())
+
+
+def test_damage_fails_the_query_unless_told_otherwise(spark: Any, tmp_path: Path, errors: Any) -> None:
+    store = golden.unpack("direct", tmp_path / "direct", only=("commitlog",))
+    victim = golden.expected("direct")["messages"][20]
+    place = victim["physicalOffset"]
+    path = store / "commitlog" / f"{place // 16384 * 16384:020d}"
+    content = bytearray(path.read_bytes())
+    content[place % 16384 + 88] ^= 1  # a bit of the body
+    path.write_bytes(content)
+    errors(Corrupt, f"{place}: the body does not match", lambda: load(spark, store).collect())
+    assert load(spark, store, onCorrupt="skip").count() == 197
+    rows = load(spark, store, onCorrupt="emit").where("corrupt is not null").collect()
+    assert [(row["physicalOffset"], row["size"]) for row in rows] == [(place, victim["totalSize"])]

@@ -1,0 +1,262 @@
+"""``format("penstock")`` in a real session against real brokers: two shards of one broker each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import Admin, Producer
+from penstock.pipeline.topics.offsets import DataLoss
+from penstock.proto.errors import ConfigError, GroupNotFound, PenstockError, TopicNotFound
+from tests.support.cluster import Cluster, cluster
+from tests.support.waiting import wait_until
+
+full = pytest.mark.skipif(not os.environ.get("SINK_KILLS"), reason="make test-spark-full runs it")
+"""What is tested without Spark's JVM as well, or in another form here."""
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    large = {"mappedFileSizeCommitLog": 16 << 20, "maxMessageSize": 4 << 20}
+    with cluster(tmp_path_factory.mktemp("brokers"), shards=2, replicas=1, **large) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def topic(brokers: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic of its own for each test: two shards of two queues."""
+    name = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)[:80]
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(name, queues=2)
+    return name
+
+
+def send(brokers: Cluster, topic: str, bodies: list[bytes], tags: Callable[[int], str] | None = None) -> None:
+    with Producer(brokers.nameservers) as producer:
+        for number, body in enumerate(bodies):
+            tag = tags(number) if tags else None
+            producer.produce(topic, body, tag=tag, keys=[f"key-{number}"], sharding_key=f"{number}")
+        producer.flush(60)
+
+
+def read(spark: Any, brokers: Cluster, topic: str, **options: str) -> Any:
+    options = {"nameServer": brokers.nameservers, "subscribe": topic} | options
+    return spark.read.format("penstock").options(**options).load()
+
+
+def bodies(frame: Any) -> Counter[bytes]:
+    return Counter(bytes(row["body"]) for row in frame.select("body").collect())
+
+
+def stream(spark: Any, brokers: Cluster, topic: str, checkpoint: Path, target: str, **options: str) -> Any:
+    """Everything that is there from one topic to another, then stop."""
+    sink = {"deliveryGuarantee": options.pop("deliveryGuarantee", "exactly-once")}
+    options = {"nameServer": brokers.nameservers, "subscribe": topic, "startingOffsets": "earliest"} | options
+    frame = spark.readStream.format("penstock").options(**options).load().select("body", "tags", "properties")
+    query = (
+        frame.writeStream.format("penstock")
+        .options(nameServer=brokers.nameservers, topic=target, checkpointLocation=str(checkpoint), **sink)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_a_batch_read_has_every_message_and_its_columns(spark: Any, brokers: Cluster, topic: str) -> None:
+    wanted = [b"body %d" % number for number in range(500)]
+    send(brokers, topic, wanted, lambda number: "even" if number % 2 == 0 else "odd")
+    frame = read(spark, brokers, topic, targetBytesPerPartition="20k")
+    rows = frame.collect()
+    assert Counter(bytes(row["body"]) for row in rows) == Counter(wanted)
+    assert {row["topic"] for row in rows} == {topic}
+    assert {row["brokerName"] for row in rows} == {"broker-a", "broker-b"}
+    assert sorted(row["keys"][0] for row in rows) == sorted(f"key-{number}" for number in range(500))
+    by_queue: dict[tuple[str, int], list[int]] = {}
+    for row in rows:
+        by_queue.setdefault((row["brokerName"], row["queueId"]), []).append(row["queueOffset"])
+    assert all(sorted(offsets) == list(range(len(offsets))) for offsets in by_queue.values())
+    assert bodies(read(spark, brokers, topic, subExpression="even")) == Counter(wanted[::2])
+    narrow = spark.read.schema("size int, queueId int").format("penstock")
+    counted = narrow.options(nameServer=brokers.nameservers, subscribe=topic).load()
+    assert counted.count() == 500
+    # Two queries on one DataFrame do not influence each other.
+    assert frame.where("tags = 'odd'").count() == 250
+    assert frame.count() == 500
+    cut = {topic: {name: {"0": 3, "1": -1} for name in ("broker-a", "broker-b")}}
+    some = read(spark, brokers, topic, startingOffsets=json.dumps(cut))
+    zero = {name: len(by_queue.get((name, 0), ())) for name in ("broker-a", "broker-b")}
+    assert some.count() == sum(max(0, count - 3) for count in zero.values())
+    middle = sorted(row["storeTimestamp"].timestamp() for row in rows)[250]
+    after = read(spark, brokers, topic, startingTimestamp=str(int(middle * 1000)))
+    assert after.count() == sum(row["storeTimestamp"].timestamp() >= middle for row in rows)
+
+
+@pytest.mark.parametrize(
+    "guarantee", [pytest.param("at-least-once", marks=full), pytest.param("idempotent", marks=full), "exactly-once"]
+)
+def test_a_batch_write_arrives_once(spark: Any, brokers: Cluster, topic: str, guarantee: str) -> None:
+    frame = spark.range(3000).selectExpr(
+        "concat('row ', id) as body",
+        "concat('t', id % 3) as tags",
+        "array(concat('k', id)) as keys",
+        "map('n', cast(id as string)) as properties",
+    )
+    options = {"nameServer": brokers.nameservers, "topic": topic, "deliveryGuarantee": guarantee, "batchBytes": "20k"}
+    frame.write.format("penstock").options(**options).mode("append").save()
+    found = read(spark, brokers, topic).collect()
+    assert sorted(bytes(row["body"]) for row in found) == sorted(b"row %d" % number for number in range(3000))
+    for row in found[:50]:
+        number = bytes(row["body"]).decode().removeprefix("row ")
+        assert (row["tags"], row["keys"]) == (f"t{int(number) % 3}", [f"k{number}"])
+        assert row["properties"]["n"] == number
+    assert {row["brokerName"] for row in found} == {"broker-a", "broker-b"}
+
+
+@full
+def test_a_job_with_a_producer_id_may_be_repeated(spark: Any, brokers: Cluster, topic: str) -> None:
+    frame = spark.range(200).selectExpr("cast(id as string) as body")
+    for guarantee in ("idempotent", "exactly-once"):
+        options = {"nameServer": brokers.nameservers, "topic": topic, "producerId": f"{topic}-{guarantee}"}
+        for _ in range(2):
+            frame.write.format("penstock").options(**options, deliveryGuarantee=guarantee).mode("append").save()
+    assert bodies(read(spark, brokers, topic)) == Counter(str(number).encode() for number in range(200)) + Counter(
+        str(number).encode() for number in range(200)
+    )
+
+
+@full
+def test_a_stream_goes_on_where_it_was_and_meets_new_queues(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path
+) -> None:
+    target = f"{topic}-out"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(target, queues=2)
+        send(brokers, topic, [b"first %d" % number for number in range(300)])
+        query = stream(spark, brokers, topic, tmp_path, target, maxOffsetsPerTrigger="100")
+        assert sum(each.numInputRows for each in query.recentProgress) == 300
+        assert len([each for each in query.recentProgress if each.numInputRows]) == 3
+        admin.update_topic(topic, queues=4)
+        send(brokers, topic, [b"second %d" % number for number in range(300)])
+    query = stream(spark, brokers, topic, tmp_path, target)
+    assert sum(each.numInputRows for each in query.recentProgress) == 300
+    wanted = [b"first %d" % number for number in range(300)] + [b"second %d" % number for number in range(300)]
+    assert bodies(read(spark, brokers, target)) == Counter(wanted)
+    assert read(spark, brokers, topic).select("queueId").distinct().count() == 4
+
+
+def is_level(admin: Admin) -> bool:
+    try:
+        return admin.group_lag("etl").lag == 0
+    except GroupNotFound:
+        return False
+
+
+def test_progress_is_committed_for_the_group_also_of_the_last_batch(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path
+) -> None:
+    from penstock.pipeline.topics.progress import attach
+
+    send(brokers, topic, [b"%d" % number for number in range(50)])
+    target = f"{topic}-out"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(target, queues=1)
+        listener = attach(spark, brokers.nameservers)
+        try:
+            query = stream(spark, brokers, topic, tmp_path, target, group="etl", deliveryGuarantee="idempotent")
+            wait_until(lambda: is_level(admin) or None, 60, "the group's offsets")  # Spark tells listeners later
+            seen = listener.queues(query.id)
+        finally:
+            spark.streams.removeListener(listener)
+    assert sum(queue.end for queue in seen.values()) == 50
+    assert {queue.lag for queue in seen.values()} == {0}
+    assert read(spark, brokers, topic, group="etl", startingOffsets="group").count() == 0
+    assert bodies(read(spark, brokers, target)) == Counter(b"%d" % number for number in range(50))
+
+
+@full
+def test_a_topic_made_anew_under_a_stream_is_data_loss_and_may_be_tolerated(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path
+) -> None:
+    target = f"{topic}-out"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(target, queues=1)
+        send(brokers, topic, [b"old %d" % number for number in range(40)])
+        stream(spark, brokers, topic, tmp_path, target)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=2)
+    send(brokers, topic, [b"new %d" % number for number in range(8)])
+    with pytest.raises(Exception, match="made anew") as caught:
+        stream(spark, brokers, topic, tmp_path, target)
+    assert DataLoss.__name__ in str(caught.value)
+    stream(spark, brokers, topic, tmp_path, target, failOnDataLoss="false")
+    found = bodies(read(spark, brokers, target))
+    assert found == Counter([b"old %d" % n for n in range(40)] + [b"new %d" % n for n in range(8)])
+
+
+def test_a_broker_that_dies_under_a_stream_delays_it_and_nothing_is_lost_or_doubled(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path
+) -> None:
+    target = f"{topic}-out"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(target, queues=2)
+    send(brokers, topic, [b"first %d" % number for number in range(2000)])
+    options = {"nameServer": brokers.nameservers, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = spark.readStream.format("penstock").options(**options, maxOffsetsPerTrigger="300").load().select("body")
+    sink = {"nameServer": brokers.nameservers, "topic": target, "checkpointLocation": str(tmp_path)}
+    query = frame.writeStream.format("penstock").options(**sink, deliveryGuarantee="exactly-once").start()
+    try:
+        wait_until(lambda: query.lastProgress is not None or None, 120, "the first batch")
+        for shard in "ab":
+            broker = brokers.broker(shard, 0)
+            broker.kill()
+            broker.restart()
+        send(brokers, topic, [b"second %d" % number for number in range(500)])
+        query.processAllAvailable()
+        assert query.isActive
+    finally:
+        query.stop()
+    wanted = [b"first %d" % number for number in range(2000)] + [b"second %d" % number for number in range(500)]
+    assert bodies(read(spark, brokers, target)) == Counter(wanted)
+
+
+Errors = Callable[[type[PenstockError], str, Callable[[], object]], None]
+
+
+def test_bad_input_is_named_before_any_task_runs(spark: Any, brokers: Cluster, topic: str, errors: Errors) -> None:
+    def reading(**options: str) -> Callable[[], object]:
+        return lambda: read(spark, brokers, topic, **options).count()
+
+    def writing(frame: Any, **options: str) -> Callable[[], object]:
+        given = {"nameServer": brokers.nameservers, "topic": topic} | options
+        return lambda: frame.write.format("penstock").options(**given).mode("append").save()
+
+    errors(ConfigError, "did you mean 'subExpression'", reading(subExpresion="a"))
+    errors(TopicNotFound, "topic nowhere does not exist", reading(subscribe="nowhere"))
+    errors(
+        ConfigError,
+        "offset 77 is beyond its end 0",
+        reading(startingOffsets=json.dumps({topic: {b: {"0": 77, "1": 0} for b in ("broker-a", "broker-b")}})),
+    )
+    errors(
+        ConfigError,
+        "queue .*/broker-a/1 is missing",
+        reading(startingOffsets=json.dumps({topic: {"broker-a": {"0": 0}, "broker-b": {"0": 0, "1": 0}}})),
+    )
+    narrow = spark.read.schema("queueID int").format("penstock")
+    errors(
+        ConfigError,
+        "did you mean 'queueId'",
+        narrow.options(nameServer=brokers.nameservers, subscribe=topic).load().count,
+    )
+    frame = spark.range(3).selectExpr("cast(id as string) as body")
+    errors(ConfigError, "did you mean 'idempotent'", writing(frame, deliveryGuarantee="idempotant"))
+    errors(ConfigError, "there is no column body", writing(spark.range(3).selectExpr("'x' as tags")))
+    errors(TopicNotFound, "nowhere does not exist", writing(frame, topic="nowhere", sendRetryTimeoutMs="0"))

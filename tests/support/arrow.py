@@ -1,0 +1,22 @@
+"""Arrow schemas without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "array<string>": pa.list_(pa.field("element", pa.string())),
+    "map<string,string>": pa.map_(pa.string(), pa.field("value", pa.string())),
+}
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """What Spark's ``to_arrow_schema`` makes of these columns; a test with Spark compares the two."""
+    return pa.schema([pa.field(name, _TYPES[of]) for name, of in columns.items()])

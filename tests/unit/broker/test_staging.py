@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.service.snapshots import Snapshots
+from penstock.broker.service.staging_table import REMEMBERED_MS, StagedId
+from penstock.broker.service.state import State
+from penstock.proto import frames, names
+from penstock.proto.errors import (
+    CorruptBatch,
+    DiskFull,
+    Forbidden,
+    InvalidArgument,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotMaster,
+    OutcomeUnknown,
+    PenstockError,
+    StagedDataGone,
+    StaleProducer,
+    TopicNotFound,
+)
+from penstock.proto.record.batch import encode_messages, producer_mark
+from penstock.proto.wire import pipeline_pb2
+from tests.support.broker_parts import BORN, Parts, in_loop, wanting
+from tests.support.fake_store import FakeStore
+
+KEYS = {"k": {"broker-a": 1}}
+
+
+async def opened(run: str = "r1", **settings: object) -> Parts:
+    parts = Parts(**settings)  # type: ignore[arg-type]
+    parts.add_topic()
+    await parts.writers.open_writer("w", run)
+    return parts
+
+
+@in_loop
+async def test_staged_messages_are_invisible_until_their_batch_is_decided_and_published() -> None:
+    parts = await opened()
+    await parts.stage([b"a", b"b"], queue_id=1)
+    assert parts.bodies() == []
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    assert parts.bodies() == []
+    assert await parts.staging.publish("w", 0, {"k": 1}) == (2, False)
+    assert parts.bodies() == [b"a", b"b"]
+    assert parts.state.staging.staged == {}
+    reply, records = await parts.fetched(wanting((0, 0), topic=names.STAGE_TOPIC))
+    assert not records
+    assert reply.results[0].status == reply.QUEUE_NOT_FOUND
+
+
+@in_loop
+async def test_publishing_again_publishes_nothing_also_after_a_restart() -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    await parts.staging.publish("w", 0, {"k": 1})
+    assert await parts.staging.publish("w", 0, {"k": 1}) == (0, True)
+    again = Parts.restarted(parts)
+    assert await again.staging.publish("w", 0, {"k": 1}) == (0, True)
+    assert again.bodies() == [b"one"]
+
+
+@in_loop
+async def test_a_publication_that_was_cut_short_goes_on_behind_its_last_chunk() -> None:
+    parts = await opened()
+    for chunk in range(3):
+        await parts.stage([b"%d" % chunk], chunk=chunk, mark=(7, 0, chunk))
+    await parts.writers.decide("w", "r1", 0, {"k": {"broker-a": 3}})
+    append, left = parts.store.append, [2]
+
+    def failing(topic: str, records: object, *, queues: int) -> object:
+        if topic == "orders":
+            left[0] -= 1
+            if left[0] < 0:
+                raise DiskFull("no space")
+        return append(topic, records, queues=queues)
+
+    parts.store.append = failing
+    with pytest.raises(DiskFull):
+        await parts.staging.publish("w", 0, {"k": 3})
+    del parts.store.append
+    again = Parts.restarted(parts)
+    assert again.bodies() == [b"0", b"1"]
+    assert await again.staging.publish("w", 0, {"k": 3}) == (1, False)
+    assert again.bodies() == [b"0", b"1", b"2"]
+
+
+@in_loop
+async def test_the_first_decision_stands_whoever_asks_again() -> None:
+    parts = await opened()
+    await parts.stage(key="k")
+    await parts.stage(key="other")
+    first = await parts.writers.decide("w", "r1", 0, KEYS)
+    second = await parts.writers.decide("w", "r1", 0, {"other": {"broker-a": 1}})
+    assert first.keys == second.keys == KEYS
+    await parts.writers.open_writer("w", "r2")
+    third = await parts.writers.decide("w", "r2", 0, {})
+    assert third.keys == KEYS
+    assert Parts.restarted(parts).state.staging.writers["w"].keys == KEYS
+
+
+@in_loop
+async def test_a_new_run_fences_the_ones_before() -> None:
+    parts = await opened()
+    newer = await parts.writers.open_writer("w", "r2")
+    assert newer.epoch == 2
+    with pytest.raises(StaleProducer, match="run r1 is fenced: run r2"):
+        await parts.writers.decide("w", "r1", 0, {})
+    with pytest.raises(StaleProducer):
+        await parts.writers.open_writer("w", "r1")
+    assert (await parts.writers.open_writer("w", "r2")).epoch == 2
+
+
+@in_loop
+async def test_a_batch_is_decided_only_when_the_one_before_is_finished() -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    with pytest.raises(InvalidArgument, match="batch 0 is decided but not published everywhere"):
+        await parts.writers.decide("w", "r1", 1, {})
+    await parts.staging.publish("w", 0, {"k": 1})
+    assert (await parts.writers.finish("w", 0)).finished
+    assert (await parts.writers.decide("w", "r1", 1, {})).decided == 1
+    with pytest.raises(InvalidArgument, match="batch 7 is not decided"):
+        await parts.writers.finish("w", 7)
+
+
+@in_loop
+async def test_what_was_given_up_can_not_be_decided() -> None:
+    parts = await opened()
+    await parts.stage()
+    assert await parts.writers.give_up("w", 0, ["k"]) == {}
+    with pytest.raises(StagedDataGone, match="staged as k was given up"):
+        await parts.writers.decide("w", "r1", 0, KEYS)
+    again = Parts.restarted(parts)
+    with pytest.raises(StagedDataGone):
+        await again.writers.decide("w", "r1", 0, KEYS)
+    assert (await again.writers.decide("w", "r1", 0, {"fresh": {"broker-a": 1}})).decided == 0
+
+
+@in_loop
+async def test_an_abort_never_undoes_a_decision() -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    assert await parts.writers.give_up("w", 0, ["k", "lost"]) == KEYS
+    assert await parts.staging.publish("w", 0, {"k": 1}) == (1, False)
+
+
+@in_loop
+async def test_old_data_is_dropped_when_nobody_decided_and_published_when_somebody_did() -> None:
+    parts = await opened()
+    await parts.stage([b"lost"], key="lost", mark=(7, 3, 0))
+    await parts.stage([b"kept"])
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    expires_ms = max(staged.expires_ms for staged in parts.state.staging.staged.values())
+    await parts.staging.settle_expired(expires_ms - 60_000)
+    assert len(parts.state.staging.staged) == 2
+    await parts.staging.settle_expired(expires_ms)
+    assert parts.state.staging.staged == {}
+    assert parts.bodies() == [b"kept"]
+    assert (parts.staging.records_published, parts.staging.records_dropped) == (1, 1)
+
+
+@in_loop
+async def test_a_shard_asks_the_coordinator_and_keeps_the_data_while_it_does_not_answer() -> None:
+    coordinator, shard = await opened(), Parts(broker_name="broker-b")
+    shard.add_topic()
+    await shard.stage(key="k")
+    await shard.stage(key="lost", mark=(7, 1, 0))
+    await coordinator.writers.decide("w", "r1", 0, {"k": {"broker-b": 1}})
+    expires_ms = max(staged.expires_ms for staged in shard.state.staging.staged.values())
+    await shard.staging.settle_expired(expires_ms)  # no such coordinator is known yet
+    assert len(shard.state.staging.staged) == 2
+    shard.other_coordinators["broker-a"] = coordinator.writers
+    shard.staging._not_before.clear()
+    await shard.staging.settle_expired(expires_ms)
+    assert shard.bodies() == [b"one"]
+    assert shard.state.staging.staged == {}
+
+
+@in_loop
+async def test_decided_data_that_is_not_here_is_named_and_nothing_is_published() -> None:
+    parts = await opened()
+    await parts.stage()
+    with pytest.raises(StagedDataGone, match="1 of 2 chunks staged as k are at broker broker-a"):
+        await parts.staging.publish("w", 0, {"k": 2})
+    with pytest.raises(StagedDataGone, match="0 of 1 chunks staged as missing"):
+        await parts.staging.publish("w", 0, {"k": 1, "missing": 1})
+    assert parts.bodies() == []
+
+
+@in_loop
+async def test_a_deleted_topic_keeps_its_decided_messages_until_it_is_there_again() -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    parts.state_log.delete_topic("orders")
+    with pytest.raises(TopicNotFound, match="create it again"):
+        await parts.staging.publish("w", 0, {"k": 1})
+    parts.dispatch()
+    parts.add_topic()
+    assert await parts.staging.publish("w", 0, {"k": 1}) == (1, False)
+
+
+@in_loop
+async def test_a_chunk_that_is_sent_again_is_kept_once() -> None:
+    parts = await opened()
+    assert not (await parts.stage()).duplicate
+    end = parts.store.end_offset
+    assert (await parts.stage()).duplicate
+    assert parts.store.end_offset == end
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"topic": "missing"}, TopicNotFound),
+        ({"topic": names.STAGE_TOPIC}, Forbidden),
+        ({"writer": ""}, InvalidArgument),
+        ({"writer": "w" * 201}, InvalidArgument),
+        ({"key": "a\nb"}, InvalidArgument),
+        ({"coordinator": ""}, InvalidArgument),
+        ({"batch": -1}, InvalidArgument),
+        ({"chunk": -1}, InvalidArgument),
+        ({"chunk": 1 << 24}, InvalidArgument),
+        ({"keep_ms": 1}, InvalidArgument),
+        ({"count": 0}, InvalidArgument),
+        ({"count": 2}, CorruptBatch),
+        ({"queue_id": 4}, CorruptBatch),
+        ({"bodies": [b"x" * 60_000, b"x" * 60_000]}, MessageTooLarge),
+    ],
+)
+def test_what_could_not_be_published_later_is_refused_now(
+    settings: dict[str, object], error: type[PenstockError]
+) -> None:
+    @in_loop
+    async def check() -> None:
+        parts = await opened()
+        end = parts.store.end_offset
+        with pytest.raises(error):
+            await parts.stage(**settings)  # type: ignore[arg-type]
+        assert parts.store.end_offset == end
+
+    check()
+
+
+@in_loop
+async def test_a_damaged_chunk_is_refused() -> None:
+    parts = await opened()
+    records = bytearray(encode_messages("orders", [b"body"], born_host=BORN, mark=producer_mark(1, 0, 0, 0, 1)))
+    records[90] ^= 1
+    header = pipeline_pb2.StageHeader(writer="w", key="k", topic="orders", count=1, coordinator="broker-a")
+    with pytest.raises(CorruptBatch):
+        await parts.staging.stage(frames.pack(header, records), None)  # type: ignore[arg-type]
+
+
+@in_loop
+async def test_nothing_happens_at_a_slave_or_without_enough_replicas() -> None:
+    slave = Parts(master=False)
+    for call in (
+        slave.writers.open_writer("w", "r"),
+        slave.writers.query_writer("w"),
+        slave.writers.give_up("w", 0, ["k"]),
+        slave.staging.publish("w", 0, {}),
+        slave.staging.drop("w", 0, []),
+        slave.stage(),
+    ):
+        with pytest.raises(NotMaster):
+            await call
+    parts = await opened()
+    parts.role.enough = False
+    with pytest.raises(NotEnoughReplicas):
+        await parts.stage()
+    with pytest.raises(NotEnoughReplicas):
+        await parts.writers.decide("w", "r1", 0, {})
+
+
+@in_loop
+async def test_nobody_is_told_of_a_decision_that_is_not_acknowledged() -> None:
+    parts = await opened(sync_flush=True, store=FakeStore())
+    parts.store.flushes = False
+    with pytest.raises(OutcomeUnknown):
+        await parts.writers.decide("w", "r1", 0, {})
+    with pytest.raises(OutcomeUnknown):
+        await parts.writers.query_writer("w")
+    parts.store.flush()
+    answer = await parts.writers.query_writer("w")
+    assert answer is not None
+    assert answer.decided == 0
+
+
+@in_loop
+async def test_records_repeated_for_retention_hold_everything() -> None:
+    parts = await opened()
+    for number in range(2):
+        await parts.stage(batch=number, mark=(7, 0, number))
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    await parts.staging.publish("w", 0, {"k": 1})
+    parts.state_log.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
+    before = parts.store.end_offset
+    list(parts.state_log.repeat_older(before))
+    parts.dispatch()
+    fresh = Parts(store=parts.store)
+    for result in parts.store.replay(before):
+        for position, record in result.state_records:
+            fresh.state.apply_record(position, record)
+    held, known = parts.state.staging, fresh.state.staging
+    assert known.writers == held.writers
+    assert known.published_batch("w") == 0
+    assert known.staged.keys() == held.staged.keys() == {StagedId("w", 1, "k")}
+    assert [mark.offset for mark in fresh.state.watermarks.values()] == [17]
+
+
+def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
+    @in_loop
+    async def check() -> None:
+        parts = await opened()
+        await parts.stage()
+        await parts.stage(batch=1, mark=(7, 0, 1))
+        await parts.writers.decide("w", "r1", 0, KEYS)
+        await parts.staging.publish("w", 0, {"k": 1})
+        parts.state_log.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
+        Snapshots(tmp_path, parts.state, parts.producers).write_all(parts.store.end_offset)
+        state = State()
+        loaded = Snapshots(tmp_path, state, parts.producers).load(0, parts.store.end_offset, log_has_all=True)
+        assert loaded.replay_from == parts.store.end_offset
+        assert state.staging.writers == parts.state.staging.writers
+        assert state.staging.staged.keys() == parts.state.staging.staged.keys()
+        assert state.staging.published_batch("w") == 0
+        assert state.watermarks.values() == parts.state.watermarks.values()
+
+    check()
+
+
+@in_loop
+async def test_idle_writers_are_forgotten_after_a_month_but_not_unfinished_ones() -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts.writers.decide("w", "r1", 0, KEYS)
+    later = parts.state.staging.writers["w"].touched_ms + REMEMBERED_MS + 1
+    parts.state.expire(later)
+    assert "w" in parts.state.staging.writers
+    await parts.staging.publish("w", 0, {"k": 1})
+    await parts.writers.finish("w", 0)
+    later = parts.state.staging.writers["w"].touched_ms + REMEMBERED_MS + 1
+    parts.state.expire(later)
+    assert not parts.state.staging.writers
+    assert not parts.state.staging.published

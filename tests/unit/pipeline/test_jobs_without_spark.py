@@ -1,0 +1,163 @@
+"""What the jobs decide and write without Spark: configurations, reports, lakes, histories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.pipeline.benchmark.generate import TOPIC, generate
+from penstock.pipeline.jobs import stats
+from penstock.pipeline.jobs.audit_offsets import went_back
+from penstock.pipeline.jobs.config import make_config
+from penstock.pipeline.jobs.history import EVENT, list_history, read_rows
+from penstock.pipeline.jobs.reading import require_stores
+from penstock.pipeline.jobs.report import Plot, Report, Table
+from penstock.pipeline.jobs.verify import differing_blocks, first_difference
+from penstock.pipeline.lake import Lake, Manifest, watermark
+from penstock.pipeline.sessions import own_error
+from penstock.pipeline.stores.directory import list_store
+from penstock.proto.errors import ConfigError, Corrupt, WrongStore
+from tests.support import golden, histories
+from tests.unit.pipeline.test_store_splits import rows
+
+
+def test_a_configuration_takes_names_in_any_spelling_and_refuses_the_rest() -> None:
+    config = make_config(stats.Config, {"store": "a,b", "onCorrupt": "skip", "system-topics": "true"}, "stats")
+    assert (config.store, config.on_corrupt, config.system_topics) == (("a", "b"), "skip", True)
+    with pytest.raises(ConfigError, match=r"stats: no option 'stroe' .did you mean 'store'"):
+        make_config(stats.Config, {"stroe": "a"}, "stats")
+    with pytest.raises(ConfigError, match="stats: store is missing"):
+        make_config(stats.Config, {}, "stats")
+    with pytest.raises(ConfigError, match="stats: top is 'many': expected int"):
+        make_config(stats.Config, {"store": "a", "top": "many"}, "stats")
+
+
+def test_a_report_is_one_page_or_one_document(tmp_path: Path) -> None:
+    report = Report("stats", {"store": ("<b>",)}, figures={"messages": 12_345})
+    report.tables.append(Table("Topics", ["topic", "messages"], [["<script>", 5]]))
+    report.plots.append(Plot("Rate", "lines", [0, 1, 2], {"sent": [1.0, None, 3.0]}, "/s", [(0.5, 1.5, "kill")]))
+    report.plots.append(Plot("Days", "bars", ["a", "b"], {"bytes": [1.0, 2.0]}))
+    report.problem("broken", path="x")
+    report.finish().write(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "failed: 1 problems" in page
+    assert "12,345" in page
+    assert "<script>" not in page
+    assert page.count("<svg") == 2
+    report.write(tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["problems"] == [{"problem": "broken", "path": "x"}]
+
+
+def manifest(segment: int, end: int) -> Manifest:
+    return Manifest(
+        broker="b",
+        segment=segment,
+        startPhysicalOffset=segment,
+        endPhysicalOffset=end,
+        fileBytes=100,
+        sealed=True,
+        rows=1,
+        recordBytes=90,
+        damages=0,
+        firstStoreTimestamp=1,
+        lastStoreTimestamp=2,
+        crc32=3,
+        queues=(("T", 0, 1, 5, 5),),
+        files=(("messages/x.parquet", 10),),
+        archivedAt=4,
+    )
+
+
+def test_manifests_come_back_as_they_were_written_and_leftovers_are_not_seen(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    with pytest.raises(ConfigError, match="no lake"):
+        lake.require()
+    for one in (manifest(100, 200), manifest(0, 90), manifest(0, 100)):
+        lake.commit(one)
+    (tmp_path / "manifests" / "b" / ".00000000000000000300.7").write_text("half a")
+    assert lake.manifests() == [manifest(0, 100), manifest(100, 200)]
+    (tmp_path / "manifests" / "b" / "00000000000000000300.json").write_text("{}")
+    with pytest.raises(Corrupt, match=r"300.json: no manifest of a lake"):
+        lake.manifests()
+
+
+def test_the_watermark_is_the_end_of_what_is_archived_without_a_gap() -> None:
+    found = [manifest(100, 200), manifest(200, 300), manifest(400, 500)]
+    assert watermark(found, "b", 100) == 300
+    assert watermark(found, "b", 150) == 300
+    assert watermark(found, "b", 0) == 0
+    assert watermark(found, "other", 7) == 7
+
+
+def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
+    conditions = histories.CONDITIONS
+    second = 1_000 * histories.MS
+    rising = [(at * second, 0, at * 10, at * 5) for at in range(12)]
+    assert went_back(rising, conditions) == []
+    behind = [*rising]
+    behind[5] = (5 * second, 0, 30, 25)  # in the fault, and it comes back
+    assert went_back(behind, conditions) == []
+    behind[9] = (9 * second, 0, 70, 45)
+    assert went_back(behind, conditions) == ["the max offset went back from 80 to 70"]
+    reset = [*rising]
+    reset[9] = (9 * second, 0, 90, 0)
+    assert went_back(reset, conditions) == ["the committed offset went back from 40 to 0"]
+
+
+def test_rows_of_a_history_are_read_in_parts_and_a_torn_one_is_left_out(tmp_path: Path) -> None:
+    parts = histories.clean()
+    files = {Path(file.path).stem: file for file in list_history(histories.write(tmp_path / "h", parts))}
+    sent = files["sent"]
+    assert (sent.rows, sent.shards) == (400, histories.SHARDS)
+    halves = [read_rows(sent.path, sent.start, first, 200, 1) for first in (0, 200)]
+    for name in EVENT.names or ():
+        values = np.concatenate([half.column(name).to_numpy() for half in halves])
+        assert (values == parts["sent"][name]).all()
+    (tmp_path / "h" / "other.history").write_bytes(b"something else")
+    with pytest.raises(Corrupt, match=r"other.history: no history of a drill"):
+        list_history(tmp_path / "h")
+
+
+def test_replicas_are_compared_byte_by_byte(tmp_path: Path) -> None:
+    left = list_store(str(golden.unpack("multi-queue", tmp_path / "left", only=("commitlog",))))
+    root = golden.unpack("multi-queue", tmp_path / "right", only=("commitlog",))
+    path = root / "commitlog" / f"{65536:020d}"
+    content = bytearray(path.read_bytes())
+    content[500] ^= 1
+    path.write_bytes(content)
+    right = list_store(str(root))
+    assert list(differing_blocks(left, right, 0, left.end)) == [0]
+    assert first_difference(left, right, 0, left.end) == 65536 + 500
+    assert list(differing_blocks(left, left, 0, left.end)) == []
+
+
+def test_generated_stores_are_stores(tmp_path: Path) -> None:
+    size = generate(tmp_path / "s", records=500, body_bytes=100, queues=7, segment_bytes=65536)
+    store = list_store(str(tmp_path / "s"))
+    assert (store.end, store.tail, len(store.files)) == (size, "clean", 3)
+    found = rows(tmp_path / "s")
+    assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in found] == [
+        (TOPIC, number % 7, number // 7) for number in range(500)
+    ]
+    assert len({row["messageId"] for row in found}) == 500
+    assert found[321]["keys"] == ["order-321"]
+
+
+def test_errors_of_workers_come_out_of_sparks_wrapping() -> None:
+    text = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
+  File "x", line 1, in y
+penstock.proto.errors.WrongStore: /x holds no store SQLSTATE: 38000"""
+    error = own_error(RuntimeError(text))
+    assert isinstance(error, WrongStore)
+    assert str(error) == "/x holds no store"
+    assert own_error(RuntimeError("something else")) is None
+
+
+def test_a_job_names_a_missing_store_before_spark_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="absent: no such directory"):
+        require_stores((str(tmp_path / "absent"),))
+    with pytest.raises(WrongStore, match="holds no store"):
+        require_stores(str(tmp_path))

@@ -1,0 +1,77 @@
+"""The store source's reader, called as Spark calls it, but without Spark: what RocketMQ's golden stores hold."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.pipeline.schema import STORE_COLUMNS
+from penstock.pipeline.stores.directory import list_store
+from penstock.pipeline.stores.messages import read_split
+from penstock.pipeline.stores.model import Store
+from penstock.pipeline.stores.options import StoreOptions, parse_options
+from penstock.pipeline.stores.planning import plan_splits
+from penstock.proto.record.layout import Host
+from tests.support import golden
+from tests.support.arrow import arrow_schema
+
+
+def read(store: Store, options: StoreOptions, columns: dict[str, str] = STORE_COLUMNS) -> list[dict[str, Any]]:
+    schema = arrow_schema(columns)
+    batches = [batch for split in plan_splits(store, options) for batch in read_split(split, options, schema)]
+    for batch in batches:
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema).to_pylist()
+
+
+def options(root: Path, **changes: str) -> StoreOptions:
+    return parse_options({"storePath": str(root), **changes})
+
+
+@pytest.mark.parametrize("name", golden.SETS)
+def test_every_record_of_a_golden_store_becomes_the_row_that_rocketmq_reads(name: str, tmp_path: Path) -> None:
+    root = golden.unpack(name, tmp_path / "store", only=("commitlog", "checkpoint", "abort", "epochFileCheckpoint"))
+    rows = read(list_store(str(root)), options(root))
+    wanted = golden.expected(name)["messages"]
+    assert [row["physicalOffset"] for row in rows] == [message["physicalOffset"] for message in wanted]
+    for row, message in zip(rows, wanted, strict=True):
+        assert_row(row, message)
+
+
+def assert_row(row: dict[str, Any], message: dict[str, Any]) -> None:
+    for column, key in {
+        "topic": "topic",
+        "queueId": "queueId",
+        "queueOffset": "queueOffset",
+        "size": "totalSize",
+        "messageId": "msgId",
+        "flag": "flag",
+        "sysFlag": "sysFlag",
+        "reconsumeTimes": "reconsumeTimes",
+        "bodyCrc": "bodyCRC",
+        "preparedTransactionOffset": "preparedTransactionOffset",
+    }.items():
+        assert row[column] == message[key], (column, message)
+    for column in ("bornHost", "storeHost"):
+        assert Host.parse(row[column]) == Host.parse(message[column])
+    assert dict(row["properties"]) == message["properties"]
+    assert row["tags"] == message["properties"].get("TAGS")
+    keys = message["properties"].get("KEYS")
+    assert row["keys"] == (None if keys is None else keys.split())
+    for column in ("bornTimestamp", "storeTimestamp"):
+        assert row[column] == as_time(message[column])
+    if message["bodyLength"] is not None:
+        assert len(row["body"]) == message["bodyLength"]
+        assert hashlib.sha256(row["body"]).hexdigest() == message.get("bodySha256", message["storedBodySha256"])
+
+
+def as_time(time_ms: int) -> datetime | None:
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return None

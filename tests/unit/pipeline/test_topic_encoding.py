@@ -1,0 +1,200 @@
+"""Arrow columns as messages, and where they go: without Spark and without a broker."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client.keys import property_bytes
+from penstock.pipeline.topics.chunks import cut
+from penstock.pipeline.topics.encoding import Rows, check_sink_schema
+from penstock.pipeline.topics.routing import Layout, by_topic, rebatched
+from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
+from penstock.proto.record.compression import decompress
+from penstock.proto.record.hashing import string_hash
+from penstock.proto.record.properties import decode_properties
+
+MAP = pa.map_(pa.string(), pa.string())
+
+
+def column(of: Any) -> list[bytes]:
+    starts = [0, *of.ends.tolist()]
+    return [of.data[start:end].tobytes() for start, end in itertools.pairwise(starts)]
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02 "), min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(min_size=1, max_size=20),
+            st.none() | words,
+            st.none() | st.lists(words, max_size=3),
+            st.none() | st.dictionaries(words.map("p".__add__), words, max_size=3),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_rows_are_encoded_as_a_producer_encodes_them(rows: list[Any]) -> None:
+    bodies, tags, keys, properties = (list(part) for part in zip(*rows, strict=True))
+    made = Rows(
+        batch(
+            body=pa.array(bodies, pa.binary()),
+            tags=pa.array(tags, pa.string()),
+            keys=pa.array(keys, pa.list_(pa.string())),
+            properties=pa.array([None if each is None else list(each.items()) for each in properties], MAP),
+        )
+    )
+    assert column(made.bodies) == bodies
+    for encoded, tag, some, more in zip(column(made.properties), tags, keys, properties, strict=True):
+        wanted = decode_properties(property_bytes(tag, some, more, None) or b"") if _plain(tag) else None
+        found = decode_properties(encoded)
+        assert wanted is None or found == wanted
+
+
+def _plain(tag: str | None) -> bool:
+    return tag is None or not (tag != tag.strip() or "||" in tag)
+
+
+def test_what_a_column_gives_and_what_brokers_write_is_not_taken_from_the_map() -> None:
+    pairs = [("__PSEQ", "1"), ("TAGS", "old"), ("KEYS", "kept"), ("UNIQ_KEY", "id"), ("__CRC32#", "9"), ("a", "")]
+    made = Rows(batch(body=[b"x"], tags=["new"], properties=pa.array([pairs], MAP)))
+    assert decode_properties(column(made.properties)[0]) == {"TAGS": "new", "KEYS": "kept", "UNIQ_KEY": "id"}
+
+
+def test_a_sliced_map_column_keeps_its_rows() -> None:
+    whole = pa.array([[("a", "1")], None, [("b", "2"), ("c", "3")], []], MAP)
+    made = Rows(batch(body=[b"x"] * 4, properties=whole).slice(1, 2))
+    assert [decode_properties(each) for each in column(made.properties)] == [{}, {"b": "2", "c": "3"}]
+
+
+def test_columns_that_spark_declares_not_null_are_taken() -> None:
+    strict = pa.list_(pa.field("element", pa.string(), nullable=False))
+    strict_map = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+    keys = pa.array([["a", "b"], ["c"], [], None], strict)
+    maps = pa.array([[("p", "1")], [], [("q", "2")], None], strict_map)
+    made = Rows(batch(body=[b"x"] * 4, keys=keys, properties=maps).slice(1, 3))
+    assert [decode_properties(each) for each in column(made.properties)] == [{"KEYS": "c"}, {"q": "2"}, {}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"body": pa.array([b"x", None], pa.binary())}, "row 1 of the batch: body is null"),
+        ({"body": [b"x", b""]}, "row 1 of the batch: body is empty"),
+        ({"body": [b"x" * (4 << 20), b"x" * ((4 << 20) + 1)]}, "row 1 of the batch: body of 4194305 bytes"),
+        ({"body": [b"x"], "tags": ["a\x01b"]}, "column for TAGS"),
+        ({"body": [b"x"], "properties": pa.array([[("a", "b\x02")]], MAP)}, "0x01 and 0x02"),
+        ({"body": [b"x"], "properties": pa.array([[("", "b")]], MAP)}, "a name is empty"),
+        ({"body": [b"x"], "properties": pa.array([[("a", "b" * 40_000)]], MAP)}, "row 0 of the batch: its properties"),
+        ({"body": [b"x"], "shardingKey": pa.array([None], pa.string())}, "row 0 of the batch: shardingKey is null"),
+        ({"body": [b"x"], "queueId": [-1]}, "queueId -1 is negative"),
+    ],
+)
+def test_a_row_that_can_be_no_message_is_named(columns: dict[str, Any], problem: str) -> None:
+    with pytest.raises((InvalidArgument, MessageTooLarge), match=problem):
+        Rows(batch(**columns))
+
+
+@pytest.mark.parametrize("algorithm", ["zlib", "lz4", "zstd"])
+def test_bodies_are_compressed_as_the_flag_says(algorithm: str) -> None:
+    made = Rows(batch(body=[b"a" * 500, b"b"]), algorithm)
+    assert [decompress(each, made.sys_flag) for each in column(made.bodies)] == [b"a" * 500, b"b"]
+
+
+def test_the_schema_of_a_sink_is_checked_by_name() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    fields = {"s": types.StringType(), "i": types.IntegerType(), "b": types.BinaryType()}
+
+    def check(option: str = "t", **columns: str) -> None:
+        check_sink_schema(types.StructType([types.StructField(n, fields[k]) for n, k in columns.items()]), option)
+
+    check(body="s")
+    check("", body="b", topic="s")
+    for columns, problem in (
+        ({"boddy": "s"}, "did you mean 'body'"),
+        ({"tags": "s"}, "there is no column body"),
+        ({"body": "i"}, "column body is int"),
+        ({"body": "s", "deliverAt": "i"}, "deliver at once"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            check(**columns)
+    with pytest.raises(ConfigError, match="which topic"):
+        check("", body="s")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=8), st.lists(st.integers(0, 40), max_size=8), st.integers(1, 17))
+def test_chunks_are_the_same_however_spark_cuts_its_batches(one: list[int], other: list[int], rows: int) -> None:
+    total = min(sum(one), sum(other))
+
+    def cuts(sizes: list[int]) -> list[list[int]]:
+        start, found = 0, []
+        for size in sizes:
+            stop = min(start + size, total)
+            found.append(batch(body=pa.array(range(start, stop), pa.int64())))
+            start = stop
+        return [part.column(0).to_pylist() for part in rebatched(found, rows)]
+
+    assert cuts(one) == cuts(other)
+    assert [row for part in cuts(one) for row in part] == list(range(total))
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 64])
+def test_a_row_goes_where_a_producer_sends_it_and_a_queue_belongs_to_one_target(lanes: int) -> None:
+    layout = Layout("t", "a:4;b:3", lanes)
+    owners = [(target.broker, queue) for target in layout.targets for queue in target.queues]
+    assert sorted(owners) == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1), ("b", 2)]
+    keys = [f"key-{number}" for number in range(200)]
+    rows = Rows(batch(body=[b"x"] * 200, shardingKey=keys))
+    for piece in layout.split(rows, 0):
+        target = layout.targets[piece.target]
+        for queue_id, encoded in zip(piece.queue_ids.tolist(), column(piece.properties), strict=True):
+            key = decode_properties(encoded)["__SHARDINGKEY"]
+            assert layout.queues.queue(layout.queues.index_of_hash(string_hash(key))) == (target.broker, queue_id)
+            assert queue_id in target.queues
+    assert sum(len(piece.queue_ids) for piece in layout.split(rows, 0)) == 200
+    plain = Rows(batch(body=[b"x"] * 50))
+    seen = {piece.target for turn in range(len(layout.targets)) for piece in layout.split(plain, turn)}
+    assert seen == set(range(len(layout.targets)))
+
+
+def test_queue_ids_are_those_that_were_asked_for() -> None:
+    layout = Layout("t", "a:4;b:3", 2)
+    rows = Rows(batch(body=[b"x"] * 4, queueId=[0, 1, 3, 2]))
+    found = {(layout.targets[p.target].broker, q) for p in layout.split(rows, 0) for q in p.queue_ids.tolist()}
+    assert found == {("a", 0), ("b", 1), ("a", 2), ("a", 3)}
+    with pytest.raises(InvalidArgument, match="row 0 of the batch: topic t has no queue 4"):
+        list(layout.split(Rows(batch(body=[b"x"], queueId=[4])), 0))
+
+
+def test_topics_of_a_batch_are_taken_apart_in_order() -> None:
+    parts = dict(by_topic(batch(topic=["a", "b", "a"], body=[b"1", b"2", b"3"]), ""))
+    assert {name: part.column("body").to_pylist() for name, part in parts.items()} == {
+        "a": [b"1", b"3"],
+        "b": [b"2"],
+    }
+    with pytest.raises(InvalidArgument, match="row 1 of the batch: topic is null"):
+        list(by_topic(batch(topic=["a", None], body=[b"1", b"2"]), ""))
+    assert [name for name, _ in by_topic(batch(topic=["a", None], body=[b"1", b"2"]), "t")] == ["t"]
+
+
+def test_a_large_piece_is_cut_by_bytes() -> None:
+    layout = Layout("t", "a:1", 1)
+    (piece,) = layout.split(Rows(batch(body=[bytes([65 + number]) * 1000 for number in range(10)])), 0)
+    parts = cut(piece, 3500)
+    assert [len(part.queue_ids) for part in parts] == [3, 3, 3, 1]
+    assert np.concatenate([part.bodies.data for part in parts]).tobytes() == piece.bodies.data.tobytes()

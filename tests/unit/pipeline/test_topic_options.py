@@ -1,0 +1,84 @@
+"""Options of ``format("penstock")``: what is wrong is named before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.pipeline.topics.options import Queue, sink_options, source_options
+from penstock.proto.errors import ConfigError
+
+GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"subscribe": "orders"}, "option nameServer is missing"),
+        ({"nameServer": "somewhere", "subscribe": "orders"}, "must be host:port"),
+        ({"nameServer": "a:1"}, "which topics"),
+        (GOOD | {"subscribe": "a b"}, "option subscribe: topic 'a b'"),
+        (GOOD | {"assign": "{}"}, "options subscribe and assign: give only one"),
+        (GOOD | {"startingOfsets": "latest"}, "unknown option 'startingOfsets' .did you mean 'startingOffsets'"),
+        (GOOD | {"somethingElse": "1"}, "unknown option 'somethingElse'"),
+        (GOOD | {"startingOffsets": "earlist"}, "did you mean 'earliest'"),
+        (GOOD | {"startingOffsets": "{"}, "option startingOffsets: '{' is no JSON"),
+        (GOOD | {"startingOffsets": "latest", "startingTimestamp": "1"}, "give only one of startingOffsets"),
+        (GOOD | {"startingOffsets": "group"}, "the option group must name it"),
+        (GOOD | {"startingTimestamp": "-1"}, "option startingTimestamp: '-1'"),
+        (GOOD | {"endingOffsets": "earliest"}, "option endingOffsets"),
+        (GOOD | {"endingOffsets": '{"orders": {"a": {"0": -2}}}'}, "is no end"),
+        (GOOD | {"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for stream reads"),
+        (GOOD | {"minPartitions": "5", "maxPartitions": "2"}, "minPartitions 5 is more than maxPartitions 2"),
+        (GOOD | {"batchRows": "0"}, "option batchRows: '0' is no whole number of 1"),
+        (GOOD | {"failOnDataLoss": "maybe"}, "neither true nor false"),
+        (GOOD | {"properties": "maps"}, "did you mean 'map'"),
+        (GOOD | {"subExpression": "a", "filterSql": "b"}, "give only one"),
+        ({"nameServer": "a:1", "subscribePattern": "("}, "no regular expression"),
+        ({"nameServer": "a:1", "assign": '{"t": {"a": 0}}'}, "not of the form"),
+        (GOOD | {"group": "bad name"}, "group 'bad name'"),
+    ],
+)
+def test_a_wrong_option_of_a_batch_read_is_named(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(Exception, match=problem):
+        source_options(options, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (GOOD | {"endingOffsets": "latest"}, "endingOffsets is for batch reads"),
+        (GOOD | {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, "give only one"),
+        (GOOD | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "2"}, "is more than maxOffsetsPerTrigger"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_named(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        source_options(options, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "option nameServer is missing"),
+        ({"nameServer": "a:1", "deliveryGuarantee": "exactly_once"}, "did you mean 'exactly-once'"),
+        ({"nameServer": "a:1", "compression": "zip"}, "compression: 'zip'"),
+        ({"nameServer": "a:1", "topic": "a b"}, "option topic: topic 'a b'"),
+        ({"nameServer": "a:1", "topic": "rmq_sys_PENSTOCK_STATE"}, "is internal"),
+        ({"nameServer": "a:1", "topics": "orders"}, "unknown option 'topics' .did you mean 'topic'"),
+        ({"nameServer": "a:1", "producerId": "ä"}, "option producerId"),
+        ({"nameServer": "a:1", "batchBytes": "1g"}, "option batchBytes"),
+    ],
+)
+def test_a_wrong_option_of_a_write_is_named(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        sink_options(options)
+
+
+def test_options_are_read_without_case_and_sizes_with_units() -> None:
+    found = source_options(
+        {"NAMESERVER": "a:1", "assign": '{"t": {"b": [0, 2]}}', "fetchmaxbytes": "2m", "path": "x"}, streaming=True
+    )
+    assert found.assigned == {Queue("t", "b", 0), Queue("t", "b", 2)}
+    assert found.fetch_bytes == 2 << 20
+    assert (found.starting.at, found.ending.at) == ("latest", "latest")
+    assert source_options(GOOD, streaming=False).starting.at == "earliest"
