@@ -80,6 +80,7 @@ class _Opening:
         aborted = self._abort.exists()
         self._log.directories.prepare()
         self._log.load()
+        self._others.load()
         self._checkpoint = Checkpoint(self._disk, str(self._config.root))
         positions = self._checkpoint.read()
         files_end = self._log.end_offset

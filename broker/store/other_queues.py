@@ -35,8 +35,13 @@ class OtherQueues:
         self._disk = disk
         self._batches = f"{root}/batchconsumequeue"
         self._extensions = f"{root}/consumequeue_ext"
-        self.batch_topics: set[str] = set(self._list(self._batches))
-        self._extended: set[str] = set(self._list(self._extensions))
+        self.batch_topics: set[str] = set()
+        self._extended: set[str] = set()
+
+    def load(self) -> None:
+        """Learn from the folders that are there. Raises OSError."""
+        self.batch_topics.update(self._list(self._batches))
+        self._extended.update(self._list(self._extensions))
 
     def check(self, topic: str) -> None:
         """That the topic's queues are such as Penstock reads and writes.
