@@ -248,7 +248,7 @@ def test_a_checkpoint_counts_only_beside_the_one_it_was_written_with(tmp_path: P
     checkpoint.write(first, Standard(1, 2, 3))
     former = (tmp_path / "checkpoint").read_bytes()
     checkpoint.write(second, Standard(4, 5, 6))
-    checkpoint.write_hint(25)
+    checkpoint.write_hint(25, 15)
     checkpoint.close()
 
     def found() -> Positions | None:
