@@ -22,7 +22,7 @@ BIN_S = 0.1
 """Acknowledgements are counted per tenth of a second and broker."""
 DELIVERY_TIMEOUT_S = 120.0
 """Longer than a broker is away, on a busy machine too: what was under way to it is not given up nor sent elsewhere."""
-SLICE = 1400
+SLICE = 100
 
 
 def main() -> int:

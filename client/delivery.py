@@ -29,9 +29,9 @@ from .config import ProducerConfig
 from .connections import Connections, decode_append, rpc_error
 from .hosts import store_host_of
 from .keys import set_hashes
-from .lanes import NEVER, Failure, Lanes
+from .lanes import Failure, Lanes
 from .message import FailedDelivery, SendReceipt
-from .parts import Batch, Kind, Part
+from .parts import NEVER, Batch, Kind, Part
 from .receipts import receipts_of
 from .routes import Routes
 from .selection import BrokerHealth, WriteQueues

@@ -20,7 +20,6 @@ Decisions only: no threads, no network, time is passed in.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -38,14 +37,13 @@ from penstock.proto.errors import (
 )
 
 from .config import ProducerConfig
-from .parts import Batch, Kind, Lane, Part
+from .parts import NEVER, Batch, Kind, Lane, Line, Part
 from .retry import Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .selection import BrokerHealth, WriteQueues
 
 LANES = 8
 MASTER_GONE_S = 1.0
 RECHECK_S = 0.25
-NEVER = float("inf")
 
 
 class Failure(NamedTuple):
@@ -63,7 +61,7 @@ class Lanes:
     ) -> None:
         self.topic = topic
         self.queues = queues
-        self.waiting: deque[Part] = deque()  # no queue chosen yet
+        self.waiting = Line()  # no queue chosen yet
         self.lanes: dict[tuple[str, int], Lane] = {}
         self._config = config
         self._health = health
@@ -105,6 +103,9 @@ class Lanes:
         """Give up what was not sent before its deadline, and unknown batches past theirs."""
         failures = []
         for line in (self.waiting, *(lane.pending for lane in self.lanes.values())):
+            if line.earliest > now:
+                continue
+            line.look()
             late = [part for part in line if part.deadline <= now]
             if late:
                 # What keeps the first of them keeps those behind it, which were never tried.
@@ -154,14 +155,14 @@ class Lanes:
 
     def next_due(self, now: float) -> float:
         """When to call :meth:`start` or :meth:`expire` again, if nothing else happens before."""
-        due = [part.deadline for part in self.waiting]
+        due = [self.waiting.earliest]
         if self.waiting and self.waiting[0].not_before > now:
             due.append(self.waiting[0].not_before)
         for lane in self.lanes.values():
             if lane.batch is not None and lane.batch.retry_at is not None:
                 due.append(min(lane.batch.retry_at, lane.batch.deadline))
             if lane.pending:
-                due += [part.deadline for part in lane.pending]
+                due.append(lane.pending.earliest)
                 if lane.batch is None:
                     due.append(lane.retry_at)
         return min(due, default=NEVER)
@@ -233,7 +234,7 @@ class Lanes:
             lane = self.lanes[key] = Lane(*key)
         return lane
 
-    def _joined(self, parts: deque[Part]) -> list[Part]:
+    def _joined(self, parts: Line) -> list[Part]:
         """Take the first part, and as many like it behind it as one batch may hold."""
         first = parts.popleft()
         taken, cost, count = [first], first.cost, first.count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -19,6 +19,9 @@ from .message import SendReceipt
 RECORD_COST = 112
 """What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
 for its topic."""
+
+
+NEVER = float("inf")
 
 
 class Kind(enum.Enum):
@@ -156,6 +159,36 @@ class Part:
         return tuple(self.bodies[index] for index in range(min(count, self.count)))
 
 
+class Line(deque[Part]):
+    """Parts in order. :attr:`earliest`: none of them is late before; looking at each would cost more than sending."""
+
+    earliest = NEVER
+
+    def append(self, part: Part) -> None:
+        super().append(part)
+        self.earliest = min(self.earliest, part.deadline)
+
+    def appendleft(self, part: Part) -> None:
+        super().appendleft(part)
+        self.earliest = min(self.earliest, part.deadline)
+
+    def extend(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self.append(part)
+
+    def extendleft(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self.appendleft(part)
+
+    def clear(self) -> None:
+        super().clear()
+        self.earliest = NEVER
+
+    def look(self) -> None:
+        """Have ``earliest`` exact again: parts that left may have been the earliest."""
+        self.earliest = min((part.deadline for part in self), default=NEVER)
+
+
 class Lane:
     """One ordered stream of batches to one broker group."""
 
@@ -166,7 +199,7 @@ class Lane:
         self.number = number
         self.sequence = 0  # of the last batch made
         self.batch: Batch | None = None  # under way, or waiting for its next try
-        self.pending: deque[Part] = deque()  # behind it, queues chosen
+        self.pending = Line()  # behind it, queues chosen
         self.retry_at = 0.0  # nothing of pending starts before
 
     @property

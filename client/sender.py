@@ -7,7 +7,7 @@ import threading
 import time
 
 from .delivery import TopicDelivery
-from .lanes import NEVER
+from .parts import NEVER
 
 log = logging.getLogger(__name__)
 
