@@ -93,15 +93,39 @@ def _columns_of_one(part: Part, mark: bytes) -> tuple[Column, Column]:
 
 
 def _columns(batch: Batch, mark: bytes) -> tuple[Column, Column]:
-    bodies = Column.joined([part.body_column() for part in batch.parts])
-    columns = [part.property_column() for part in batch.parts]
-    if not any(columns):
+    bodies, properties = _bodies(batch.parts), _properties(batch.parts)
+    if properties is None:
         ends = np.full(batch.count, len(mark), dtype=np.int64)
         return bodies, Column(np.frombuffer(mark, dtype=np.uint8), ends)
+    data = np.concatenate([np.frombuffer(mark, dtype=np.uint8), properties.data])
+    return bodies, Column(data, properties.ends + len(mark))
+
+
+def _bodies(parts: list[Part]) -> Column:
+    values: list[bytes] = []
+    if len(parts) > 1:  # often of one message each: one column for all of them costs what one column costs
+        for part in parts:
+            if isinstance(part.bodies, Column):
+                return Column.joined([part.body_column() for part in parts])
+            values.extend(part.bodies)
+        return Column.of(values)
+    return parts[0].body_column()
+
+
+def _properties(parts: list[Part]) -> Column | None:
+    if all(part.properties is None for part in parts):
+        return None
+    if len(parts) > 1 and not any(isinstance(part.properties, Column) for part in parts):
+        values: list[bytes] = []
+        for part in parts:
+            if part.properties is None:
+                values.extend([b""] * part.count)
+            else:
+                values.extend(encoded or b"" for encoded in part.properties)
+        return Column.of(values)
+    columns = [part.property_column() for part in parts]
     filled = [
         column if column is not None else Column(np.empty(0, np.uint8), np.zeros(part.count, np.int64))
-        for column, part in zip(columns, batch.parts, strict=True)
+        for column, part in zip(columns, parts, strict=True)
     ]
-    joined = Column.joined(filled)
-    data = np.concatenate([np.frombuffer(mark, dtype=np.uint8), joined.data])
-    return bodies, Column(data, joined.ends + len(mark))
+    return Column.joined(filled)
