@@ -202,6 +202,7 @@ def test_a_topic_made_anew_under_a_stream_is_data_loss_and_may_be_tolerated(
     assert found == Counter([b"old %d" % n for n in range(40)] + [b"new %d" % n for n in range(8)])
 
 
+@full
 def test_a_broker_that_dies_under_a_stream_delays_it_and_nothing_is_lost_or_doubled(
     spark: Any, brokers: Cluster, topic: str, tmp_path: Path
 ) -> None:
