@@ -84,6 +84,8 @@ class Group:
             count = self.numbers.randint(1, 3)
             bodies = [b"%06d" % self.sequence * self.numbers.choice((1, 20, 150)) for _ in range(count)]
             topic = self.numbers.choice(("orders", "clicks"))
+            if self.master.state.topic(topic) is None:  # a broker takes no messages of a topic that it does not have
+                self.master.state_log.put_topic(Topic(topic, 3, 3))
             self.master.append(topic, bodies, queue=self.numbers.randrange(3), sequence=self.sequence)
 
     async def state(self) -> None:
@@ -148,7 +150,7 @@ class Group:
             )
 
         try:
-            await eventually(level, what="both level")
+            await eventually(level, timeout_s=60, what="both level")
         finally:
             link.cancel()
             await asyncio.gather(link, return_exceptions=True)
