@@ -87,7 +87,7 @@ def test_a_revoked_queue_is_released_when_its_running_work_has_ended(cluster: Gr
             gate.set()
             wait_until(lambda: cluster.groups["broker-a"].claimed("g") == {"a": [0], "b": [1]}, what="the grant")
             wait_until(lambda: cluster.committed("g", "orders", 0) == 3, what="everything of queue 0")
-            assert len(second.assignment()) == 1
+            wait_until(lambda: len(second.assignment()) == 1, what="the queue at its new holder")
     everything = first_seen.bodies() + second_seen.bodies()
     assert sorted(everything) == sorted([*numbered(3), *numbered(3, 100)])
 
