@@ -96,6 +96,7 @@ def _damaged(position: int) -> bytes:
         ("orders", b"", 0),
         ("orders", batch("orders", [b"a"]) + batch("orders", [b"b"], mark=(7, 0, 0, 1)), 1),
     ],
+    ids=["body", "magic", "cut short", "queue", "topic", "empty", "mark in the middle"],
 )
 def test_a_malformed_batch_is_refused_with_the_index_and_changes_nothing(
     tmp_path: Path, topic: str, records: bytes, index: int
