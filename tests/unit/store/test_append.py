@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import Store
+from penstock.broker.store.commit_log import copy_ascending
 from penstock.proto.errors import CorruptBatch, InvalidName, MessageTooLarge, StorageError, StoreClosed
 from penstock.proto.record.layout import decode_record
 from tests.support.clock import ManualClock
@@ -180,6 +181,38 @@ def test_bytes_of_a_master_make_the_same_files_and_queues(tmp_path: Path) -> Non
     assert slave.append("orders", batch("orders", [b"new"]), queues=2).queue_offsets == [40]
     master.close()
     slave.close()
+
+
+class CopiesHeadsLast:
+    """Memory that is copied to as the C library does it, until the process dies at copy number ``dies_at``."""
+
+    def __init__(self, size: int, dies_at: int) -> None:
+        self.bytes = np.zeros(size, np.uint8)
+        self.copies_left = dies_at
+
+    def __setitem__(self, where: slice, data: np.ndarray) -> None:
+        self.copies_left -= 1
+        if self.copies_left < 0:
+            return
+        dies = self.copies_left == 0
+        self.bytes[where.start + (64 if dies else 0) : where.stop - (64 if dies else 0)] = data[
+            64 if dies else 0 : len(data) - (64 if dies else 0)
+        ]
+
+
+@pytest.mark.parametrize("size", [1, 63, 300, 65_536, 200_000])
+def test_a_copy_that_is_broken_off_leaves_a_beginning_and_no_gap(size: int) -> None:
+    data = np.full(size, 7, np.uint8)
+    dies_at, copied = 0, 0
+    while copied < size:
+        dies_at += 1
+        target = CopiesHeadsLast(size + 100, dies_at)
+        copy_ascending(target, 50, data)  # type: ignore[arg-type]
+        written = np.flatnonzero(target.bytes)
+        gaps = np.flatnonzero(np.diff(written) != 1) if len(written) else ()
+        assert not len(gaps), f"broken off at copy {dies_at}: bytes behind a gap at {written[gaps[0]] + 1}"
+        copied = len(written) if target.copies_left > 0 else 0
+    assert (written[0], written[-1]) == (50, 49 + size)
 
 
 def test_bytes_must_follow_the_end_and_stay_within_a_file(tmp_path: Path) -> None:
