@@ -24,6 +24,7 @@ from penstock.replication.sync_state_set import SetRules
 from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
 from .service.acknowledge import Acknowledgements
 from .service.admin import Admin, BrokerService
+from .service.append_streams import AppendStreams
 from .service.consumer_sessions import ConsumerSessions
 from .service.coordinators import Coordinators
 from .service.dispatch import Dispatcher, apply
@@ -78,6 +79,7 @@ class Parts:
     sessions: ConsumerSessions
     offsets: OffsetService
     send: Send
+    appends: AppendStreams
     fetch: Fetch
     staging: Staging
     writer_log: WriterLog
@@ -289,7 +291,8 @@ class _Assembly:
             catch_up=self._dispatcher.catch_up,
             transfer=transfer,
         )
-        self._register(service, send)
+        appends = AppendStreams(send)
+        self._register(service, appends)
         self._register_pipeline(StagingService(writers, staging), PositionsService(positions), staging)
         registration = Registration(
             config.nameservers.addresses,
@@ -313,6 +316,7 @@ class _Assembly:
             sessions=sessions,
             offsets=self._offsets,
             send=send,
+            appends=appends,
             fetch=self._fetch,
             staging=staging,
             writer_log=writer_log,
@@ -473,11 +477,11 @@ class _Assembly:
             return None
         return MetricsServer(status.metrics, asyncio.get_running_loop())
 
-    def _register(self, service: BrokerService, send: Send) -> None:
+    def _register(self, service: BrokerService, appends: AppendStreams) -> None:
         add_BrokerServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]  # generated code
         # No (de)serializers: requests and answers are bytes, framed by the services themselves.
         data = {
-            "Append": grpc.unary_unary_rpc_method_handler(reporting(send.append)),
+            "Append": grpc.stream_stream_rpc_method_handler(appends.serve),
             "Fetch": grpc.unary_unary_rpc_method_handler(reporting(self._fetch.fetch)),
         }
         replication = {"Replicate": grpc.stream_stream_rpc_method_handler(reporting_stream(self._role.serve))}

@@ -94,6 +94,7 @@ class Broker:
         parts.fetch.waiters.wake_all()
         parts.sessions.close()
         stopping = asyncio.create_task(parts.server.stop(STOP_GRACE_S))
+        await parts.appends.close()
         await self._acknowledge_rest()
         parts.role.close()  # a slave's stream ends only here, and the server waits for it
         await stopping

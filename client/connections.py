@@ -13,10 +13,12 @@ import grpc
 from penstock.proto import frames
 from penstock.proto.channel import keep_large_buffers, open_channel
 from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
-from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader, FetchReply
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub, StagingStub
+
+from .append_streams import AppendStreams, Receipts
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +53,6 @@ def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
     return addresses
 
 
-def decode_append(message: bytes) -> AppendReceipt:
-    """The receipt in the answer of :meth:`Connections.append`."""
-    return frames.unpack(message, AppendReceipt)[0]
-
-
 def decode_fetch(message: bytes) -> tuple[FetchReply, memoryview]:
     """The reply and the records of all its results, laid end to end."""
     return frames.unpack(message, FetchReply)
@@ -68,7 +65,7 @@ class _BrokerLink:
         self.channel = open_channel(address)
         self.stub = _new_broker_stub(self.channel)
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
-        self.append: Any = self.channel.unary_unary(APPEND_METHOD, None, None)
+        self.append: Any = self.channel.stream_stream(APPEND_METHOD, None, None)
         self.fetch: Any = self.channel.unary_unary(FETCH_METHOD, None, None)
         self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
         self.staging = _new_staging_stub(self.channel)
@@ -86,6 +83,7 @@ class Connections:
         self._nameservers: dict[str, tuple[grpc.Channel, Any]] = {}
         self._preferred = 0  # index of the nameserver that answered last
         self._closed = False
+        self._appends = AppendStreams()
 
     def broker(self, address: str) -> Any:
         """The ``BrokerStub`` for the broker at ``address``."""
@@ -98,22 +96,9 @@ class Connections:
         except grpc.RpcError as error:
             raise from_rpc_error(error, f"broker {address}") from error
 
-    def append(self, address: str, header: AppendHeader, records: bytes | memoryview, timeout_s: float) -> Any:
-        """Start one Append; ``result()`` of the returned future is for :func:`decode_append`. ``records`` is copied."""
-        return self._link(address).append.future(frames.pack(header, records), timeout=timeout_s)
-
-    def append_framed(self, address: str, message: bytes, timeout_s: float) -> Any:
-        """The same for an already framed message."""
-        return self._link(address).append.future(message, timeout=timeout_s)
-
-    def append_and_wait(self, address: str, message: bytes, timeout_s: float) -> bytes:
-        """One Append of a framed message in the caller's own thread: the shortest way there and back.
-
-        Raises:
-            grpc.RpcError: for :func:`penstock.proto.errors.from_rpc_error`.
-        """
-        answer: bytes = self._link(address).append(message, timeout=timeout_s)
-        return answer
+    def append(self, address: str, message: bytes, timeout_s: float) -> Receipts:
+        """Send a framed batch (``AppendHeader``, records); see :meth:`AppendStreams.append`."""
+        return self._appends.append(address, self._link(address).append, message, timeout_s)
 
     def staging(self, address: str) -> Any:
         """The ``StagingStub`` for the broker at ``address``."""
@@ -188,6 +173,7 @@ class Connections:
             channels += [channel for channel, _ in self._nameservers.values()]
             self._links.clear()
             self._nameservers.clear()
+        self._appends.close()
         for channel in channels:
             channel.close()
 

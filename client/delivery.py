@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import grpc
+from typing import TYPE_CHECKING
 
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -25,8 +23,9 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendReceipt
 
 from .accumulator import Accumulator, Buffer, limited, new_part
+from .append_streams import Receipts
 from .config import ProducerConfig
-from .connections import Connections, decode_append, rpc_error
+from .connections import Connections
 from .hosts import store_host_of
 from .keys import set_hashes
 from .lanes import Failure, Lanes
@@ -197,13 +196,11 @@ class TopicDelivery:
                     no_wait=batch.parts[0].kind is Kind.ONEWAY,
                 )
             if not wait:
-                call = shipping.connections.append_framed(address, batch.message, timeout_s)
-                call.add_done_callback(partial(self._on_call_done, batch, address))
+                answer = shipping.connections.append(address, batch.message, timeout_s)
+                answer.add_done_callback(partial(self._on_answer, batch, address))
                 return
-            receipt = decode_append(shipping.connections.append_and_wait(address, batch.message, timeout_s))
-        except grpc.RpcError as error:
-            self._on_error(batch, rpc_error(error, address))
-        except PenstockError as error:  # the connections were closed
+            receipt = shipping.connections.append(address, batch.message, timeout_s).result()
+        except PenstockError as error:
             self._on_error(batch, error)
         except Exception as error:  # what cannot be encoded or sent must not stop the other batches
             log.exception("batch not sent topic=%s count=%d", self.topic, batch.count)
@@ -249,13 +246,11 @@ class TopicDelivery:
 
     # Outcomes, in the thread of the call.
 
-    def _on_call_done(self, batch: Batch, address: str, call: Any) -> None:
+    def _on_answer(self, batch: Batch, address: str, answer: Receipts) -> None:
         try:
-            receipt = decode_append(call.result())
-        except grpc.RpcError as error:
-            self._on_error(batch, rpc_error(error, address))
-        except (grpc.FutureCancelledError, PenstockError) as error:
-            self._on_error(batch, OutcomeUnknown(f"broker {address}: no usable answer: {error!r}"))
+            receipt = answer.result()
+        except PenstockError as error:
+            self._on_error(batch, error)
         else:
             self._on_receipt(batch, receipt, address)
 

@@ -86,10 +86,16 @@ def new_server() -> grpc.aio.Server:
     return grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=None)
 
 
+def reported(error: Exception, method: str) -> PenstockError:
+    """What the caller of ``method`` is told: a :class:`PenstockError` itself; any other is logged, and internal."""
+    if isinstance(error, PenstockError):
+        return error
+    log.error("request failed method=%s error=%r", method, error, exc_info=error)
+    return PenstockError(f"{method}: internal error, see the server's log")
+
+
 async def _fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
-    if not isinstance(error, PenstockError):
-        log.error("request failed method=%s error=%r", method, error, exc_info=error)
-        error = PenstockError(f"{method}: internal error, see the server's log")
+    error = reported(error, method)
     await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
 
 

@@ -339,10 +339,23 @@ def _all_errors(root: type[PenstockError]) -> dict[int, type[PenstockError]]:
 _BY_CODE = _all_errors(PenstockError)
 
 
+def to_bytes(error: PenstockError) -> bytes:
+    """``error`` for :func:`from_bytes` at the other end."""
+    return json.dumps({"code": error.code, "message": error.message, "details": error.details}, default=str).encode()
+
+
+def from_bytes(data: bytes) -> PenstockError:
+    """The error again that :func:`to_bytes` wrote; of an unknown code, a plain :class:`PenstockError`."""
+    document = json.loads(data)
+    kind = _BY_CODE.get(document["code"], PenstockError)
+    made = kind.__new__(kind)
+    PenstockError.__init__(made, document["message"], **document["details"])
+    return made
+
+
 def to_metadata(error: PenstockError) -> tuple[tuple[str, bytes], ...]:
     """The trailing metadata that carries ``error`` to the caller."""
-    document = {"code": error.code, "message": error.message, "details": error.details}
-    return ((METADATA_KEY, json.dumps(document, default=str).encode()),)
+    return ((METADATA_KEY, to_bytes(error)),)
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
@@ -354,11 +367,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
     call: Any = error  # what gRPC raises is also the call; its type stubs do not say so
     for key, value in (call.trailing_metadata() if hasattr(call, "trailing_metadata") else None) or ():
         if key == METADATA_KEY:
-            document = json.loads(value)
-            kind = _BY_CODE.get(document["code"], PenstockError)
-            made = kind.__new__(kind)
-            PenstockError.__init__(made, document["message"], **document["details"])
-            return made
+            return from_bytes(value)
     status = call.code() if hasattr(call, "code") else grpc.StatusCode.UNKNOWN
     detail = call.details() if hasattr(call, "details") else str(error)
     if status == grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -1,16 +1,15 @@
-"""``BrokerData/Append``: one batch of records into the log.
+"""One batch of records into the log, and its receipt when it is safe.
 
-The cost per call counts, not per message: the records are a view of the request's bytes from here into the
-store's kernel, and no answer waits in a task of its own.
+The cost per batch counts, not per message: the records are a view of the request's bytes from here into the
+store's kernel.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
-
-import grpc.aio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.proto import names
 from penstock.proto.errors import (
@@ -22,7 +21,7 @@ from penstock.proto.errors import (
     NotEnoughReplicas,
     TopicNotFound,
 )
-from penstock.proto.frames import pack, unpack
+from penstock.proto.frames import unpack
 from penstock.proto.wire import broker_pb2
 
 from .acknowledge import SEND_OK, Acknowledgements
@@ -53,6 +52,18 @@ class WriterRole(Protocol):
     def can_acknowledge(self) -> bool: ...
 
 
+@dataclass(slots=True)
+class Placed:
+    """A batch in the log that its sender has no receipt for yet."""
+
+    receipt: Receipt
+    is_duplicate: bool
+    is_settled: bool  # its receipt waits for nothing
+    added_bytes: int
+    started: float  # of time.perf_counter()
+    deadline: float | None
+
+
 class Send:
     """Places batches in the log and answers when they are as safe as the mode promises."""
 
@@ -80,11 +91,10 @@ class Send:
         self._stalls = stalls
         self.is_open = True
 
-    async def append(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Append one framed batch; answers an ``AppendReceipt``.
+    def place(self, request: bytes) -> Placed:
+        """Append one framed batch to the log; :meth:`acknowledge` makes its receipt.
 
-        A batch is stored whole or not at all. An error means that nothing was stored, except an
-        :class:`OutcomeUnknown` or a failing disk; the receipt's status tells a time-out after storing.
+        A batch is stored whole or not at all. An error means that nothing was stored, except a failing disk.
         """
         started = time.perf_counter()
         header, records = unpack(request, broker_pb2.AppendHeader)
@@ -99,22 +109,36 @@ class Send:
                     f"topic {topic.name}: fewer in-sync replicas than inSyncReplicas demands; nothing was stored"
                 )
             receipt = self._place(header, topic, records)
+        return Placed(
+            receipt,
+            is_duplicate=duplicate is not None,
+            is_settled=self._acknowledgements.is_immediate or header.no_wait,
+            added_bytes=max(0, receipt.end - receipt.start - len(records)) // header.count,
+            started=started,
+            deadline=started + header.timeout_ms / 1000 if header.timeout_ms > 0 else None,
+        )
+
+    async def acknowledge(self, placed: Placed) -> broker_pb2.AppendReceipt:
+        """The receipt when the batch is as safe as the mode promises; its status tells a time-out.
+
+        Raises:
+            SyncFailed: the disk failed; whether the batch is safe is unknown.
+        """
         status = SEND_OK
-        if not (self._acknowledgements.is_immediate or header.no_wait):
-            timeout_s = header.timeout_ms / 1000 if header.timeout_ms > 0 else None
-            status = await self._acknowledgements.wait(receipt.end, timeout_s)
-        self._counters.append_seconds.observe(time.perf_counter() - started)
-        return pack(
-            broker_pb2.AppendReceipt(
-                physical_offset=receipt.start,
-                store_timestamp_ms=receipt.store_timestamp_ms,
-                queue_ids=receipt.queue_ids,
-                queue_offsets=receipt.queue_offsets,
-                status=status,
-                duplicate=duplicate is not None,
-                epoch=self._role.epoch,
-                added_bytes=max(0, receipt.end - receipt.start - len(records)) // header.count,
-            )
+        if not placed.is_settled:
+            left_s = None if placed.deadline is None else max(placed.deadline - time.perf_counter(), 0.0)
+            status = await self._acknowledgements.wait(placed.receipt.end, left_s)
+        self._counters.append_seconds.observe(time.perf_counter() - placed.started)
+        receipt = placed.receipt
+        return broker_pb2.AppendReceipt(
+            physical_offset=receipt.start,
+            store_timestamp_ms=receipt.store_timestamp_ms,
+            queue_ids=receipt.queue_ids,
+            queue_offsets=receipt.queue_offsets,
+            status=status,
+            duplicate=placed.is_duplicate,
+            epoch=self._role.epoch,
+            added_bytes=placed.added_bytes,
         )
 
     def writable_topic(self, name: str) -> Topic:

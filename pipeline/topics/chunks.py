@@ -14,7 +14,6 @@ import grpc
 import numpy as np
 
 from penstock.client.columns import Column
-from penstock.client.connections import decode_append
 from penstock.client.encoding import mark_property
 from penstock.client.hosts import local_host, store_host_of
 from penstock.client.retry import back_off_s
@@ -162,7 +161,7 @@ class Sender:
             timeout_s = max(0.1, min(self._send_timeout_s, lane.deadline - time.monotonic()))
             message = self._frame(chunk, lane.address, timeout_s)
             connections = self._calls.connections
-            start = connections.append_framed if self._stage_to is None else connections.stage_framed
+            start = connections.append if self._stage_to is None else connections.stage_framed
             lane.call = start(lane.address, message, timeout_s)
             lane.call.add_done_callback(lambda _: self._news.set())
         except PenstockError as error:
@@ -173,11 +172,9 @@ class Sender:
         assert lane.chunk is not None
         try:
             answer = call.result()
-            if self._stage_to is None:
-                receipt = decode_append(answer)
-                if receipt.status != SEND_OK:
-                    what = "disk" if receipt.status == FLUSH_DISK_TIMEOUT else "replicas"
-                    raise OutcomeUnknown(f"broker {lane.address}: stored, {what} did not confirm in time")
+            if self._stage_to is None and answer.status != SEND_OK:
+                what = "disk" if answer.status == FLUSH_DISK_TIMEOUT else "replicas"
+                raise OutcomeUnknown(f"broker {lane.address}: stored, {what} did not confirm in time")
         except grpc.RpcError as error:
             self._failed(lane, from_rpc_error(error, f"broker {lane.address}"))
         except PenstockError as error:

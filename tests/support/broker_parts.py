@@ -20,7 +20,7 @@ from penstock.broker.service.state import State, Topic
 from penstock.broker.service.state_log import StateLog
 from penstock.broker.service.writers import WriterLog, Writers
 from penstock.proto import frames
-from penstock.proto.errors import NotMaster
+from penstock.proto.errors import NotMaster, from_bytes
 from penstock.proto.record.batch import encode_messages, producer_mark
 from penstock.proto.record.layout import Host, decode_record
 from penstock.proto.record.properties import TAGS, encode_properties
@@ -227,13 +227,24 @@ class Parts:
 
     async def append(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> broker_pb2.AppendReceipt:
         """Append one batch and answer its receipt."""
-        reply = await self.send.append(batch(bodies, **settings), None)  # type: ignore[arg-type]
-        return frames.unpack(reply, broker_pb2.AppendReceipt)[0]
+        return await self.append_bytes(batch(bodies, **settings))
+
+    async def append_bytes(self, request: bytes) -> broker_pb2.AppendReceipt:
+        """The same for a framed batch."""
+        return await self.send.acknowledge(self.send.place(request))
 
     async def fetched(self, header: broker_pb2.FetchHeader) -> tuple[broker_pb2.FetchReply, bytes]:
         """Fetch; the reply and its record bytes."""
         reply, body = frames.unpack(await self.fetch.fetch(frames.pack(header), None), broker_pb2.FetchReply)  # type: ignore[arg-type]
         return reply, bytes(body)
+
+
+def receipt_of(answer: bytes) -> broker_pb2.AppendReceipt:
+    """The receipt in an ``AppendAnswer``; raises the error in it."""
+    decoded = broker_pb2.AppendAnswer.FromString(answer)
+    if decoded.WhichOneof("outcome") == "receipt":
+        return decoded.receipt
+    raise from_bytes(decoded.error)
 
 
 def batch(

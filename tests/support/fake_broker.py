@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from penstock.proto.errors import (
     PenstockError,
     TopicExists,
     TopicNotFound,
+    to_bytes,
     to_metadata,
 )
 from penstock.proto.wire import broker_pb2, broker_pb2_grpc, common_pb2
@@ -90,6 +91,7 @@ class FakeBroker(broker_pb2_grpc.BrokerServicer):
         self.gate.set()
         self.damaged: set[tuple[str, int, int]] = set()  # topic, queue id, offset: told to who asks
         self.verified = 0  # fetches that did
+        self.streams = 0  # of appends that were opened
         self._refusals: list[PenstockError] = []
         self._changed = threading.Condition()
         self._server: grpc.Server | None = None
@@ -107,7 +109,7 @@ class FakeBroker(broker_pb2_grpc.BrokerServicer):
         server = grpc.server(futures.ThreadPoolExecutor(32), options=SERVER_OPTIONS)
         broker_pb2_grpc.add_BrokerServicer_to_server(self, server)
         methods = {
-            "Append": grpc.unary_unary_rpc_method_handler(self._append),
+            "Append": grpc.stream_stream_rpc_method_handler(self._append),
             "Fetch": grpc.unary_unary_rpc_method_handler(self._fetch),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.v1.BrokerData", methods),))
@@ -162,34 +164,39 @@ class FakeBroker(broker_pb2_grpc.BrokerServicer):
             self._changed.notify_all()
             return receipt
 
-    def _append(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+    def _append(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        self.streams += 1
+        for message in requests:
+            try:
+                answer = broker_pb2.AppendAnswer(receipt=self._store_once(message, context))
+            except PenstockError as error:
+                answer = broker_pb2.AppendAnswer(error=to_bytes(error))
+            yield answer.SerializeToString()
+
+    def _store_once(self, message: bytes, context: grpc.ServicerContext) -> broker_pb2.AppendReceipt:
         header, records = frames.unpack(message, broker_pb2.AppendHeader)
         self.appends.append(header)
         self.gate.wait()
-        try:
-            if self._refusals:
-                raise self._refusals.pop(0)
-            refusal = self.append_hook(header) if self.append_hook else None
-            if refusal is not None:
-                raise refusal
-            lane = (header.producer_id, header.topic, header.lane)
-            with self._changed:
-                last = self.sequences.get(lane)
-                if last is not None and header.sequence <= last[0]:
-                    receipt = broker_pb2.AppendReceipt()
-                    receipt.CopyFrom(last[1])
-                    receipt.duplicate = True
-                else:
-                    receipt = self.store(header.topic, records)
-                    self.sequences[lane] = (header.sequence, receipt)
-                dropped = self.answers_to_drop > 0
-                self.answers_to_drop -= dropped
-        except PenstockError as error:
-            fail(context, error)
-            raise
+        if self._refusals:
+            raise self._refusals.pop(0)
+        refusal = self.append_hook(header) if self.append_hook else None
+        if refusal is not None:
+            raise refusal
+        lane = (header.producer_id, header.topic, header.lane)
+        with self._changed:
+            last = self.sequences.get(lane)
+            if header.producer_id and last is not None and header.sequence <= last[0]:
+                receipt = broker_pb2.AppendReceipt()
+                receipt.CopyFrom(last[1])
+                receipt.duplicate = True
+            else:
+                receipt = self.store(header.topic, records)
+                self.sequences[lane] = (header.sequence, receipt)
+            dropped = self.answers_to_drop > 0
+            self.answers_to_drop -= dropped
         if dropped:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
-        return frames.pack(receipt)
+        return receipt
 
     def _fetch(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         header, _ = frames.unpack(message, broker_pb2.FetchHeader)

@@ -23,7 +23,7 @@ from penstock.proto.errors import PenstockError, from_rpc_error
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 
-from .broker_parts import batch, wanting
+from .broker_parts import batch, receipt_of, wanting
 from .waiting import wait_until
 
 SMALL = {
@@ -61,7 +61,7 @@ class Caller:
         self.address = address
         self.channel = open_async_channel(address)
         self.stub = BrokerStub(self.channel)  # type: ignore[no-untyped-call]
-        self._append = self.channel.unary_unary("/penstock.v1.BrokerData/Append")
+        self._append = self.channel.stream_stream("/penstock.v1.BrokerData/Append")
         self._fetch = self.channel.unary_unary("/penstock.v1.BrokerData/Fetch")
 
     async def call(self, method: str, request: Any) -> Any:
@@ -76,10 +76,15 @@ class Caller:
 
     async def append_bytes(self, request: bytes) -> broker_pb2.AppendReceipt:
         try:
-            reply = await self._append(request, timeout=10, wait_for_ready=True)
+            stream = self._append(timeout=10, wait_for_ready=True)
+            await stream.write(request)
+            await stream.done_writing()
+            answer = await stream.read()
+            if answer is grpc.aio.EOF:
+                raise AssertionError(f"{self.address} ended the stream without an answer")
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.address) from None
-        return frames.unpack(reply, broker_pb2.AppendReceipt)[0]
+        return receipt_of(answer)
 
     async def append(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> broker_pb2.AppendReceipt:
         return await self.append_bytes(batch(bodies, **settings))

@@ -12,12 +12,12 @@ import grpc
 
 from penstock.proto import frames
 from penstock.proto.channel import open_channel
-from penstock.proto.errors import Retryable, from_rpc_error
+from penstock.proto.errors import PenstockError, Retryable, from_rpc_error
 from penstock.proto.record.batch import RecordBatch
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 
-from .broker_parts import batch, wanting
+from .broker_parts import batch, receipt_of, wanting
 from .waiting import wait_until
 
 Position = tuple[int, int]
@@ -64,20 +64,20 @@ class Writer:
 
     def _run(self) -> None:
         with open_channel(self._address) as channel:
-            append = channel.unary_unary("/penstock.v1.BrokerData/Append")  # type: ignore[call-arg]
+            append = channel.stream_stream("/penstock.v1.BrokerData/Append")  # type: ignore[call-arg]
             turn = 0
             while not self._stop.is_set():
                 self._send(append, turn % self._queues)
                 turn += 1
 
-    def _send(self, append: grpc.UnaryUnaryMultiCallable, queue_id: int) -> None:  # type: ignore[type-arg]
+    def _send(self, append: grpc.StreamStreamMultiCallable, queue_id: int) -> None:  # type: ignore[type-arg]
         history = self.history
         bodies = [b"%d %s" % (history.sent + i, self._padding) for i in range(self._batch_count)]
         history.sent += len(bodies)
         try:
-            reply = append(batch(bodies, topic=self._topic, queue_id=queue_id), timeout=5)
-        except grpc.RpcError as rpc_error:
-            error = from_rpc_error(rpc_error, self._address)
+            receipt = receipt_of(next(append(iter([batch(bodies, topic=self._topic, queue_id=queue_id)]), timeout=5)))
+        except (grpc.RpcError, PenstockError) as broken:
+            error = broken if isinstance(broken, PenstockError) else from_rpc_error(broken, self._address)
             by_broker = isinstance(error, Retryable) and "status" not in error.details
             if by_broker:
                 history.refused[type(error).__name__] += len(bodies)
@@ -85,7 +85,6 @@ class Writer:
                 history.unknown += len(bodies)
             self._stop.wait(0.02)
             return
-        receipt, _ = frames.unpack(reply, broker_pb2.AppendReceipt)
         if receipt.status != broker_pb2.SEND_OK:
             history.unknown += len(bodies)
             return

@@ -82,7 +82,7 @@ async def test_a_mark_that_is_not_the_headers_is_refused() -> None:
 
     records = frames.unpack(request, broker_pb2.AppendHeader)[1]
     with pytest.raises(CorruptBatch, match="mark"):
-        await parts.send.append(frames.pack(header, records), None)  # type: ignore[arg-type]
+        await parts.append_bytes(frames.pack(header, records))
 
 
 @in_loop

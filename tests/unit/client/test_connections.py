@@ -20,7 +20,6 @@ from penstock.proto.errors import (
     SyncFailed,
     TopicNotFound,
 )
-from penstock.proto.wire.broker_pb2 import AppendHeader
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 from tests.support.fake_cluster import FakeCluster
 
@@ -67,7 +66,7 @@ def test_closed_connections_open_no_more() -> None:
     connections.close()
     connections.close()
     with pytest.raises(ClientClosed):
-        connections.append("127.0.0.1:1", AppendHeader(), b"", 1.0)
+        connections.append("127.0.0.1:1", b"", 1.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""Append streams from the broker's side: every request has its answer, in order, whatever became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from penstock.broker.service import append_streams
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, TopicNotFound
+from penstock.proto.wire import broker_pb2
+from tests.support.broker_parts import batch, receipt_of
+from tests.support.running_broker import Caller, running
+from tests.support.waiting import eventually
+
+
+class Stream:
+    """One open stream to a running broker."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.call = caller.channel.stream_stream("/penstock.v1.BrokerData/Append")()
+
+    async def send(self, *requests: bytes) -> None:
+        for request in requests:
+            await self.call.write(request)
+
+    async def answer(self) -> broker_pb2.AppendReceipt:
+        data = await asyncio.wait_for(self.call.read(), 10)
+        assert data is not grpc.aio.EOF, "the broker ended the stream"
+        return receipt_of(data)
+
+    async def refusal(self) -> PenstockError:
+        with pytest.raises(PenstockError) as caught:
+            await self.answer()
+        return caught.value
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_answers_keep_the_order_of_the_requests_and_errors_are_answers_too(tmp_path: Path, flush: str) -> None:
+    async def check() -> None:
+        async with running(tmp_path, flushDiskType=flush) as (_, caller):
+            await caller.create_topic()
+            stream = Stream(caller)
+            await stream.send(batch([b"1"]), batch(topic="missing"), b"\0", batch([b"2"]), batch([b"3"], no_wait=True))
+            assert list((await stream.answer()).queue_offsets) == [0]
+            assert isinstance(await stream.refusal(), TopicNotFound)
+            assert isinstance(await stream.refusal(), InvalidArgument)
+            assert [list((await stream.answer()).queue_offsets) for _ in range(2)] == [[1], [2]]
+            await stream.call.done_writing()
+            assert await stream.call.read() is grpc.aio.EOF
+            assert await stream.call.code() is grpc.StatusCode.OK
+
+    asyncio.run(check())
+
+
+def test_an_unexpected_error_is_internal_and_the_stream_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as (broker, caller):
+            await caller.create_topic()
+            stream = Stream(caller)
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.parts.store, "append", lambda *args, **options: 1 / 0)
+                await stream.send(batch())
+                assert "internal error, see the server's log" in str(await stream.refusal())
+            await stream.send(batch())
+            assert list((await stream.answer()).queue_offsets) == [0]
+
+    asyncio.run(check())
+
+
+def test_a_stream_is_not_read_further_than_its_answers_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_streams, "UNANSWERED_MAX", 3)
+
+    async def check() -> None:
+        async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller):
+            await caller.create_topic()
+            allowed = asyncio.Event()
+            acknowledge = broker.parts.send.acknowledge
+
+            async def held(placed: object) -> broker_pb2.AppendReceipt:
+                await allowed.wait()
+                return await acknowledge(placed)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(broker.parts.send, "acknowledge", held)
+            stream = Stream(caller)
+            await stream.send(*(batch([b"%d" % number]) for number in range(8)))
+            counter = broker.parts.counters.topic("orders")
+            await eventually(lambda: counter.messages_in == 4, what="three that wait and the one in hand")
+            await asyncio.sleep(0.05)
+            assert counter.messages_in == 4
+            allowed.set()
+            assert [list((await stream.answer()).queue_offsets) for _ in range(8)] == [[n] for n in range(8)]
+
+    asyncio.run(check())
+
+
+def test_a_stopping_broker_refuses_by_name_and_ends_idle_streams_at_once(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            broker, caller = await stack.enter_async_context(running(tmp_path))
+            await caller.create_topic()
+            busy, idle = Stream(caller), Stream(caller)
+            await busy.send(batch())
+            await idle.send(batch())
+            await busy.answer()
+            await idle.answer()
+            broker.parts.send.is_open = False
+            await busy.send(batch())
+            assert isinstance(await busy.refusal(), BrokerUnavailable)
+            await asyncio.wait_for(broker.parts.appends.close(), 5)
+            for stream in (busy, idle):
+                assert await stream.call.read() is grpc.aio.EOF
+                assert await stream.call.code() is grpc.StatusCode.OK
+            late = Stream(caller)
+            assert await late.call.read() is grpc.aio.EOF
+
+    asyncio.run(check())
+
+
+def test_a_client_that_vanishes_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller):
+            await caller.create_topic()
+            stream = Stream(caller)
+            await stream.send(batch(), batch())
+            await eventually(lambda: len(broker.parts.appends._open) == 1, what="the stream")
+            stream.call.cancel()
+            await eventually(lambda: not broker.parts.appends._open, what="its end")
+            assert (await caller.append([b"next"])).status == broker_pb2.SEND_OK
+
+    asyncio.run(check())
