@@ -19,7 +19,7 @@ def receipts_of(topic: str, batch: Batch, receipt: AppendReceipt, store_host: Ho
     next_offsets = dict(zip(receipt.queue_ids, receipt.queue_offsets, strict=True))
     positions = [receipt.physical_offset]
     if batch.record_sizes is not None:
-        sizes = batch.record_sizes + receipt.added_bytes
+        sizes = np.array(receipt.record_sizes, np.int64) if receipt.record_sizes else batch.record_sizes
         positions = (receipt.physical_offset + np.cumsum(sizes) - sizes).tolist()
     status = _STATUS[receipt.status]
     message_ids = [message_id for part in batch.parts for message_id in part.message_ids]

@@ -41,6 +41,7 @@ class AppendStore(Protocol):
     """What of the store this module needs."""
 
     def append(self, topic: str, records: memoryview, *, queues: int, count: int) -> AppendResult: ...
+    def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]: ...
 
 
 class WriterRole(Protocol):
@@ -59,7 +60,7 @@ class Placed:
     receipt: Receipt
     is_duplicate: bool
     is_settled: bool  # its receipt waits for nothing
-    added_bytes: int
+    record_sizes: list[int]  # as stored, where they may be others than those sent
     started: float  # of time.perf_counter()
     deadline: float | None
 
@@ -113,7 +114,7 @@ class Send:
             receipt,
             is_duplicate=duplicate is not None,
             is_settled=self._acknowledgements.is_immediate or header.no_wait,
-            added_bytes=max(0, receipt.end - receipt.start - len(records)) // header.count,
+            record_sizes=self._store.changed_sizes(receipt.start, receipt.end, records) if header.count > 1 else [],
             started=started,
             deadline=started + header.timeout_ms / 1000 if header.timeout_ms > 0 else None,
         )
@@ -138,7 +139,7 @@ class Send:
             status=status,
             duplicate=placed.is_duplicate,
             epoch=self._role.epoch,
-            added_bytes=placed.added_bytes,
+            record_sizes=placed.record_sizes,
         )
 
     def writable_topic(self, name: str) -> Topic:

@@ -200,6 +200,15 @@ class CommitLog:
         count, _, _ = scan(file.bytes, at, min(at + max(size, 0), len(file.bytes)), file.base, False, rows)
         return file.bytes[at : at + size].data.toreadonly() if count == 1 else None
 
+    def sizes(self, start: int, end: int) -> list[int]:
+        """Sizes of the records of ``[start, end)``, which lie in one file."""
+        file = self.file_of(start)
+        first, stop = start - file.base, end - file.base
+        rows = np.zeros(count_records(file.bytes, first, stop, stop - first), ROW)
+        count, _, _ = scan(file.bytes, first, stop, file.base, False, rows)
+        found: list[int] = rows["size"][:count].tolist()
+        return found
+
     def chunks(self, start: int, end: int, rows: Rows, *, check_crc: bool) -> Iterator[Chunk]:
         """Scan ``[start, end)`` file by file, as many records at once as ``rows`` takes.
 

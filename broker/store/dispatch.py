@@ -11,7 +11,6 @@ from penstock.proto import names
 from penstock.proto.errors import Corrupt
 from penstock.proto.record.kernels import ScanStatus
 from penstock.proto.record.layout import SysFlag
-from penstock.proto.record.producer_mark import ProducerMark, find_producer_mark
 from penstock.proto.record.properties import DELAY, decode_properties
 from penstock.proto.record.rows import ROW
 
@@ -21,14 +20,13 @@ from .disk import Bytes
 from .index import Index
 from .kernels import Ints, Rows, scan
 from .log_kernels import find_marks, first_offsets
+from .marks import mark_of
 from .results import AppendResult, DispatchResult, MarkedBatch
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _ROWS_FIRST = 1 << 15
 _GOES_ON = (ScanStatus.ROWS_FULL, ScanStatus.INCOMPLETE)
 _REPLAY_BYTES = 4 << 20
-_MARK_SEEN_BYTES = 256
-"""Of the properties, so much is looked at for a mark, which is shorter."""
 
 
 class Dispatcher:
@@ -156,20 +154,14 @@ class Dispatcher:
         if marks == 0:
             return count
         last = int(self._marked[marks - 1])
-        mark = self._mark(buffer, last)
+        mark = mark_of(buffer, self._rows, last)
         return last if mark is not None and last + mark.count > count else count
-
-    def _mark(self, buffer: Bytes, number: int) -> ProducerMark | None:
-        row = self._rows[number]
-        start = int(row["properties_position"])
-        size = min(int(row["properties_size"]), _MARK_SEEN_BYTES)
-        return find_producer_mark(buffer[start : start + size].tobytes())
 
     def _marks(self, chunk: Chunk) -> list[MarkedBatch]:
         buffer, rows = chunk.file.bytes, chunk.rows
         found = []
         for number in self._marked[: self._marked_count].tolist():
-            mark = self._mark(buffer, number) if number < chunk.count else None
+            mark = mark_of(buffer, rows, number) if number < chunk.count else None
             if mark is None:
                 continue
             end = min(number + mark.count, chunk.count)

@@ -10,13 +10,12 @@ import numpy as np
 from penstock.proto.errors import Corrupt, WrongStore
 from penstock.proto.record.kernels import ScanStatus
 from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
-from penstock.proto.record.producer_mark import find_producer_mark
 from penstock.proto.record.rows import ROW
 
 from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog
-from .kernels import Ints
 from .log_file import LogFile
-from .log_kernels import find_marks, find_record, first_nonzero, first_torn, first_unsealed
+from .log_kernels import find_record, first_nonzero, first_torn, first_unsealed
+from .marks import track
 from .recovery import Damage, MarkTracker, Verdict, judge
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,6 @@ log = logging.getLogger(__name__)
 _SECTOR = 512
 _SIZE_BYTES = 4
 _DAMAGED = (ScanStatus.EMPTY, ScanStatus.BAD, ScanStatus.INCOMPLETE)
-_MARK_SEEN_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +117,6 @@ def _check_sealed(chunk: Chunk) -> None:
             path=chunk.file.path,
             offset=offset,
         )
-
-
-def track(tracker: MarkTracker, chunk: Chunk, marked: Ints) -> None:
-    """Follow the last valid mark of the chunk."""
-    data, rows, count = chunk.file.bytes, chunk.rows, chunk.count
-    for number in marked[: find_marks(data, rows, count, marked)][::-1].tolist():
-        start = int(rows["properties_position"][number])
-        size = min(int(rows["properties_size"][number]), _MARK_SEEN_BYTES)
-        mark = find_producer_mark(data[start : start + size].tobytes())
-        if mark is not None:
-            tracker.on_mark(int(rows["physical_offset"][number]), mark.count, count - number)
-            return
-    tracker.on_records(count)
 
 
 def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newest_ms: int, synced: int | None) -> str:

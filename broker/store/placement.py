@@ -13,7 +13,7 @@ from .commit_log import ROWS_AT_ONCE, CommitLog, QueueEnds
 from .consume_queue import ConsumeQueues
 from .kernels import Ints, Longs, Rows
 from .light_queues import LightOffsets
-from .log_recovery import track
+from .marks import track
 from .recovery import MarkTracker
 
 log = logging.getLogger(__name__)

@@ -175,6 +175,14 @@ class Store:
             lights.take_back()
             raise
 
+    def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]:
+        """Sizes of the records of the batch at ``[start, end)``; empty when they are those ``sent``, or gone.
+
+        Offsets in light queues and checksums make each record longer by as much as it happens to need.
+        """
+        may_differ = self._config.multi_dispatch or self._config.append_record_crc or end - start != len(sent)
+        return self._log.sizes(start, end) if may_differ and start >= self.min_offset else []
+
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of the master's log at ``start``, which is the end; the new end. Never across a file's end.
 

@@ -29,7 +29,7 @@ from .consume_queue import ConsumeQueues
 from .dispatch import Dispatcher
 from .index import Index, IndexEnd
 from .kernels import Ints
-from .log_recovery import track
+from .marks import track
 from .queue_files import QueueName
 from .queue_recovery import QueueLoader
 from .recovery import MarkTracker

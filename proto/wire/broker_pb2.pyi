@@ -40,7 +40,7 @@ class AppendHeader(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class AppendReceipt(_message.Message):
-    __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "added_bytes")
+    __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "record_sizes")
     PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STORE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -48,7 +48,7 @@ class AppendReceipt(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    ADDED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_SIZES_FIELD_NUMBER: _ClassVar[int]
     physical_offset: int
     store_timestamp_ms: int
     queue_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -56,8 +56,8 @@ class AppendReceipt(_message.Message):
     status: SendStatus
     duplicate: bool
     epoch: int
-    added_bytes: int
-    def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ..., added_bytes: _Optional[int] = ...) -> None: ...
+    record_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ..., record_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AppendAnswer(_message.Message):
     __slots__ = ("receipt", "error")

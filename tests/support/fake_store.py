@@ -123,6 +123,9 @@ class FakeStore:
             self.confirm_offset = self.end_offset
         return result
 
+    def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]:
+        return []
+
     def request_flush(self, end: int) -> None:
         self.requested = max(self.requested, end)
         if self.flushes:
