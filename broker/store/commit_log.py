@@ -83,6 +83,7 @@ class CommitLog:
         self.files: list[LogFile] = []
         self.min_offset = 0
         self.end_offset = 0
+        self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
         self.whole_end = 0  # the end of a record; behind it there may be a part of one, from a master
         self.last_store_timestamp_ms = 0
         self._warming = Warming(

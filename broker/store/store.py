@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
@@ -16,7 +14,7 @@ from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
 from penstock.proto.record.layout import PhysicalOffset, decode_record
 from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 
-from .checkpoint import Positions, Standard
+from .checkpoint_writer import CheckpointWriter
 from .commit_log import QueueEnds
 from .config import StoreConfig
 from .disk import Bytes, Disk, RealDisk, storage_error
@@ -27,7 +25,7 @@ from .reading import Reader, store_timestamp
 from .removal import Removal
 from .reserve import BYTES_MAX, Reserve
 from .results import AppendResult, DispatchResult, ReadResult, RecoveryReport
-from .truncation import DerivedFiles, look_below
+from .truncation import Truncation, look_below
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ class Store:
         self.on_flushed: Callable[[int], None] | None = None
         self.on_fatal: Callable[[StorageError], None] | None = None
         self.segment_bytes = config.segment_bytes
-        self.confirm_offset = opened.dispatcher.offset
+        opened.log.confirm_offset = opened.dispatcher.offset
         self._config = config
         self._disk = disk
         self._parts = opened
@@ -65,11 +63,11 @@ class Store:
         self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)
         self.refusal: StorageError | None = None
         self._is_closed = False
-        self._checkpoint_lock = threading.Lock()
-        self._checkpointed = opened.report.replayed_from
         self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)
+        self._checkpoints = CheckpointWriter(str(config.root), opened, self._flusher)
+        self._truncation = Truncation(str(config.root), opened, self._flusher, self._checkpoints, self._placement)
         self._checkpointer = Checkpointer(
-            config.flush_thorough_interval_ms / 1000, self._checkpoint_progress, self._checkpoint_or_fail
+            config.flush_thorough_interval_ms / 1000, self._checkpoints.progress, self._checkpoints.write_or_warn
         )
 
     @classmethod
@@ -121,13 +119,17 @@ class Store:
         return self._flusher.flushed_offset
 
     @property
+    def confirm_offset(self) -> int:
+        return self._log.confirm_offset
+
+    @property
     def dispatched_offset(self) -> int:
         return self._dispatcher.offset
 
     @property
     def checkpointed_offset(self) -> int:
         """A start after a crash needs nothing of the log below this."""
-        return self._checkpointed
+        return self._checkpoints.derived
 
     def want_checkpoint(self) -> None:
         """Have a checkpoint written soon; returns at once."""
@@ -196,9 +198,7 @@ class Store:
         """Let the log, which must be empty, begin at ``offset``, as the master's does."""
         self._check_writable()
         with self._named_errors("beginning anew"):
-            self._log.start_at(offset)
-        self._dispatcher.offset = self.confirm_offset = offset
-        self._flusher.start_at(offset)
+            self._truncation.start_at(offset)
         self._checkpointer.want()
 
     def cut_unfinished(self) -> int:
@@ -231,18 +231,8 @@ class Store:
             SyncFailed, Corrupt: the store is fenced from now on.
         """
         self._check_writable()
-        if not self.min_offset <= offset <= self.end_offset:
-            raise StorageError(
-                f"log {self.min_offset}..{self.end_offset} cannot be cut at {offset}: it has no such offset"
-            )
-        if offset == self.end_offset:
-            return
-        was, started = self.end_offset, time.monotonic()
-        with self._checkpoint_lock, self._named_errors("cutting the log"):
-            self._truncate(offset, rebuild=rebuild)
-        log.warning(
-            "log cut root=%s from=%d to=%d seconds=%.2f", self._config.root, was, offset, time.monotonic() - started
-        )
+        with self._named_errors("cutting the log"):
+            self._truncation.cut(offset, rebuild=rebuild)
 
     def start_over(self, offset: int) -> None:
         """Forget everything and begin at ``offset``, as the master's log does. Durable on return.
@@ -264,7 +254,7 @@ class Store:
 
     def set_confirm(self, offset: int) -> None:
         """Readers may see what lies below ``offset``; it never goes back."""
-        self.confirm_offset = max(self.confirm_offset, min(offset, self._log.end_offset))
+        self._log.confirm_offset = max(self._log.confirm_offset, min(offset, self._log.end_offset))
 
     def dispatch(self, max_bytes: int = DISPATCH_BYTES) -> DispatchResult:
         """Take the next slice of the log, up to the confirm offset, into queues and index.
@@ -394,8 +384,7 @@ class Store:
             SyncFailed: the store is fenced from now on.
             DiskFull, StorageError: nothing is noted; may be tried again.
         """
-        with self._checkpoint_lock:
-            self._write_checkpoint(clean=False)
+        self._checkpoints.write()
 
     def close(self) -> None:
         """Sync everything, mark the exit as clean, and give the lock back. Harmless when repeated.
@@ -411,8 +400,7 @@ class Store:
             if self._flusher.failure is None:
                 self._log.discard_unused()
                 self.removal.close(delete=True)
-                with self._checkpoint_lock:
-                    self._write_checkpoint(clean=True)
+                self._checkpoints.write(clean=True)
                 parts.abort.remove()
                 log.info("store closed root=%s end=%d", self._config.root, self.end_offset)
         except (StorageError, OSError) as error:
@@ -447,115 +435,12 @@ class Store:
         """Have the placement know the log's end. It may lose a part of a record there: nobody may count on that."""
         with self._named_errors("reading the log's end"), self._flusher.held():
             self._placement.learn(self._dispatcher.offset)
-            if self._log.end_offset < max(self._flusher.flushed_offset, self.confirm_offset):
+            if self._log.end_offset < max(self._flusher.flushed_offset, self._log.confirm_offset):
                 self._flusher.on_cut(self._log.end_offset)
-                self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
-
-    def _truncate(self, offset: int, *, rebuild: bool) -> None:
-        """The steps of :mod:`.truncation`; the checkpoint lock is held."""
-        parts = self._parts
-        found = look_below(self._log, offset)
-        files = DerivedFiles(self._log, self._queues, parts.index, self._dispatcher)
-        try:
-            self._flusher.flush()
-            self._queues.flush()
-            parts.index.flush()
-            below = files.look(self._dispatcher.offset, found)
-            positions = Positions(
-                min_offset=self._log.min_offset,
-                end=offset,
-                flushed=found.whole,
-                derived=below.derived,
-                queues=-1 if rebuild else below.queues,  # no queues are so few: a start makes them anew
-                entries=below.entries,
-                last_store_timestamp_ms=found.last_store_timestamp_ms,
-                index_file=below.index.file,
-                index_count=below.index.count,
-            )
-            confirmed = min(self.confirm_offset, offset)
-            parts.checkpoint.write_hint(found.whole, confirmed)
-            parts.checkpoint.write(positions, parts.checkpoint.standard._replace(confirm=confirmed))
-        except OSError as error:
-            raise self._unsynced(error) from error
-        try:
-            with self._flusher.held():
-                self._log.cut(offset)
-                self._log.whole_end = found.whole
-                self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
-                self._flusher.on_cut(offset)
-            self.confirm_offset = confirmed
-            self._placement.forget()
-            if rebuild:
-                files.rebuild_queues(below.derived, below.index)
-            else:
-                files.cut(below)
-            self._checkpointed = below.derived
-            self._write_checkpoint(clean=False)
-        except (OSError, StorageError) as error:
-            raise self._unsynced(error) from error  # neither here nor there: only a start puts that right
-
-    def _unsynced(self, error: Exception) -> SyncFailed:
-        """Fence the store because of ``error``."""
-        failure = SyncFailed(f"{self._config.root}: sync of log, queues, index or checkpoint failed: {error}")
-        self._flusher.fail(failure)
-        return failure
-
-    def _write_checkpoint(self, *, clean: bool) -> None:
-        """The order makes it true: first the bytes, then what says that they are there."""
-        parts = self._parts
-        with self._queues.lock:  # a dispatch changes all three under it
-            derived = self._dispatcher.offset
-            queues, entries = self._queues.totals()
-            index_file, index_count = parts.index.position()
-            derived_ms = self._dispatcher.last_store_timestamp_ms
-        end, newest_ms = self._log.end_offset, self._log.last_store_timestamp_ms
-        confirmed = self.confirm_offset
-        try:
-            self._flusher.flush()
-            self._queues.flush()
-            parts.index.flush()
-            parts.checkpoint.write(
-                Positions(
-                    clean=clean,
-                    min_offset=self._log.min_offset,
-                    end=end,
-                    flushed=self._whole_below(self._flusher.flushed_offset),
-                    derived=derived,
-                    queues=queues,
-                    entries=entries,
-                    last_store_timestamp_ms=newest_ms,
-                    index_file=index_file,
-                    index_count=index_count,
-                ),
-                Standard(newest_ms, derived_ms, parts.index.settled_ms, 0, confirmed),
-            )
-        except OSError as error:
-            raise self._unsynced(error) from error
-        self._checkpointed = derived
-
-    def _checkpoint_progress(self) -> tuple[int, int]:
-        return self._dispatcher.offset - self._checkpointed, self._queues.files.dirty_count
-
-    def _checkpoint_or_fail(self) -> None:
-        """The checkpoint thread's call: what fails for want of space is tried again later."""
-        try:
-            self.checkpoint()
-        except SyncFailed:
-            return  # on_fatal has heard of it
-        except StorageError as error:
-            log.warning("checkpoint not written, will be tried again root=%s error=%s", self._config.root, error)
-
-    def _whole_below(self, flushed: int) -> int:
-        """An end of whole records that is flushed: recovery must not miss a part of one, which it cuts."""
-        return min(flushed, max(self._log.whole_end, self._dispatcher.offset))
+                self._log.confirm_offset = min(self._log.confirm_offset, self._log.end_offset)
 
     def _tell_flushed(self, offset: int) -> None:
-        try:
-            self._parts.checkpoint.write_hint(self._whole_below(offset), self.confirm_offset)
-        except OSError as error:
-            self._flusher.fail(SyncFailed(f"{self._config.root}: writing the checkpoint failed: {error}"))
-            return
-        if self.on_flushed is not None:
+        if self._checkpoints.write_hint(offset) and self.on_flushed is not None:
             self.on_flushed(offset)
 
     def _tell_fatal(self, error: SyncFailed) -> None:

@@ -18,18 +18,25 @@ checkpoint that comes first makes no start miss the bytes that go, and no start 
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.proto.errors import StorageError
 from penstock.proto.record.rows import ROW
 
+from .checkpoint import Positions
+from .checkpoint_writer import CheckpointWriter
 from .commit_log import ROWS_AT_ONCE, CommitLog
 from .consume_queue import ConsumeQueues
 from .dispatch import Dispatcher
+from .flush import Flusher
 from .index import Index, IndexEnd
 from .kernels import Ints
 from .marks import track
+from .opening import Opened
+from .placement import Placement
 from .queue_files import QueueName
 from .queue_recovery import QueueLoader
 from .recovery import MarkTracker
@@ -143,3 +150,78 @@ class DerivedFiles:
         finally:
             queues.rebuilding = False
         log.info("queues rebuilt from=%d derived=%d", self._log.min_offset, derived)
+
+
+class Truncation:
+    """Takes the end of an open store's log away, or all of it."""
+
+    def __init__(
+        self, root: str, parts: Opened, flusher: Flusher, checkpoints: CheckpointWriter, placement: Placement
+    ) -> None:
+        self._root = root
+        self._parts = parts
+        self._flusher = flusher
+        self._checkpoints = checkpoints
+        self._placement = placement
+
+    def cut(self, offset: int, *, rebuild: bool) -> None:
+        """As :meth:`Store.truncate_to`."""
+        log_ = self._parts.log
+        if not log_.min_offset <= offset <= log_.end_offset:
+            raise StorageError(
+                f"log {log_.min_offset}..{log_.end_offset} cannot be cut at {offset}: it has no such offset"
+            )
+        if offset == log_.end_offset:
+            return
+        was, started = log_.end_offset, time.monotonic()
+        with self._checkpoints.lock:
+            self._cut(offset, rebuild=rebuild)
+        log.warning("log cut root=%s from=%d to=%d seconds=%.2f", self._root, was, offset, time.monotonic() - started)
+
+    def start_at(self, offset: int) -> None:
+        """As :meth:`Store.start_at`."""
+        self._parts.log.start_at(offset)
+        self._parts.dispatcher.offset = self._parts.log.confirm_offset = offset
+        self._flusher.start_at(offset)
+
+    def _cut(self, offset: int, *, rebuild: bool) -> None:
+        parts = self._parts
+        found = look_below(parts.log, offset)
+        files = DerivedFiles(parts.log, parts.queues, parts.index, parts.dispatcher)
+        try:
+            self._flusher.flush()
+            parts.queues.flush()
+            parts.index.flush()
+            below = files.look(parts.dispatcher.offset, found)
+            positions = Positions(
+                min_offset=parts.log.min_offset,
+                end=offset,
+                flushed=found.whole,
+                derived=below.derived,
+                queues=-1 if rebuild else below.queues,  # no queues are so few: a start makes them anew
+                entries=below.entries,
+                last_store_timestamp_ms=found.last_store_timestamp_ms,
+                index_file=below.index.file,
+                index_count=below.index.count,
+            )
+            confirmed = min(parts.log.confirm_offset, offset)
+            parts.checkpoint.write_hint(found.whole, confirmed)
+            parts.checkpoint.write(positions, parts.checkpoint.standard._replace(confirm=confirmed))
+        except OSError as error:
+            raise self._checkpoints.fence(error) from error
+        try:
+            with self._flusher.held():
+                parts.log.cut(offset)
+                parts.log.whole_end = found.whole
+                parts.log.last_store_timestamp_ms = found.last_store_timestamp_ms
+                self._flusher.on_cut(offset)
+            parts.log.confirm_offset = confirmed
+            self._placement.forget()
+            if rebuild:
+                files.rebuild_queues(below.derived, below.index)
+            else:
+                files.cut(below)
+            self._checkpoints.derived = below.derived
+            self._checkpoints.write_locked()
+        except (OSError, StorageError) as error:
+            raise self._checkpoints.fence(error) from error  # neither here nor there: only a start puts that right
