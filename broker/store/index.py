@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -57,6 +57,8 @@ class Index:
         self._directory = config.index_directory
         self._files: list[IndexFile] = []
         self._unsynced: set[str] = set()
+        # A file is full. RocketMQ has no use for it after a crash until a checkpoint names its end.
+        self.on_full: Callable[[], None] = lambda: None
 
     def load(self, positions: Positions | None, *, clean: bool) -> bool:
         """Open the files; false when they cannot be relied on: they are gone then, and ``end`` is 0.
@@ -184,14 +186,15 @@ class Index:
             last.write_entries()
             unsynced = set(self._unsynced)
             files = [file for file in self._files if file.path in unsynced or file is last]
+        settled_ms = self.settled_ms
         for file in files:
-            end_ms = self._write_out(file)
+            settled_ms = max(settled_ms, self._write_out(file))
             file.sync()
         if unsynced:
             self._disk.sync_directory(self._directory)
             with self.lock:
                 self._unsynced -= unsynced
-        self.settled_ms = max(self.settled_ms, end_ms)
+        self.settled_ms = settled_ms
 
     def remove_before(self, physical_offset: int) -> int:
         """Delete files of which every record lies below ``physical_offset``, but never the last; how many were."""
@@ -263,6 +266,7 @@ class Index:
                 file.write(data, position)
             file.slots = None
             file.buffer = _NO_BYTES
+            self.on_full()
         make_directories_durably(self._disk, self._directory)
         path = f"{self._directory}/{self._next_name()}"
         before = None if file is None else file.header

@@ -69,6 +69,7 @@ class Store:
         self._checkpointer = Checkpointer(
             config.flush_thorough_interval_ms / 1000, self._checkpoints.progress, self._checkpoints.write_or_warn
         )
+        opened.index.on_full = self._checkpointer.want
 
     @classmethod
     def open(cls, config: StoreConfig, *, disk: Disk | None = None, clock: Clock | None = None) -> Store:
@@ -96,7 +97,7 @@ class Store:
         store._checkpointer.start()
         store._flusher.request(store.end_offset)
         if opened.checkpoint.is_known:
-            if not store.recovery.clean:
+            if not store.recovery.clean or store.dispatched_offset > store.recovery.replayed_from:
                 store._checkpointer.want()
             return store
         try:

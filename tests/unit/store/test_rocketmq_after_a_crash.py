@@ -15,7 +15,9 @@ import pytest
 from penstock.broker.store import Store
 from penstock.broker.store.disk import Data, RealDisk
 from tests.support.clock import ManualClock
+from tests.support.stepped_store import stepped_stores
 from tests.support.stores import batch, dispatch_all, store_config
+from tests.support.waiting import wait_until
 
 SLOTS = 3 * 1024  # three pages
 
@@ -97,17 +99,45 @@ def test_an_index_file_that_a_crash_left_between_two_states_is_not_relied_on(
     tmp_path: Path, clock: ManualClock, writes: int
 ) -> None:
     disk = DyingDisk()
-    store = Store.open(store_config(tmp_path, index_slots=SLOTS, index_entries=40), disk=disk, clock=clock)
-    _put(store, clock, 0, 10)
-    store.checkpoint()
-    disk.left = writes
-    with pytest.raises(KeyboardInterrupt):
-        _put_and_checkpoint(store, clock)
-    store.abandon()
+    with stepped_stores():
+        store = Store.open(store_config(tmp_path, index_slots=SLOTS, index_entries=40), disk=disk, clock=clock)
+        _put(store, clock, 0, 10)
+        store.checkpoint()
+        disk.left = writes
+        with pytest.raises(KeyboardInterrupt):
+            _put_and_checkpoint(store, clock)
+        store.abandon()
 
     for content in _kept_files(tmp_path):
         count = max(1, int.from_bytes(content[36:40], "big"))
         assert sorted(_entries_through_slots(content, SLOTS)) == list(range(1, count))
+
+
+def test_a_full_index_file_is_settled_without_waiting_for_the_next_checkpoint(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    store = Store.open(store_config(tmp_path, index_entries=40), clock=clock)
+    _put(store, clock, 0, 39)
+    full_ms = clock.wall_ms()
+    _put(store, clock, 39, 10)
+    wait_until(lambda: _checkpoint(tmp_path)[2] >= full_ms, what="a checkpoint that names the full file's end")
+    store.abandon()
+
+    full = _kept_files(tmp_path)[0]
+    assert sorted(_entries_through_slots(full, 50)) == list(range(1, 40))
+
+
+def test_index_files_that_a_start_fills_are_settled_too(tmp_path: Path, clock: ManualClock) -> None:
+    store = Store.open(store_config(tmp_path, index_entries=40), clock=clock)
+    _put(store, clock, 0, 100)
+    store.close()
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    end_ms = clock.wall_ms()
+    clock.set_wall(end_ms + 60_000)
+    store = Store.open(store_config(tmp_path, index_entries=40), clock=clock)
+    wait_until(lambda: len(_kept_files(tmp_path)) == 3, what="a checkpoint that names what was built")
+    store.abandon()
 
 
 def test_the_queues_time_is_that_of_the_last_dispatched_record(tmp_path: Path, clock: ManualClock) -> None:
