@@ -22,7 +22,7 @@ from .service.epoch_file import EpochFile
 from .service.identity import check_identity, write_identity
 from .service.producers import ProducerTable
 from .service.snapshots import Snapshots
-from .service.state import State
+from .service.state import State, deleted_topic
 from .store.config import FlushMode, StoreConfig
 from .store.store import Store
 
@@ -71,7 +71,7 @@ def open_store(config: BrokerConfig) -> Iterator[Opened]:
     try:
         known = check_identity(root, identity.cluster, identity.broker_name)
         epochs = EpochFile.open(root, is_new=not known)
-        store = Store.open(store_config(config))
+        store = Store.open(store_config(config), deletes=deleted_topic)
     except OSError as error:
         raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
     try:

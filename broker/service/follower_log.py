@@ -10,14 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.proto.record.layout import decode_record
-from penstock.proto.record.properties import TAGS, decode_properties
-
 from ..store.store import Store
 from .dispatch import apply
 from .producers import ProducerTable
 from .snapshots import Snapshots
-from .state import TOPIC_DELETED, State
+from .state import State, deleted_topic
 
 log = logging.getLogger(__name__)
 
@@ -105,11 +102,7 @@ class FollowerLog:
         """Whether dispatch, from ``start`` on, has deleted queues that the log before it has messages of."""
         if start >= self._store.dispatched_offset:
             return False
-        return any(
-            decode_properties(decode_record(record).properties).get(TAGS) == TOPIC_DELETED
-            for result in self._store.replay(start)
-            for _, record in result.state_records
-        )
+        return any(deleted_topic(record) for result in self._store.replay(start) for _, record in result.state_records)
 
     def _load(self) -> None:
         """The tables anew, from their files and the log."""

@@ -312,6 +312,14 @@ def encode_topic_deleted(topic: str) -> bytes:
     return _compact({"topicName": topic})
 
 
+def deleted_topic(record: bytes) -> str:
+    """The topic that a record of the state topic deletes, or an empty string."""
+    decoded = decode_record(record)
+    if decode_properties(decoded.properties).get(TAGS) != TOPIC_DELETED:
+        return ""
+    return str(json.loads(decoded.body)["topicName"])
+
+
 def encode_group(group: Group) -> bytes:
     """Body of a ``GROUP`` record."""
     return _compact(group.to_json())

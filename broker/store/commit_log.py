@@ -18,7 +18,7 @@ from penstock.proto.errors import CorruptBatch, MessageTooLarge, StorageError
 from penstock.proto.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
 from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK
 from penstock.proto.record.rows import ROW
-from penstock.proto.record.sealing import make_room, write_seals
+from penstock.proto.record.sealing import make_room, without_seals, write_seals
 
 from .config import MIB, FlushMode, StoreConfig
 from .disk import Bytes, Disk
@@ -116,8 +116,7 @@ class CommitLog:
             CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
             DiskFull, StorageError: there is no next file; nothing was stored.
         """
-        if self._config.append_record_crc:
-            records = self._with_room(ends, records, count)
+        records = self._with_room(ends, records, count) if self._config.append_record_crc else without_seals(records)
         file = self._file_for(len(records), is_state)
         queues = len(ends.next_offsets)
         if queues > len(self._touched_queues):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from penstock.proto.conf import require
@@ -79,7 +80,8 @@ class StoreConfig:
         return str(self.root / "index")
 
 
-def delay_levels_ms(text: str) -> list[int]:
+@cache
+def delay_levels_ms(text: str) -> tuple[int, ...]:
     """Milliseconds of each delay level of ``1s 5s 1m 2h``; the first level is 1, at index 0."""
     units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     levels = []
@@ -87,4 +89,4 @@ def delay_levels_ms(text: str) -> list[int]:
         good = word[:-1].isdecimal() and word[-1] in units
         require(good, "messageDelayLevel must be numbers with the unit s, m, h or d", word)
         levels.append(int(word[:-1]) * units[word[-1]])
-    return levels
+    return tuple(levels)

@@ -154,12 +154,21 @@ class ConsumeQueues:
             raise Corrupt(f"{path}: entry {offset} is missing: stop the broker and delete the folder", path=path)
         return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY)
 
-    def drop_topic(self, topic: str) -> None:
-        """Forget the topic's queues and delete their files."""
+    def drop_topic(self, topic: str, *, below: int | None = None) -> None:
+        """Forget the topic's queues and delete their files; with ``below`` only those that end in front of it.
+
+        ``below`` is where the topic was deleted: a queue made anew since then has later records, and those only.
+        """
         with self.lock:
-            if topic in self.slots.by_topic:
+            slots = self.slots.by_topic.get(topic, {})
+            gone = [queue_id for queue_id, slot in slots.items() if below is None or self.slots.ends[slot] <= below]
+            if slots and len(gone) == len(slots):
                 self.slots.remove_topic(topic)
                 self.files.remove(topic)
+                return
+            for queue_id in gone:
+                self.slots.remove(topic, queue_id)
+                self.files.remove(topic, queue_id)
 
     def flush(self) -> None:
         """Write and sync every entry there is; for the checkpoint thread.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -32,11 +32,13 @@ _REPLAY_BYTES = 4 << 20
 class Dispatcher:
     """Takes the log's records in order, from ``offset`` on."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, index: Index, delay_levels_ms: list[int]) -> None:
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, index: Index, delay_levels_ms: Sequence[int]) -> None:
         self.offset = 0
         self.last_store_timestamp_ms = 0
         # Own appends that are not dispatched yet: their queues need no counting.
         self.placed: deque[AppendResult] = deque(maxlen=100_000)
+        # Which topic a state record deletes, if any.
+        self.deletes: Callable[[bytes], str] = lambda record: ""
         # For records that RocketMQ wrote; nobody appends inner batches here.
         self.find_batches: Callable[[Chunk, Ints, ConsumeQueues], None] | None = None
         self._log = log
@@ -80,6 +82,24 @@ class Dispatcher:
         while self.placed and self.placed[0].start < chunk.end:
             self.placed.popleft()
         return DispatchResult(chunk.end, arrived, state_records, marks)
+
+    def catch_up(self, end: int, bytes_max: int) -> None:
+        """Dispatch everything up to ``end`` again, as far as records and batches are whole.
+
+        Queues of topics that are deleted on the way do not come back, whoever has forgotten about the deletion.
+
+        Raises:
+            As :meth:`run`.
+        """
+        deletions: dict[str, int] = {}
+        before = -1
+        while self.offset != before:
+            before = self.offset
+            for position, record in self.run(end, bytes_max).state_records:
+                deletions[self.deletes(record)] = position
+        deletions.pop("", None)
+        for topic, position in deletions.items():
+            self._queues.drop_topic(topic, below=position)
 
     def replay(self, start: int, end: int | None = None) -> Iterator[DispatchResult]:
         """State records and marks from ``start``, the position of a record, up to ``end``, or what is dispatched."""

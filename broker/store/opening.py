@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.proto.clock import Clock
@@ -49,13 +50,13 @@ class Opened:
     report: RecoveryReport
 
 
-def open_parts(config: StoreConfig, disk: Disk, clock: Clock) -> Opened:
+def open_parts(config: StoreConfig, disk: Disk, clock: Clock, deletes: Callable[[bytes], str]) -> Opened:
     """Open everything; see :meth:`Store.open`. Whatever fails, the lock is given back."""
     root = str(config.root)
     for directory in (root, config.queue_directory, f"{root}/config"):
         make_directories_durably(disk, directory)
     lock = StoreLock(disk, root)
-    opening = _Opening(config, disk, clock, lock)
+    opening = _Opening(config, disk, clock, lock, deletes)
     try:
         return opening.run()
     except BaseException:
@@ -64,10 +65,13 @@ def open_parts(config: StoreConfig, disk: Disk, clock: Clock) -> Opened:
 
 
 class _Opening:
-    def __init__(self, config: StoreConfig, disk: Disk, clock: Clock, lock: StoreLock) -> None:
+    def __init__(
+        self, config: StoreConfig, disk: Disk, clock: Clock, lock: StoreLock, deletes: Callable[[bytes], str]
+    ) -> None:
         self._config = config
         self._disk = disk
         self._lock = lock
+        self._deletes = deletes
         self._abort = AbortMarker(disk, str(config.root))
         self._log = CommitLog(config, disk, clock)
         self._queues = self._new_queues()
@@ -216,6 +220,7 @@ class _Opening:
         start = derived if derived is not None and loaded and index_good else self._log.min_offset
         dispatcher = Dispatcher(self._log, self._queues, self._index, delay_levels_ms(self._config.delay_levels))
         dispatcher.offset = start
+        dispatcher.deletes = self._deletes
         dispatcher.last_store_timestamp_ms = min(standard.logics_ms, self._log.last_store_timestamp_ms)
         if not clean or start != derived:
             self._queues.rebuilding = rebuilt
@@ -223,11 +228,7 @@ class _Opening:
             end = self._log.end_offset if not clean or positions is None else positions.derived
             if self._config.replicated and positions is not None and self._checkpoint is not None:
                 end = min(end, max(positions.derived, self._checkpoint.confirmed))
-            while True:
-                before = dispatcher.offset
-                dispatcher.run(end, _SLICE_BYTES)
-                if dispatcher.offset == before:
-                    break
+            dispatcher.catch_up(end, _SLICE_BYTES)
             self._queues.rebuilding = False
         dispatcher.find_batches = self._others.find_batches if self._others.batch_topics else None
         return rebuilt, start, dispatcher

@@ -72,12 +72,20 @@ class Store:
         opened.index.on_full = self._checkpointer.want
 
     @classmethod
-    def open(cls, config: StoreConfig, *, disk: Disk | None = None, clock: Clock | None = None) -> Store:
+    def open(
+        cls,
+        config: StoreConfig,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        deletes: Callable[[bytes], str] = lambda record: "",
+    ) -> Store:
         """Lock and recover the store in ``config.root``, which is made if absent, and dispatch what its queues lack.
 
         After a clean exit that is quick and ends where the last dispatch ended; otherwise everything in the log is
         dispatched, whether it was confirmed or not, but with ``replicated`` only what is known to be confirmed: a
-        master that has replaced this one may take back the rest.
+        master that has replaced this one may take back the rest. ``deletes``: which topic a record of the state topic
+        deletes, or none; what is dispatched again does not bring back its queues.
 
         Raises:
             StoreLocked: another process has it open.
@@ -89,7 +97,7 @@ class Store:
         used = disk or RealDisk()
         root = str(config.root)
         try:
-            opened = open_parts(config, used, clock or SystemClock())
+            opened = open_parts(config, used, clock or SystemClock(), deletes)
         except OSError as error:
             raise storage_error(error, error.filename or root, "opening the store") from error
         store = cls(config, used, opened)

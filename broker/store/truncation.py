@@ -142,11 +142,7 @@ class DerivedFiles:
         self._dispatcher.placed.clear()
         queues.rebuilding = True
         try:
-            while self._dispatcher.offset < derived:
-                before = self._dispatcher.offset
-                self._dispatcher.run(derived, _SLICE_BYTES)
-                if self._dispatcher.offset == before:
-                    break
+            self._dispatcher.catch_up(derived, _SLICE_BYTES)
         finally:
             queues.rebuilding = False
         log.info("queues rebuilt from=%d derived=%d", self._log.min_offset, derived)

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 _PAGE = 4096
 _STEP_BYTES = 16 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Warming:
@@ -29,7 +30,6 @@ class Warming:
         self._touch = touch
         self._lock = lock
         self._sync = sync
-        self._libc = ctypes.CDLL(None, use_errno=True)
 
     def warm(self, path: str, mapped: Bytes, descriptor: int) -> None:
         """Prepare a new file, which holds nothing yet.
@@ -45,7 +45,7 @@ class Warming:
                         self._disk.sync(descriptor)
                     except OSError as error:
                         raise storage_error(error, path, "warming the log file (warmMapedFileEnable)") from error
-        if self._lock and not self._call(self._libc.mlock, mapped):
+        if self._lock and not self._call(_libc.mlock, mapped):
             code = ctypes.get_errno()
             limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
             log.warning(
@@ -60,7 +60,7 @@ class Warming:
     def unlock(self, mapped: Bytes) -> None:
         """A later file is being written: this one may leave the memory."""
         if self._lock:
-            self._call(self._libc.munlock, mapped)
+            self._call(_libc.munlock, mapped)
 
     def _call(self, function: object, mapped: Bytes) -> bool:
         assert callable(function)

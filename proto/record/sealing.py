@@ -11,8 +11,8 @@ from numba import njit, types
 
 from .crc import BYTES, crc32_at
 from .freshness import drop_stale_kernels
-from .layout import CRC_MASK, RECORD_CRC_BYTES, RECORD_CRC_PREFIX
-from .memory import address_of, copy_bytes, load_u8, store_i16, store_i32
+from .layout import CRC_MASK, FIXED_BYTES, RECORD_CRC_BYTES, RECORD_CRC_PREFIX
+from .memory import address_of, copy_bytes, load_i32, load_i64, load_u8, store_i16, store_i32
 from .record_crc import ABSENT, record_crc_at
 from .scanning import RECORD, measure_at
 
@@ -23,6 +23,7 @@ GROWTH_MAX = RECORD_CRC_BYTES + 1
 _PROPERTIES_MAX = 32767
 _PREFIX = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
 _PREFIX_BYTES = len(RECORD_CRC_PREFIX)
+_HEAD = int.from_bytes(RECORD_CRC_PREFIX[:8], "big", signed=True)
 _DIGITS = RECORD_CRC_BYTES - _PREFIX_BYTES - 1
 
 Bytes = npt.NDArray[np.uint8]
@@ -66,6 +67,41 @@ def reserve_seals(records, prefix, out):
     return at, np.int64(-1)
 
 
+@njit([types.boolean(BYTES)], nogil=True, cache=True)
+def has_seals(records):
+    """Whether a record of the batch ends as with a checksum of the whole record; safe on any bytes."""
+    address = address_of(records)
+    start = np.int64(0)
+    while start + FIXED_BYTES <= len(records):
+        end = start + load_i32(address, start)
+        if end - start < FIXED_BYTES or end > len(records):
+            break
+        if load_i64(address, end - RECORD_CRC_BYTES) == _HEAD:
+            return True
+        start = end
+    return False
+
+
+@njit([types.int64(BYTES, _WRITABLE)], nogil=True, cache=True)
+def drop_seals(records, out):
+    """Copy a batch without the checksums of whole records; the bytes written, 0 when not all are whole records."""
+    address = address_of(records)
+    start, at = np.int64(0), np.int64(0)
+    while start < len(records):
+        kind, end, _, _, _, _, _, properties, properties_size = measure_at(address, start, len(records))
+        if kind != RECORD:
+            return np.int64(0)
+        kept = end
+        while record_crc_at(address, start, kept, properties_size - (end - kept)) != ABSENT:
+            kept -= RECORD_CRC_BYTES
+        copy_bytes(out, at, records, start, kept - start)
+        store_i32(out, at, kept - start)
+        store_i16(out, at + properties - start - 2, kept - properties)
+        at += kept - start
+        start = end
+    return at
+
+
 @njit([types.void(_WRITABLE, types.int64, types.int64)], nogil=True, cache=True)
 def write_seals(log, start, end):
     """Write the checksum of each record of ``log[start:end]``, which :func:`reserve_seals` made room for."""
@@ -86,3 +122,16 @@ def make_room(records: Bytes, count: int) -> tuple[Bytes, int, int]:
     out: Bytes = np.empty(len(records) + GROWTH_MAX * count, np.uint8)
     size, number = reserve_seals(records, _PREFIX, out)
     return out[: max(size, 0)], int(size), int(number)
+
+
+def without_seals(records: Bytes) -> Bytes:
+    """The batch without checksums of whole records; itself when it has none, or is not made of whole records.
+
+    A producer that sends on what it has read may send one: it is that of another place, and recovery would take the
+    record for damaged.
+    """
+    if not has_seals(records):
+        return records
+    out: Bytes = np.empty(len(records), np.uint8)
+    size = int(drop_seals(records, out))
+    return out[:size] if size else records

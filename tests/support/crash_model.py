@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -176,6 +177,7 @@ class CrashRun:
                 abandon(run_.store)
                 run_.store = None
 
+    @cached_property
     def _config(self) -> StoreConfig:
         return StoreConfig(
             root=Path(self.root),
@@ -194,7 +196,7 @@ class CrashRun:
             if self.disk.cut_after is None and self.chooser.random() < 0.3:
                 self.disk.cut_after = self.chooser.randint(0, 60)
             try:
-                store = Store.open(self._config(), disk=self.disk, clock=self.clock)
+                store = Store.open(self._config, disk=self.disk, clock=self.clock)
                 break
             except PowerCut:
                 self._power_cut()

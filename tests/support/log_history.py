@@ -10,6 +10,7 @@ import ctypes
 import struct
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -44,7 +45,6 @@ class Written:
     entry: bytes
     marked_end: int  # end of its marked batch; 0 without a mark
     is_first: bool
-    lights: tuple[tuple[str, int], ...]  # light queues, and its offset in each
 
 
 @dataclass(slots=True)
@@ -54,6 +54,7 @@ class LogHistory:
     image: bytearray = field(default_factory=bytearray)
     records: list[Written] = field(default_factory=list)
     ends: list[int] = field(default_factory=lambda: [0])  # where the log may end after a crash, ascending
+    by_queue: dict[tuple[str, int], list[Written]] = field(default_factory=dict)  # light queues too, in order
 
     @property
     def end(self) -> int:
@@ -80,27 +81,23 @@ class LogHistory:
     def truncate(self, end: int) -> None:
         """Forget everything from ``end`` on."""
         del self.image[end:]
-        del self.records[bisect_left(self.records, end, key=lambda written: written.start) :]
+        for records in (self.records, *self.by_queue.values()):
+            del records[bisect_left(records, end, key=_start_of) :]
         del self.ends[bisect_right(self.ends, end) :]
 
     def copy(self) -> LogHistory:
         """Another history of the same log."""
-        return LogHistory(bytearray(self.image), list(self.records), list(self.ends))
+        by_queue = {name: list(records) for name, records in self.by_queue.items()}
+        return LogHistory(bytearray(self.image), list(self.records), list(self.ends), by_queue)
 
     def whole_below(self, offset: int) -> int:
         """The last place at or below ``offset`` where the log may end."""
         return self.ends[bisect_right(self.ends, offset) - 1]
 
-    def queues(self, end: int) -> dict[tuple[str, int], list[Written]]:
-        """Records of every queue below ``end``, in order."""
-        found: dict[tuple[str, int], list[Written]] = {}
-        for written in self.records:
-            if written.end <= end:
-                found.setdefault((written.topic, written.queue_id), []).append(written)
-                for name, offset in written.lights:
-                    lit = replace(written, topic=name, queue_id=0, queue_offset=offset)
-                    found.setdefault((name, 0), []).append(lit)
-        return found
+    def queue(self, name: tuple[str, int], end: int) -> list[Written]:
+        """Records of that queue below ``end``, in order."""
+        records = self.by_queue.get(name, [])
+        return records[: bisect_right(records, end, key=_end_of)]
 
     def _add(self, start: int, end: int, marked_end: int, *, is_first: bool) -> None:
         record = decode_record(bytes(self.image[start:end]))
@@ -108,20 +105,17 @@ class LogHistory:
         properties = decode_properties(record.properties)
         keys = tuple(filter(None, (properties.get(UNIQ_KEY, ""), *properties.get(KEYS, "").split(" "))))
         entry = _ENTRY.pack(start, end - start, tags_code(properties.get(TAGS, "")))
-        self.records.append(
-            Written(
-                start,
-                end,
-                record.topic,
-                record.queue_id,
-                record.queue_offset,
-                keys,
-                entry,
-                marked_end,
-                is_first,
-                _lights(properties),
-            )
+        written = Written(
+            start, end, record.topic, record.queue_id, record.queue_offset, keys, entry, marked_end, is_first
         )
+        self.records.append(written)
+        self.by_queue.setdefault((record.topic, record.queue_id), []).append(written)
+        for name, offset in _lights(properties):
+            lit = replace(written, topic=name, queue_id=0, queue_offset=offset)
+            self.by_queue.setdefault((name, 0), []).append(lit)
+
+
+_start_of, _end_of = attrgetter("start"), attrgetter("end")
 
 
 def _lights(properties: dict[str, str]) -> tuple[tuple[str, int], ...]:
@@ -149,7 +143,7 @@ def check_end(store: Store, history: LogHistory, acknowledged: int) -> int:
 def check_derived(store: Store, history: LogHistory) -> None:
     """That queues, index and marks are those of the dispatched part of the history, each by each."""
     end = store.dispatched_offset
-    expected = history.queues(end)
+    expected = {name: found for name in history.by_queue if (found := history.queue(name, end))}
     for name, written in expected.items():
         assert [one.queue_offset for one in written] == list(range(len(written))), f"{name} has a gap in the log"
         assert store.queue_range(*name) == (0, len(written)), f"range of {name}"
@@ -170,7 +164,7 @@ def check_derived(store: Store, history: LogHistory) -> None:
 
 def check_reading(store: Store, history: LogHistory, topic: str, queue_id: int) -> None:
     """That a consumer of that queue gets the bytes that were appended, all of them in order."""
-    expected = history.queues(store.dispatched_offset).get((topic, queue_id), [])
+    expected = history.queue((topic, queue_id), store.dispatched_offset)
     received, offset = b"", 0
     while expected:
         found = store.read(topic, queue_id, offset, 700)

@@ -44,6 +44,10 @@ class _File:
             self.data = grown
             self.sizes.append(size)
 
+    @property
+    def is_saved(self) -> bool:
+        return len(self.sizes) == 1 and bytes(self.saved) == bytes(self.data)
+
     def sync(self) -> None:
         self.saved = self.data.copy()
         self.sizes = [len(self.data)]
@@ -51,6 +55,8 @@ class _File:
     def after_cut(self, survival: _Survival) -> Bytes:
         """The bytes that a cut leaves."""
         size = survival.choose(self.sizes)
+        if self.is_saved:
+            return self.saved.copy()
         left, seen = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
         left[: len(self.saved)] = self.saved[:size]
         seen[: len(self.data)] = self.data[:size]
@@ -165,7 +171,7 @@ class SimulatedDisk:
         """Save some dirty pages, as the system does whenever it likes."""
         survival = _Survival(self._chooser)
         for file in _files(self._root):
-            if len(file.sizes) > 1 or len(file.saved) != len(file.data) or (file.saved != file.data).any():
+            if not file.is_saved:
                 left = file.after_cut(survival)
                 file.sizes = [len(left), *file.sizes[file.sizes.index(len(left)) + 1 :]]
                 file.saved = left
@@ -244,13 +250,12 @@ class SimulatedDisk:
     def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
         self._call("data_range", changes=False)
         data = self._file(descriptor).data[:size]
-        whole = size - size % PAGE
-        pages = [*data[:whole].reshape(-1, PAGE).any(axis=1).tolist(), bool(data[whole:].any())]
-        first = next((page for page in range(start // PAGE, len(pages)) if pages[page]), None)
+        pages = range(start - start % PAGE, size, PAGE)
+        first = next((page for page in pages if data[page : page + PAGE].any()), None)
         if first is None:
             return None
-        hole = next((page for page in range(first, len(pages)) if not pages[page]), len(pages))
-        return max(start, first * PAGE), min(size, hole * PAGE)
+        hole = next((page for page in range(first, size, PAGE) if not data[page : page + PAGE].any()), size)
+        return max(start, first), hole
 
     def size(self, path: str) -> int:
         self._call("size", changes=False)

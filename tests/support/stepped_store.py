@@ -19,7 +19,10 @@ from penstock.broker.store import (
     index_file,
     log_file,
     log_recovery,
+    placement,
     prefault,
+    slots,
+    truncation,
 )
 from penstock.broker.store import store as store_module
 from penstock.broker.store.flush import Checkpointer, Flusher
@@ -114,7 +117,10 @@ def stepped_stores(*, arena_entries: int = 3) -> Iterator[None]:
             (prefault, "ThreadPoolExecutor", LateExecutor),
             (consume_queue, "ARENA_MAX", arena_entries),
             (commit_log, "ROWS_AT_ONCE", 16),
+            (placement, "ROWS_AT_ONCE", 4),
+            (truncation, "ROWS_AT_ONCE", 4),
             (log_recovery, "ROWS_AT_ONCE", 4),
+            (slots, "_FIRST_CAPACITY", 4),
             (dispatch, "_ROWS_FIRST", 4),
             (index_file, "_BUFFERED", 5),
         ):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.broker.server import serve_until_signalled
 from penstock.broker.serving import STOP_GRACE_S, serving
+from penstock.broker.startup import open_store
 from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
@@ -55,6 +57,30 @@ def test_tables_are_rebuilt_from_the_log_alone(tmp_path: Path) -> None:
             assert (await caller.append(producer=PRODUCER)).duplicate
 
     asyncio.run(check())
+
+
+def test_queues_of_a_deleted_topic_do_not_come_back_when_all_are_built_again(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as (_, caller):
+            for topic in ("gone", "again", "kept"):
+                await caller.create_topic(topic)
+                for queue_id in (0, 1):
+                    await caller.append([b"old", b"old"], topic=topic, queue_id=queue_id)
+            for topic in ("gone", "again"):
+                await caller.call("DeleteTopic", broker_pb2.TopicName(topic=topic))
+        async with running(tmp_path) as (_, caller):  # the snapshot of the stop knows of no deletion any more
+            await caller.create_topic("again")
+            await caller.append([b"new"], topic="again", queue_id=1)
+
+    asyncio.run(check())
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    with open_store(small_config(tmp_path)) as opened:
+        store = opened.store
+        assert store.recovery.queues_rebuilt
+        assert "gone" not in store.queues()
+        assert (store.queue_range("again", 0), store.queue_range("again", 1)) == ((0, 0), (0, 1))
+        assert (store.queue_range("kept", 0), store.queue_range("kept", 1)) == ((0, 2), (0, 2))
+        store.close()
 
 
 def test_a_waiting_fetch_is_woken_by_an_append_within_milliseconds(tmp_path: Path) -> None:

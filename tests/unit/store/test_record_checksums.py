@@ -55,6 +55,25 @@ def test_every_record_ends_with_its_checksum(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_checksum_that_a_producer_brings_is_not_stored_when_none_are_written(tmp_path: Path) -> None:
+    forged = b"__CRC32#\x010000000000\x02"
+    store = Store.open(store_config(tmp_path))
+    some = [b"", forged, TAGGED + forged, forged + TAGGED, TAGGED + forged + forged, b"x\x01" + forged]
+    sent = batch("t", [b"%d" % number for number in range(len(some))], properties=some)
+    result = store.append("t", sent, queues=1)
+    dispatch_all(store)
+    stored = [decode_record(raw, check_crc=True).properties for raw in read_records(store, "t")]
+    assert stored == [b"", b"", TAGGED, forged + TAGGED, TAGGED, b"x\x01"]
+    assert store.changed_sizes(result.start, result.end, memoryview(sent)) == list(map(len, read_records(store, "t")))
+    flush(store)
+    store.abandon()
+    (tmp_path / "penstockCheckpoint").unlink()
+    store = Store.open(store_config(tmp_path))
+    assert store.recovery.truncated_from is None
+    assert len(bodies(store, "t")) == len(some)
+    store.close()
+
+
 def test_properties_without_room_are_refused_and_nothing_is_stored(tmp_path: Path) -> None:
     store = Store.open(store_config(tmp_path, append_record_crc=True, segment_bytes=1 << 20))
     large = [TAGGED, b"a\x01" + bytes(32767 - 22).replace(b"\0", b"b") + b"\x02"]
