@@ -2,8 +2,8 @@
 .PHONY: demo demo-spark test test-crash test-drills test-seeded test-spark-full check bench bench-spark proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-# Files go to the workers as they are collected: the longest ones first.
-WORKERS := 2
+# Files go to the workers as they are collected, the longest first; many wait for other processes, so one more than cores.
+WORKERS := 3
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
