@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -59,11 +61,25 @@ def _answer(call: Any) -> Any:
 
 def serves(node: Node, nameservers: Sequence[str]) -> bool:
     """Whether ``node`` answers, and every nameserver knows it if it is a broker."""
+    if node.is_coordinator:
+        return _etcd_is_healthy(node.address)
     if node.is_nameserver:
         return cluster_views([node.address])[0] is not None
     if broker_statuses([node.address])[0] is None:
         return False
     return all(view is not None and node.address in _addresses(view) for view in cluster_views(nameservers))
+
+
+def _etcd_is_healthy(address: str) -> bool:
+    """Whether an etcd member has a leader and answers for it."""
+    connection = http.client.HTTPConnection(address, timeout=ASK_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        return json.loads(connection.getresponse().read()).get("health") == "true"
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _addresses(view: ClusterView) -> set[str]:
@@ -98,7 +114,7 @@ def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
 
 def refusals(cluster: LocalCluster) -> dict[str, str]:
     """The living slaves that do not follow their master though it lives, each with the reason that it gives."""
-    alive = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
+    alive = [state.node for state in cluster.states() if state.state == "running" and state.node.is_broker]
     statuses = broker_statuses([node.address for node in alive])
     masters = {status.identity.broker_name for status in statuses if status is not None and status.role == MASTER}
     return {
@@ -119,7 +135,7 @@ def _is_final(reasons: Iterable[str]) -> bool:
 
 
 def _late(cluster: LocalCluster) -> list[str]:
-    alive = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
+    alive = [state.node for state in cluster.states() if state.state == "running" and state.node.is_broker]
     statuses = broker_statuses([node.address for node in alive])
     in_sync: dict[str, set[int]] = {}
     for node, status in zip(alive, statuses, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import re
+import shutil
 import signal
 import socket
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from . import ports, processes
 from .errors import DeployError, DeployUsage
-from .plan import Node, Place, Plan, check_settings, load_plan, new_plan
+from .plan import ETCD, Node, Place, Plan, check_settings, load_plan, new_plan
 from .processes import Managed
 
 READY_TIMEOUT_S = 120.0
@@ -106,7 +107,8 @@ class LocalCluster:
     stopping takes a lock on the directory, and a second one at the same time is refused (:class:`DeployError`);
     looking (``plan``, ``states``, ``log_lines``) and the faults take none. For one thread at a time.
 
-    Nodes are called ``nameserver-N`` and ``broker-SHARD-ID``, e.g. ``broker-b-1``. Files: see :mod:`.plan`.
+    Nodes are called ``nameserver-N``, ``broker-SHARD-ID``, e.g. ``broker-b-1``, and ``coordinator-0``, which is etcd.
+    Files: see :mod:`.plan`.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class LocalCluster:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
         ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, async, and
-        1 nameserver, which elects the masters. ``check`` sees the plan before it is written: what it raises leaves the
+        1 nameserver, which elects the masters (``coordinator``: ``none``, ``file`` or ``etcd``). ``check`` sees the plan before it is written: what it raises leaves the
         directory's plan as it was. ``places`` puts nodes of a new cluster elsewhere than in its folder and on this
         host's own address.
 
@@ -185,6 +187,7 @@ class LocalCluster:
             check(plan)
             running, thawed = self._running(plan)
             missing = [node for node in plan.nodes if node.name not in running]
+            _require_etcd(missing)
             _require_free_ports(missing)
             plan.save(self.directory)
             for node in plan.nodes:
@@ -203,7 +206,7 @@ class LocalCluster:
         """End every node, slaves first and nameservers last, within about ``timeout_s``; returns who ended.
 
         Slaves first, so that no master waits for an acknowledgement of a slave that is ending; nameservers last, so
-        that clients learn where else to go until the end.
+        that clients learn where else to go until the end; then the coordinator, which they use.
         """
         with self._locked():
             plan = self.plan
@@ -211,8 +214,9 @@ class LocalCluster:
             ended: list[str] = []
             groups = (
                 [node for node in plan.nodes if node.broker_id],
-                [node for node in plan.nodes if not node.broker_id and not node.is_nameserver],
+                [node for node in plan.nodes if node.is_broker and not node.broker_id],
                 [node for node in plan.nodes if node.is_nameserver],
+                [node for node in plan.nodes if node.is_coordinator],
             )
             for position, group in enumerate(groups):
                 share = (deadline - time.monotonic()) / (len(groups) - position)
@@ -255,6 +259,7 @@ class LocalCluster:
         """Start a node that does not run; with ``wait``, return when it serves."""
         with self._locked():
             node = self.plan.node(name)
+            _require_etcd([node])
             _require_free_ports([node])
             self._write_config(self.plan, node)
             self._start([node], timeout_s)
@@ -270,6 +275,7 @@ class LocalCluster:
         """
         with self._locked():
             node = self.plan.node(name)
+            _require_etcd([node])
             self._stop([node], STOP_TIMEOUT_S)
             _require_free_ports([node])
             self._write_config(self.plan, node)
@@ -293,7 +299,7 @@ class LocalCluster:
             folder=folder,
             config_path=folder / node.config_name,
             log_path=self._log_path(node),
-            store_path=None if node.is_nameserver else node.store_path(folder),
+            store_path=node.store_path(folder) if node.is_broker else None,
         )
 
     def log_lines(self, name: str, count: int) -> list[str]:
@@ -348,19 +354,20 @@ class LocalCluster:
         return running, thawed
 
     def _start(self, nodes: Sequence[Node], timeout_s: float) -> None:
-        """Start ``nodes``, nameservers before brokers: a broker that finds none waits a moment before it asks again."""
+        """Start ``nodes``: the coordinator, then nameservers, then brokers. Who finds none waits before it asks again."""
+        brokers = [node for node in nodes if node.is_broker]
         names = [node for node in nodes if node.is_nameserver]
-        for group in (names, [node for node in nodes if not node.is_nameserver]):
+        for group in ([node for node in nodes if node.is_coordinator], names, brokers):
             for node in group:
                 folder = self.directory / node.name
                 processes.start(
-                    [*self._wrap(node), *processes.python_command(node.module, "-c", str(folder / node.config_name))],
+                    [*self._wrap(node), *node.command(folder / node.config_name)],
                     log_path=self._log_path(node),
                     pid_path=self._pid_path(node),
                     needle=self._needle(node),
                     cwd=folder,
                 )
-            if group is names:
+            if group is not brokers:
                 self._await(group, accepts_connections, timeout_s)
 
     def _await_all(self, nodes: Sequence[Node], timeout_s: float) -> None:
@@ -469,13 +476,18 @@ def _said(line: str) -> str:
     return (found[1] if found else line)[:80]
 
 
+def _require_etcd(nodes: Sequence[Node]) -> None:
+    if any(node.is_coordinator for node in nodes) and shutil.which(ETCD) is None:
+        raise DeployUsage(
+            f"--coordinator etcd: there is no program {ETCD!r} on this machine: `apt-get install etcd-server`, or use "
+            "--coordinator file (with another --dir where a cluster was made already)"
+        )
+
+
 def _require_free_ports(nodes: Sequence[Node]) -> None:
-    needed = [node.port for node in nodes] + [node.metrics_port for node in nodes if not node.is_nameserver]
+    needed = [port for node in nodes for port in node.ports]
     for node in nodes:
-        wanted = [(node.port, "its services")]
-        if not node.is_nameserver:
-            wanted.append((node.metrics_port, "its metrics"))
-        for port, purpose in wanted:
+        for port, purpose in node.ports.items():
             if not ports.is_free(port):
                 raise DeployUsage(
                     f"port {port}, which {node.name} needs for {purpose}, is taken{ports.holder_of(port)}: end that "

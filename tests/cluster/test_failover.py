@@ -85,7 +85,7 @@ def test_a_frozen_master_is_replaced_and_acknowledges_nothing_when_it_wakes(whol
 
 def test_a_planned_switch_refuses_no_message(whole: LocalCluster) -> None:
     nameservers = whole.plan.nameserver_addresses
-    addresses = [node.address for node in whole.plan.nodes if not node.is_nameserver]
+    addresses = [node.address for node in whole.plan.nodes if node.is_broker]
     with writing(nameservers, "switch") as writer:
         for _ in range(3):
             old, status = wait_master(whole)
@@ -101,7 +101,7 @@ def test_a_planned_switch_refuses_no_message(whole: LocalCluster) -> None:
 
 
 def test_a_switch_to_a_slave_that_is_not_in_sync_is_refused_and_changes_nothing(whole: LocalCluster) -> None:
-    addresses = [node.address for node in whole.plan.nodes if not node.is_nameserver]
+    addresses = [node.address for node in whole.plan.nodes if node.is_broker]
     old, status = wait_master(whole)
     slave = next(node for node, _ in brokers(whole) if node != old)
     whole.kill(slave.name)
