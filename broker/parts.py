@@ -205,6 +205,7 @@ class _Assembly:
         self._counters = Counters()
         self._pending = PendingCommits(self._state)
         self._state.on_offsets_applied = self._pending.on_applied
+        self._state.on_offsets_deleted = self._pending.on_deleted
 
     def parts(self) -> Parts:
         config, opened, store, state = self._config, self._opened, self._store, self._state

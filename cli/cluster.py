@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 MODE_NAMES = ("async", "flush", "sync", "durable")
 BASE_PORT_HELP = (
-    "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each. A second cluster "
-    "beside this one needs a base at least 10 away, and not about 200, 1035 or 1235. [9876] 0: free ones"
+    "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each. "
+    "A second cluster beside this one needs a base at least 10 away, and not about 200, 1035 or 1235. [9876] 0: free "
+    "ones"
 )
 OFFSETS = ("min_offset", "max_offset", "flushed_offset", "confirm_offset", "lag_bytes")
 

@@ -234,6 +234,8 @@ class Plan:
             "metricsPromExporterHost": node.host,
             **self.settings,
         }
+        if not node.broker_id:
+            lines.pop("asyncLearner", None)  # somebody has to be master
         if self.is_elected:
             lines["enableControllerMode"] = "true"
         elif node.broker_id:

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is no
 def shard(tmp_path: Path) -> Iterator[LocalCluster]:
     made = open_cluster(str(tmp_path / "cluster"))
     alone = {"enableAutoInSyncReplicas": "true", "minInSyncReplicas": "1"}
-    made.up(
-        shards=1, replicas=2, nameservers=2, mode="sync", coordinator="etcd", base_port=0, settings=alone
-    )
+    made.up(shards=1, replicas=2, nameservers=2, mode="sync", coordinator="etcd", base_port=0, settings=alone)
     try:
         assert await_replicas(made, 60) == []
         yield made

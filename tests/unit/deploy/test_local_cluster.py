@@ -224,7 +224,7 @@ def test_without_etcd_it_is_said_what_to_install_and_nothing_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DeployUsage, match="no program 'etcd'.*apt-get install etcd-server"):
+    with pytest.raises(DeployUsage, match=r"no program 'etcd'.*apt-get install etcd-server"):
         LocalCluster(tmp_path / "cluster").up(coordinator="etcd", base_port=0)
     assert [path.name for path in (tmp_path / "cluster").iterdir()] == [".lock"]
 
