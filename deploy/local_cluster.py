@@ -165,8 +165,8 @@ class LocalCluster:
 
         ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, async, and
         1 nameserver, which elects the masters. ``coordinator``: ``none``, ``file`` or ``etcd``. ``check`` sees the plan
-        before it is written: what it raises leaves the directory's plan as it was. ``places`` puts nodes of a new cluster elsewhere than in its folder and on this
-        host's own address.
+        before it is written: what it raises leaves the directory's plan as it was. ``places`` puts nodes
+        of a new cluster elsewhere than in its folder and on this host's own address.
 
         Raises:
             DeployUsage: the directory holds something else, or a port is taken; nothing was started.
