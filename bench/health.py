@@ -12,7 +12,7 @@ import grpc
 
 from penstock.deploy import LocalCluster, Node
 from penstock.proto.channel import open_channel
-from penstock.proto.errors import BrokerUnavailable, NotMaster, StaleRegister, from_rpc_error
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, NotMaster, StaleRegister, from_rpc_error
 from penstock.proto.wire.broker_pb2 import BrokerStatus, TransferMasterReply, TransferMasterRequest
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Empty
@@ -178,6 +178,7 @@ def switch_master(addresses: Sequence[str], shard: str, to_id: int, timeout_s: f
     """
     deadline = time.monotonic() + timeout_s
     former: int | None = None
+    has_raced = False
     while True:
         found = _acting_master(addresses)
         try:
@@ -189,9 +190,13 @@ def switch_master(addresses: Sequence[str], shard: str, to_id: int, timeout_s: f
             former = status.identity.broker_id
             return _transfer(address, to_id, timeout_s)
         except (BrokerUnavailable, NotMaster, StaleRegister):
+            has_raced = True
             if time.monotonic() > deadline:
                 raise
-            time.sleep(POLL_S)
+        except InvalidArgument:  # of a master that has just begun, nobody is level for a moment
+            if not has_raced or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
 
 
 def _acting_master(addresses: Sequence[str]) -> tuple[str, BrokerStatus] | None:

@@ -20,6 +20,8 @@ from .conditions import LogComparison, StoreFinding
 PIECE_BYTES = 8 << 20
 PROBLEMS_MAX = 20
 _ERROR = re.compile(r" (ERROR|CRITICAL) |^Traceback ")
+_OF_GRPC = re.compile(r"grpc\._cython\.cygrpc ExecuteBatchError raised in core")
+"""What gRPC says of an answer whose caller has gone meanwhile: nothing of ours."""
 
 
 def check_store(name: str, path: Path) -> StoreFinding:
@@ -140,6 +142,7 @@ def _errors_in(path: Path, start: int) -> Iterator[str]:
     try:
         with open(path, errors="replace") as lines:
             lines.seek(start if path.stat().st_size >= start else 0)  # a log that was rotated begins anew
-            yield from itertools.islice((line.rstrip() for line in lines if _ERROR.search(line)), 100)
+            errors = (line.rstrip() for line in lines if _ERROR.search(line) and not _OF_GRPC.search(line))
+            yield from itertools.islice(errors, 100)
     except OSError:
         return

@@ -93,6 +93,7 @@ class Leadership:
         self._may_have_lost = may_have_lost
         self._is_level = False  # has had everything confirmed, in this life
         self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
+        self._giving_epoch = 0  # which this broker has ended, and is handing over
         self._hinted = 0
         self._read_at = -READ_INTERVAL_S
         self._confirmed_asked_at = 0.0
@@ -122,11 +123,12 @@ class Leadership:
         epoch = self._role.epoch if is_master else 0
         if self._elected is not None:
             epoch = self._elected[0].epoch
+        is_giving = self._giving_epoch > 0  # no reason for an election: the group is about to have another master
         return BrokerReport.Candidacy(
-            epoch=epoch,
+            epoch=self._giving_epoch if is_giving else epoch,
             log_epoch=self._epochs.history.latest,
-            hears_master=self._hears_master(),
-            is_acting=self._role.can_acknowledge(),
+            hears_master=self._hears_master() or is_giving,
+            is_acting=self._role.can_acknowledge() or is_giving,
             priority=self._priority,
             is_doubtful=self._is_doubtful(),
         )
@@ -150,6 +152,17 @@ class Leadership:
         assert isinstance(master, MasterRole)
         assert register is not None, "a master without a register"
         check_successor(to_id, self._broker_id, register.sync_state_set, self._role.replicas())
+        self._giving_epoch = register.epoch
+        try:
+            current = await self._ready_to_hand_over(master, register, to_id)
+            await self._step_down()  # for good: from here on an election is the only other way
+            return await self._write_hand_over(current, to_id)
+        finally:
+            self._giving_epoch = 0
+            self.on_news()
+
+    async def _ready_to_hand_over(self, master: MasterRole, register: Register, to_id: int) -> Register:
+        """Refuse messages until the slave has everything; the register then. After an error all is as before."""
         self._role.is_handing_over = True
         try:
             await await_level(master.primary, self._store, to_id, self._clock)
@@ -162,8 +175,7 @@ class Leadership:
         except BaseException:
             self._role.is_handing_over = False
             raise
-        await self._step_down()  # for good: from here on an election is the only other way
-        return await self._write_hand_over(current, to_id)
+        return current
 
     async def hand_over_to_any(self) -> Register | None:
         """The same to the slave that can take over soonest; None where none can, or this is no acting master."""
