@@ -166,7 +166,17 @@ def _one(
     folder = numbered_folder(directory / "drills" if existing else directory, f"{name}-{seed}")
     command = _command(name, seed, directory, options)
     try:
-        run_drill(DRILLS[name], folder, seed=seed, shape=shape, timing=timing, command=command, progress=show)
+        used = directory if existing else None
+        run_drill(
+            DRILLS[name],
+            folder,
+            seed=seed,
+            shape=shape,
+            timing=timing,
+            command=command,
+            progress=show,
+            existing=used,
+        )
     except (DrillFailed, DeployError, NetworkUnavailable, DiskFaultUnavailable, PenstockError) as error:
         return failed(name, seed, f"{error}", folder)
     document = judged(folder)

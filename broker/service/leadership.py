@@ -309,6 +309,7 @@ class Leadership:
             self._elected = None
             if isinstance(self._role.inner, SlaveRole):
                 self._role.inner.replica.require_epoch(register.epoch)
+                self._role.inner.replica.accept_loss(register.unclean_epoch)
         self._require()
         self._wake.set()
 
@@ -366,7 +367,10 @@ class Leadership:
         epoch = former.epoch
         former.close()
         slave = self._make_slave()
-        slave.replica.require_epoch(max(epoch + 1, self.register.epoch if self.register is not None else 0))
+        if self.register is not None:
+            epoch = max(epoch, self.register.epoch - 1)
+            slave.replica.accept_loss(self.register.unclean_epoch)
+        slave.replica.require_epoch(epoch + 1)
         self._role.put(slave, None)
         self._start_inner()
         log.warning("master stepped down epoch=%d end=%d", epoch, self._store.end_offset)
