@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -138,11 +138,19 @@ def error_lines(states: Sequence[NodeState], expected: Sequence[str], starts: Ma
     ]
 
 
+def _ours(lines: Iterable[str]) -> Iterator[str]:
+    """The lines that tell of an error, without gRPC's of callers that have gone, and the trace behind each."""
+    before = ""
+    for line in lines:
+        if _ERROR.search(line) and not _OF_GRPC.search(line) and not (_OF_GRPC.search(before) and line[0] == "T"):
+            yield line.rstrip()
+        before = line
+
+
 def _errors_in(path: Path, start: int) -> Iterator[str]:
     try:
         with open(path, errors="replace") as lines:
             lines.seek(start if path.stat().st_size >= start else 0)  # a log that was rotated begins anew
-            errors = (line.rstrip() for line in lines if _ERROR.search(line) and not _OF_GRPC.search(line))
-            yield from itertools.islice(errors, 100)
+            yield from itertools.islice(_ours(lines), 100)
     except OSError:
         return

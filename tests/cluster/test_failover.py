@@ -106,6 +106,21 @@ def test_a_planned_switch_refuses_no_message(whole: LocalCluster) -> None:
     )
 
 
+def test_a_master_that_is_stopped_hands_over_first(whole: LocalCluster) -> None:
+    nameservers = whole.plan.nameserver_addresses
+    old, before = wait_master(whole)
+    with writing(nameservers, "stop") as writer:
+        writer.wait_acknowledged(20)
+        assert whole.stop(old.name).exit_code == 0
+        new, after = wait_master(whole)
+        assert (new.name != old.name, after.epoch) == (True, before.epoch + 1)
+        assert any(f"elected epoch={after.epoch} begins_in_ms=0" in line for line in whole.log_lines(new.name, 50))
+        writer.wait_acknowledged(20)
+    assert writer.errors == []
+    whole.start(old.name)
+    wait_master(whole)
+
+
 def test_a_switch_to_a_slave_that_is_not_in_sync_is_refused_and_changes_nothing(whole: LocalCluster) -> None:
     addresses = [node.address for node in whole.plan.nodes if node.is_broker]
     old, status = wait_master(whole)
