@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,7 +12,7 @@ import grpc
 
 from penstock.deploy import LocalCluster, Node
 from penstock.proto.channel import open_channel
-from penstock.proto.errors import BrokerUnavailable, from_rpc_error
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, NotMaster, StaleRegister, from_rpc_error
 from penstock.proto.wire.broker_pb2 import BrokerStatus, TransferMasterReply, TransferMasterRequest
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Empty
@@ -59,11 +61,25 @@ def _answer(call: Any) -> Any:
 
 def serves(node: Node, nameservers: Sequence[str]) -> bool:
     """Whether ``node`` answers, and every nameserver knows it if it is a broker."""
+    if node.is_coordinator:
+        return _etcd_is_healthy(node.address)
     if node.is_nameserver:
         return cluster_views([node.address])[0] is not None
     if broker_statuses([node.address])[0] is None:
         return False
     return all(view is not None and node.address in _addresses(view) for view in cluster_views(nameservers))
+
+
+def _etcd_is_healthy(address: str) -> bool:
+    """Whether an etcd member has a leader and answers for it."""
+    connection = http.client.HTTPConnection(address, timeout=ASK_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        return bool(json.loads(connection.getresponse().read()).get("health") == "true")
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _addresses(view: ClusterView) -> set[str]:
@@ -83,6 +99,7 @@ def open_cluster(directory: str, progress: Callable[[str], None] = lambda _: Non
 def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
     """Wait until every living shard has a master and its living slaves are in sync; who is not in time, by name.
 
+    A learner may lag: for it, that the nameservers know it is enough.
     Sooner when all of them refuse for a reason that does not pass by itself.
     """
     began = time.monotonic()
@@ -98,7 +115,7 @@ def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
 
 def refusals(cluster: LocalCluster) -> dict[str, str]:
     """The living slaves that do not follow their master though it lives, each with the reason that it gives."""
-    alive = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
+    alive = [state.node for state in cluster.states() if state.state == "running" and state.node.is_broker]
     statuses = broker_statuses([node.address for node in alive])
     masters = {status.identity.broker_name for status in statuses if status is not None and status.role == MASTER}
     return {
@@ -119,7 +136,7 @@ def _is_final(reasons: Iterable[str]) -> bool:
 
 
 def _late(cluster: LocalCluster) -> list[str]:
-    alive = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
+    alive = [state.node for state in cluster.states() if state.state == "running" and state.node.is_broker]
     statuses = broker_statuses([node.address for node in alive])
     in_sync: dict[str, set[int]] = {}
     for node, status in zip(alive, statuses, strict=True):
@@ -127,10 +144,14 @@ def _late(cluster: LocalCluster) -> list[str]:
             members = {replica.broker_id for replica in status.replicas if replica.in_sync} | {node.broker_id}
             in_sync[node.broker_name] = members & set(status.sync_state_set) if status.is_elected else members
     shown = _shown_masters(cluster)
+    learners = {
+        node.name for node, status in zip(alive, statuses, strict=True) if status is not None and status.is_learner
+    }
     return [
         node.name
         for node in alive
-        if node.broker_id not in in_sync.get(node.broker_name, ()) or node.broker_name not in shown
+        if (node.broker_id not in in_sync.get(node.broker_name, ()) and node.name not in learners)
+        or node.broker_name not in shown
     ]
 
 
@@ -148,21 +169,50 @@ def _shown_masters(cluster: LocalCluster) -> set[str]:
 def switch_master(addresses: Sequence[str], shard: str, to_id: int, timeout_s: float = 5.0) -> TransferMasterReply:
     """Have the master among the brokers at ``addresses`` give its role to the slave ``to_id``.
 
+    Asked again, for ``timeout_s``, where the group has no master at the moment or its register has just changed.
+
     Raises:
-        BrokerUnavailable: none of them is master.
+        BrokerUnavailable: none of them is master, also after a while.
         InvalidArgument: the slave is not in sync, or is the master; nothing was changed.
         PenstockError: as the master says.
     """
-    for address, status in zip(addresses, broker_statuses(addresses), strict=True):
-        if status is None or status.role != MASTER or not status.is_acting:
-            continue
-        channel = open_channel(address)
+    deadline = time.monotonic() + timeout_s
+    former: int | None = None
+    has_raced = False
+    while True:
+        found = _acting_master(addresses)
         try:
-            request = TransferMasterRequest(to_broker_id=to_id)
-            reply: TransferMasterReply = _broker_stub(channel).TransferMaster(request, timeout=timeout_s)
-            return reply
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, address) from None
-        finally:
-            channel.close()
-    raise BrokerUnavailable(f"{shard} has no master now that could hand over: see penstock cluster status")
+            if found is None:
+                raise BrokerUnavailable(f"{shard} has no master now that could hand over: see penstock cluster status")
+            address, status = found
+            if former is not None and status.identity.broker_id == to_id:  # an election was quicker
+                return TransferMasterReply(epoch=status.epoch, former_broker_id=former)
+            former = status.identity.broker_id
+            return _transfer(address, to_id, timeout_s)
+        except (BrokerUnavailable, NotMaster, StaleRegister):
+            has_raced = True
+            if time.monotonic() > deadline:
+                raise
+        except InvalidArgument:  # of a master that has just begun, nobody is level for a moment
+            if not has_raced or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
+
+
+def _acting_master(addresses: Sequence[str]) -> tuple[str, BrokerStatus] | None:
+    for address, status in zip(addresses, broker_statuses(addresses), strict=True):
+        if status is not None and status.role == MASTER and status.is_acting:
+            return address, status
+    return None
+
+
+def _transfer(address: str, to_id: int, timeout_s: float) -> TransferMasterReply:
+    channel = open_channel(address)
+    try:
+        request = TransferMasterRequest(to_broker_id=to_id)
+        reply: TransferMasterReply = _broker_stub(channel).TransferMaster(request, timeout=timeout_s)
+        return reply
+    except grpc.RpcError as error:
+        raise from_rpc_error(error, address) from None
+    finally:
+        channel.close()

@@ -109,12 +109,12 @@ class Bench:
 
     def keep_cost(self) -> None:
         """Keep what the brokers have and hold now, for a case without a measured load."""
-        pids = [state.pid for state in self.cluster.states() if state.pid and not state.node.is_nameserver]
+        pids = [state.pid for state in self.cluster.states() if state.pid and state.node.is_broker]
         memory = max(own_memory_mib(pid) for pid in pids)
         self.rig.costs.append(Cost(log_bytes=self._log_end(), own_memory_mib=memory))
 
     def _log_end(self) -> int:
-        masters = [node.address for node in self.cluster.plan.nodes if not node.is_nameserver and not node.broker_id]
+        masters = [node.address for node in self.cluster.plan.nodes if node.is_broker and not node.broker_id]
         return sum(status.max_offset for status in broker_statuses(masters, 5.0) if status is not None)
 
 

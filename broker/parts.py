@@ -17,31 +17,25 @@ from penstock.proto.errors import PenstockError, StorageError
 from penstock.proto.record.layout import Host
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
-from penstock.proto.wire.pipeline_pb2_grpc import add_PositionsServicer_to_server, add_StagingServicer_to_server
-from penstock.replication.config import ReplicationConfig
-from penstock.replication.sync_state_set import SetRules
 
 from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
+from .pipeline_parts import PipelineParts
+from .role_parts import RoleParts
 from .service.acknowledge import Acknowledgements
 from .service.admin import Admin, BrokerService
 from .service.append_streams import AppendStreams
 from .service.consumer_sessions import ConsumerSessions
-from .service.coordinators import Coordinators
 from .service.dispatch import Dispatcher, apply
 from .service.elected_role import ElectedRole
 from .service.fetch import Fetch, Waiters
-from .service.follower_log import FollowerLog
 from .service.leadership import Leadership
-from .service.membership import MembershipFile
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits
-from .service.pipeline_api import PositionsService, StagingService
 from .service.positions import Positions
 from .service.producers import ProducerTable
-from .service.registers import Registers
 from .service.registration import Registration
 from .service.retention import Retention, RetentionTimes
-from .service.roles import MasterRole, Role, SlaveRole
+from .service.roles import Role
 from .service.send import Send
 from .service.snapshots import Snapshots
 from .service.staging import Staging
@@ -49,16 +43,12 @@ from .service.stalls import AppendStalls
 from .service.state import State, Topic
 from .service.state_log import StateLog
 from .service.status import Status
-from .service.writers import WriterLog, Writers
+from .service.writers import WriterLog
 from .startup import Opened
 from .store.cleaning import HOUR_MS, CleaningRules
 from .store.store import Store
 
 log = logging.getLogger(__name__)
-
-ELECTED_RECONNECT_MS_MAX = (
-    200  # a slave's pause between two attempts, where each second without a slave is one without sends
-)
 
 
 @dataclass(slots=True)
@@ -193,10 +183,8 @@ class _Assembly:
         self._server = server
         self._instance = instance
         self._store, self._state = opened.store, opened.state
-        self._is_elected = config.replication.is_elected
-        self._is_master = config.replication.role is not BrokerRole.SLAVE and not self._is_elected
-        self._leadership: Leadership | None = None
-        self._sync_flush = config.flush.mode is FlushDiskType.SYNC_FLUSH
+        is_fixed = not config.replication.is_elected
+        self._is_master = is_fixed and config.replication.role is not BrokerRole.SLAVE
         identity = config.identity
         self._identity = common_pb2.BrokerIdentity(
             cluster=identity.cluster,
@@ -207,6 +195,7 @@ class _Assembly:
         self._counters = Counters()
         self._pending = PendingCommits(self._state)
         self._state.on_offsets_applied = self._pending.on_applied
+        self._state.on_offsets_deleted = self._pending.on_deleted
 
     def parts(self) -> Parts:
         config, opened, store, state = self._config, self._opened, self._store, self._state
@@ -214,14 +203,24 @@ class _Assembly:
         self._dispatcher = Dispatcher(
             store, state, opened.producers, waiters.on_arrived, is_awaited=lambda: bool(waiters)
         )
-        self._role = self._make_role()
+        self._roles = RoleParts(
+            config,
+            opened,
+            self._identity,
+            self._instance,
+            on_slave_appended=self._dispatcher.poke,
+            on_confirm=self._on_confirm,
+            on_commits=lambda commits: self._offsets.take_from_slave(commits),
+            pending_commits=self._pending.take,
+        )
+        self._role = self._roles.make()
         born_host = Host.parse(config.advertised_address)
         log_of_master = StateLog(state, store, born_host, self._on_appended)
         state_log = log_of_master if self._is_master else None
         self._acknowledgements = Acknowledgements(
             store,
             self._role,
-            sync_flush=self._sync_flush,
+            sync_flush=config.flush.mode is FlushDiskType.SYNC_FLUSH,
             flush_timeout_s=config.flush.sync_timeout_ms / 1000,
             replica_timeout_s=config.replication.slave_timeout_ms / 1000,
         )
@@ -254,15 +253,20 @@ class _Assembly:
         self._fetch = Fetch(
             store, state, self._role, self._counters, waiters=waiters, catch_up=self._dispatcher.catch_up
         )
-        writer_log = WriterLog(state.staging, state_log, self._role, self._acknowledgements, start_end=store.end_offset)
-        writers = Writers(writer_log)
-        staging = self._make_staging(writers, writer_log, send, born_host)
-        positions = Positions(
-            store, state, self._role, self._acknowledgements, state_log, catch_up=self._dispatcher.catch_up
+        pipeline = PipelineParts.make(
+            config,
+            opened,
+            self._role,
+            self._acknowledgements,
+            state_log,
+            send,
+            self._dispatcher,
+            born_host=born_host,
+            on_appended=self._on_appended,
         )
         status = self._make_status()
         retention = self._make_retention(state_log)
-        status.more_metrics += [retention.describe, staging.describe]
+        status.more_metrics += [retention.describe, pipeline.staging.describe]
         admin = Admin(
             store,
             state,
@@ -274,7 +278,7 @@ class _Assembly:
             default_queues=config.topics.default_queues,
             wait_dispatched=self._dispatcher.wait_dispatched,
         )
-        leadership = self._leadership
+        leadership = self._roles.leadership
         transfer = None
         if leadership is not None:
             status.candidacy, status.sync_state_set = leadership.candidacy, lambda: leadership.sync_state_set
@@ -293,7 +297,7 @@ class _Assembly:
         )
         appends = AppendStreams(send)
         self._register(service, appends)
-        self._register_pipeline(StagingService(writers, staging), PositionsService(positions), staging)
+        pipeline.register(self._server)
         registration = Registration(
             config.nameservers.addresses,
             status.registration,
@@ -318,9 +322,9 @@ class _Assembly:
             send=send,
             appends=appends,
             fetch=self._fetch,
-            staging=staging,
-            writer_log=writer_log,
-            positions=positions,
+            staging=pipeline.staging,
+            writer_log=pipeline.writer_log,
+            positions=pipeline.positions,
             status=status,
             counters=self._counters,
             registration=registration,
@@ -334,102 +338,6 @@ class _Assembly:
             on_refused=lambda error: None,
         )
         return parts
-
-    def _make_role(self) -> Role | ElectedRole:
-        if self._is_elected:
-            return self._make_elected_role()
-        return self._make_master() if self._is_master else self._make_slave()
-
-    def _make_elected_role(self) -> ElectedRole:
-        settings, opened, clock = self._config.replication, self._opened, SystemClock()
-        is_sync = settings.is_sync
-        rules = SetRules(
-            in_sync_replicas=settings.in_sync_replicas if is_sync else 1,
-            min_in_sync_replicas=settings.min_in_sync_replicas if is_sync else 1,
-            is_auto=settings.auto_in_sync_replicas and is_sync,
-        )
-        role = ElectedRole(
-            self._identity, self._make_slave(), waits=is_sync and settings.in_sync_replicas > 1, clock=clock
-        )
-        membership = MembershipFile(self._config.store.root)
-        lost = is_sync and not self._sync_flush and not opened.store.recovery.clean and membership.has_booted_since()
-        self._leadership = Leadership(
-            self._identity.broker_id,
-            role,
-            Registers(self._config.nameservers.addresses, self._identity),
-            membership,
-            opened.epochs,
-            opened.store,
-            rules,
-            make_master=self._make_master,
-            make_slave=self._make_slave,
-            clock=clock,
-            priority=settings.election_priority,
-            behind_ms_max=settings.not_catchup_ms_max,
-            is_learner=settings.async_learner,
-            may_have_lost=lost,
-        )
-        return role
-
-    def _replication_config(self) -> ReplicationConfig:
-        settings = self._config.replication
-        return ReplicationConfig(
-            sync=settings.is_sync,
-            in_sync_replicas=settings.in_sync_replicas,
-            flush_acknowledged=self._sync_flush,
-            gap_bytes_max=settings.in_sync_gap_bytes,
-            learner=settings.async_learner,
-            frame_bytes=settings.transfer_batch_bytes,
-            transfer_bytes_per_s_max=settings.transfer_bytes_per_s_max if settings.flow_control else 0,
-            reconnect_max_ms=ELECTED_RECONNECT_MS_MAX if self._is_elected else 1000,
-        )
-
-    def _make_master(self, on_answer: Callable[[int, float], None] | None = None) -> MasterRole:
-        return MasterRole(
-            self._identity,
-            self._store,
-            self._replication_config(),
-            epochs=self._opened.epochs.history,
-            confirm=self._store.confirm_offset,
-            slave_read=self._config.replication.slave_read,
-            on_confirm=self._on_confirm,
-            on_commits=lambda commits: self._offsets.take_from_slave(commits),
-            on_answer=on_answer,
-        )
-
-    def _make_slave(self) -> SlaveRole:
-        opened = self._opened
-        return SlaveRole(
-            self._identity,
-            FollowerLog(
-                opened.store, opened.state, opened.producers, opened.snapshots, log_has_all=not opened.imported
-            ),
-            self._replication_config(),
-            epochs=opened.epochs,
-            confirm=self._store.confirm_offset,
-            instance=self._instance,
-            master_address=self._config.replication.master_address,
-            on_appended=self._dispatcher.poke,
-            on_confirm=self._on_confirm,
-            pending_commits=self._pending.take,
-        )
-
-    def _make_staging(self, writers: Writers, writer_log: WriterLog, send: Send, born_host: Host) -> Staging:
-        config = self._config
-        return Staging(
-            self._store,
-            self._state,
-            self._opened.producers,
-            writers,
-            writer_log,
-            broker_name=config.identity.broker_name,
-            born_host=born_host,
-            body_bytes_max=config.store.body_bytes_max,
-            check_topic=send.writable_topic,
-            on_appended=self._on_appended,
-            wait_dispatched=self._dispatcher.wait_dispatched,
-            ask_coordinator=Coordinators(config.nameservers.addresses).ask,
-        )
 
     def _make_status(self) -> Status:
         return Status(
@@ -491,12 +399,6 @@ class _Assembly:
                 grpc.method_handlers_generic_handler("penstock.v1.Replication", replication),
             )
         )
-
-    def _register_pipeline(self, service: StagingService, positions: PositionsService, staging: Staging) -> None:
-        add_StagingServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
-        add_PositionsServicer_to_server(positions, self._server)  # type: ignore[no-untyped-call]
-        data = {"Stage": grpc.unary_unary_rpc_method_handler(reporting(staging.stage))}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.v1.StagingData", data),))
 
     def _on_appended(self, end: int) -> None:
         self._acknowledgements.start(end)

@@ -10,9 +10,10 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Coroutine
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from penstock.proto.channel import keep_large_buffers
 from penstock.proto.conf import log_effective
@@ -22,11 +23,10 @@ from penstock.proto.record.warmup import compile_kernels
 
 from .config import BrokerConfig, load_broker_config
 
-if TYPE_CHECKING:
-    from .serving import Broker
-
 log = logging.getLogger(__name__)
 
+HAND_OVER_LIMIT_S = 2.5
+"""A stop waits no longer for the next master."""
 PATIENCE_S = 1.0
 """Loading cached kernels takes less; whoever waits longer is told why."""
 
@@ -72,18 +72,26 @@ def load_kernels() -> None:
 
 
 async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
-    """Serve until SIGTERM or SIGINT; ``started``: monotonic time from which the ready line counts.
+    """Serve until a signal; ``started``: monotonic time from which the ready line counts.
 
-    A signal before the broker is ready ends the process at once: the store is made for that.
+    SIGTERM and SIGINT: an elected master hands over first. SIGUSR1: not, since the whole group is being stopped. A
+    signal before the broker is ready ends the process at once: the store is made for that.
     """
     from .serving import serving
 
     async with serving(config) as broker:
-        stop = asyncio.Event()
+        stop, at_once = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        if await _is_accepted(broker, stop):
+
+        def end_at_once() -> None:
+            at_once.set()
+            stop.set()
+
+        loop.add_signal_handler(signal.SIGUSR1, end_at_once)
+        # One that the nameservers refuse, because another of its name and id lives, is never ready.
+        if await _comes_before(broker.parts.registration.settled(), stop):
             log.info(
                 "broker ready name=%s id=%d role=%s address=%s seconds=%.2f",
                 config.identity.broker_name,
@@ -95,20 +103,19 @@ async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
         await stop.wait()
         log.info("broker stopping address=%s", broker.address)
         stopping = time.monotonic()
+        if not at_once.is_set():
+            await _comes_before(broker.hand_over(), at_once, HAND_OVER_LIMIT_S)
     log.info("broker stopped address=%s seconds=%.2f", broker.address, time.monotonic() - stopping)
 
 
-async def _is_accepted(broker: Broker, stop: asyncio.Event) -> bool:
-    """Wait until every nameserver that answers has the broker in its routes; whether that came before ``stop``.
-
-    One that they refuse, because another of its name and id lives, never is.
-    """
-    accepted = asyncio.create_task(broker.parts.registration.settled(), name="accepted")
-    stopped = asyncio.create_task(stop.wait(), name="stopped")
+async def _comes_before(work: Coroutine[Any, Any, None], event: asyncio.Event, timeout_s: float | None = None) -> bool:
+    """Whether ``work`` was done before ``event`` and in time; else it is cancelled. Its error comes out."""
+    working = asyncio.create_task(work)
+    other = asyncio.create_task(event.wait())
     try:
-        await asyncio.wait((accepted, stopped), return_when=asyncio.FIRST_COMPLETED)
-        return accepted.done()
+        await asyncio.wait((working, other), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return working.done() and working.result() is None
     finally:
-        for task in (accepted, stopped):
+        for task in (working, other):
             task.cancel()
-        await asyncio.gather(accepted, stopped, return_exceptions=True)
+        await asyncio.gather(working, other, return_exceptions=True)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 STOP_GRACE_S = 1.0
 REFUSED_S = 5.0
 LAST_DISPATCH_S = 1.0
+FOLLOW_LOOK_S = 0.01
 
 
 class Broker:
@@ -80,6 +81,22 @@ class Broker:
             if isinstance(error, StorageError):
                 self.on_fatal(error)
             raise error from None
+
+    async def hand_over(self) -> None:
+        """Before a stop: where masters are elected and this is one, make a slave master; return when it is followed.
+
+        Where none can take over, or anything goes wrong, nothing is lost by it: an election follows the stop.
+        """
+        leadership = self.parts.leadership
+        if leadership is None:
+            return
+        try:
+            register = await leadership.hand_over_to_any()
+        except PenstockError as error:
+            log.warning("not handed over before the stop error=%s: %s", type(error).__name__, error)
+            return
+        while register is not None and not self.parts.role.following.is_following:  # noqa: ASYNC110  for a moment
+            await asyncio.sleep(FOLLOW_LOOK_S)
 
     async def _acknowledge_rest(self) -> None:
         """Let what was appended reach the disk and the slaves that its senders wait for, for as long as is granted."""

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 MODE_NAMES = ("async", "flush", "sync", "durable")
 BASE_PORT_HELP = (
-    "Nameservers from here, brokers from 1035 above, their metrics from 1235 above, one port each. A second cluster "
-    "beside this one needs a base at least 10 away, and not about 200, 1035 or 1235. [9876] 0: free ones"
+    "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each. "
+    "A second cluster beside this one needs a base at least 10 away, and not about 200, 1035 or 1235. [9876] 0: free "
+    "ones"
 )
 OFFSETS = ("min_offset", "max_offset", "flushed_offset", "confirm_offset", "lag_bytes")
 
@@ -49,8 +50,9 @@ def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluste
 )
 @click.option(
     "--coordinator",
-    type=click.Choice(["none", "file"]),
-    help="Who elects masters: nobody (id 0 is master); the first nameserver. [file]",
+    type=click.Choice(["none", "file", "etcd"]),
+    help="Who elects masters: nobody (id 0 is master); the first nameserver; every nameserver, with an etcd that is "
+    "started too (Debian package etcd-server). [file]",
 )
 @click.option("--set", "settings", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Into broker.conf.")
 @json_option
@@ -118,7 +120,7 @@ def _require_good_settings(plan: Plan) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "broker.conf"
         for node in plan.nodes:
-            if not node.is_nameserver:
+            if node.is_broker:
                 path.write_text(plan.config_text(node, Path(folder)))
                 try:
                     load_broker_config(path)
@@ -141,10 +143,10 @@ def status(directory: str, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    for node in [*document["nameservers"], *document["brokers"]]:
+    others = [*document["coordinators"], *document["nameservers"]]
+    for node in [*others, *document["brokers"]]:
         node["pid"] = str(node["pid"] or "-")  # a name more than a number
-    names = [[n["name"], n["state"], n["address"], n["pid"]] for n in document["nameservers"]]
-    print_table(["nameserver", "state", "address", "pid"], names)
+    print_table(["node", "state", "address", "pid"], [[n["name"], n["state"], n["address"], n["pid"]] for n in others])
     for broker in document["brokers"]:
         broker["in_sync"] = ",".join(map(str, broker["sync_state_set"] or ())) or None
         if broker["not_following_because"]:
@@ -163,7 +165,7 @@ def cluster_document(made: LocalCluster) -> dict[str, Any]:
     from penstock.bench.health import broker_statuses
 
     states = made.states()
-    brokers = [state for state in states if not state.node.is_nameserver]
+    brokers = [state for state in states if state.node.is_broker]
     running = [state for state in brokers if state.state == "running"]
     answers = broker_statuses([state.node.address for state in running])
     told = {state.node.name: answer for state, answer in zip(running, answers, strict=True)}
@@ -171,6 +173,7 @@ def cluster_document(made: LocalCluster) -> dict[str, Any]:
         "directory": str(made.directory),
         "namesrv": made.plan.nameserver_addresses,
         "mode": made.plan.mode,
+        "coordinators": [_node_document(state) for state in states if state.node.is_coordinator],
         "nameservers": [_node_document(state) for state in states if state.node.is_nameserver],
         "brokers": [_broker_document(state, told.get(state.node.name)) for state in brokers],
     }
@@ -220,7 +223,7 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
 @dir_option
 @json_option
 def down(directory: str, as_json: bool) -> None:
-    """End every node in order: slaves, masters, nameservers. Data stay."""
+    """End every node in order: slaves, masters, nameservers, etcd. Data stay."""
     began = time.monotonic()
     ended = _opened(directory).down()
     seconds = round(time.monotonic() - began, 3)

@@ -216,7 +216,7 @@ class Story:
         stores = {
             node.name.rsplit("-", 1)[0]: str(self._cluster.directory / node.name / "store")
             for node in self._cluster.plan.nodes
-            if not node.is_nameserver
+            if node.is_broker
         }
         lake = str(self._folder / "lake")
         # Of a running broker the archive takes what its last checkpoint covers; of one that stopped, everything.

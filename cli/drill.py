@@ -33,6 +33,9 @@ VERDICTS = {True: "holds", False: "VIOLATED", None: "not judged"}
 @click.option("--replicas", default=3, show_default=True, type=click.IntRange(1, 9), help="Brokers per shard.")
 @click.option("--nameservers", default=2, show_default=True, type=click.IntRange(1, 9))
 @click.option("--mode", type=click.Choice(("async", "flush", "sync", "durable")), default="durable", show_default=True)
+@click.option(
+    "--coordinator", type=click.Choice(("file", "etcd")), default="file", show_default=True, help="Who elects masters."
+)
 @click.option("--rate", default=500.0, show_default=True, metavar="R", help="Messages per second of all producers.")
 @click.option("--producers", default=2, show_default=True, metavar="P", type=int, help="Producer processes.")
 @click.option("--consumers", default=2, show_default=True, metavar="C", type=int, help="Consumer processes.")
@@ -122,7 +125,7 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
     return _tell(documents, options["report"], as_json)
 
 
-SHAPE = ("shards", "replicas", "nameservers", "mode", "rate", "producers", "consumers", "size")
+SHAPE = ("shards", "replicas", "nameservers", "mode", "coordinator", "rate", "producers", "consumers", "size")
 
 
 def _running_cluster(directory: Path, shape: Shape) -> Shape | None:
@@ -133,7 +136,8 @@ def _running_cluster(directory: Path, shape: Shape) -> Shape | None:
     if not made.is_complete:
         return None
     plan = made.plan
-    return replace(shape, shards=plan.shards, replicas=plan.replicas, nameservers=plan.nameservers, mode=plan.mode)
+    taken = {name: getattr(plan, name) for name in ("shards", "replicas", "nameservers", "mode", "coordinator")}
+    return replace(shape, **taken)
 
 
 def _one(
@@ -162,7 +166,17 @@ def _one(
     folder = numbered_folder(directory / "drills" if existing else directory, f"{name}-{seed}")
     command = _command(name, seed, directory, options)
     try:
-        run_drill(DRILLS[name], folder, seed=seed, shape=shape, timing=timing, command=command, progress=show)
+        used = directory if existing else None
+        run_drill(
+            DRILLS[name],
+            folder,
+            seed=seed,
+            shape=shape,
+            timing=timing,
+            command=command,
+            progress=show,
+            existing=used,
+        )
     except (DrillFailed, DeployError, NetworkUnavailable, DiskFaultUnavailable, PenstockError) as error:
         return failed(name, seed, f"{error}", folder)
     document = judged(folder)

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 ROUTE_TIMEOUT_S = 3.0
 RECONNECT_MS_MIN = 50
 RECONNECT_MS_MAX = 1000
+SETTLE_S = 2.5
+"""A nameserver that has just started hears of every broker within this time; of some of them later than of others."""
 
 Listener = Callable[[TopicRoute], None]
 
@@ -49,6 +51,31 @@ def merge(known: TopicRoute | None, update: TopicRoute) -> TopicRoute:
     return TopicRoute(topic=update.topic, exists=True, queues=waiting, attributes=known.attributes)
 
 
+def completed(known: TopicRoute | None, update: TopicRoute) -> TopicRoute:
+    """``update`` with what a nameserver that has just started may not have heard of yet.
+
+    That are whole broker groups, and the master of a group: the epoch of one never goes back, so a nameserver that
+    tells of an older one, or of none, has not heard of its master. Without this, clients would run from living masters
+    to slaves and back.
+    """
+    if known is None or not known.exists:
+        return update
+    told = {shard.broker_name: shard for shard in update.shards}
+    kept = {
+        shard.broker_name: shard
+        for shard in known.shards
+        if shard.broker_name not in told or told[shard.broker_name].epoch < shard.epoch
+    }
+    if not kept:
+        return update
+    whole = TopicRoute(topic=update.topic, exists=True, attributes=update.attributes or known.attributes)
+    whole.shards.extend(kept.get(name) or told[name] for name in sorted({*told, *kept}))
+    queues = {each.broker_name: each for each in update.queues}
+    queues.update({each.broker_name: each for each in known.queues if each.broker_name in kept})
+    whole.queues.extend(queues[name] for name in sorted(queues))
+    return whole
+
+
 class Routes:
     """The routes of the topics in use; one daemon thread reads the watch stream. Thread-safe."""
 
@@ -64,6 +91,10 @@ class Routes:
         self._call: Any = None
         self._failure = ""
         self._closed = threading.Event()
+        self._telling = threading.Lock()  # one change after the other, listeners included
+        self._told: dict[str, TopicRoute] = {}  # by the present stream, as it said it
+        self._settles_at = 0.0
+        self._settling: threading.Timer | None = None
 
     def topic(self, topic: str, timeout_s: float = ROUTE_TIMEOUT_S) -> TopicRoute:
         """The route of ``topic``, watched from now on.
@@ -137,6 +168,8 @@ class Routes:
         self._requests.put(None)
         with self._changed:
             call, thread = self._call, self._thread
+            if self._settling is not None:
+                self._settling.cancel()
             self._changed.notify_all()
         if call is not None:
             call.cancel()
@@ -191,6 +224,8 @@ class Routes:
             if self._closed.is_set():
                 call.cancel()
             for update in call:
+                if not heard:
+                    self._begin_stream()
                 heard = True
                 self._failure = ""
                 self._on_update(update)
@@ -208,13 +243,39 @@ class Routes:
         self._failure = error.message
         log.info("route watch broke error=%s", error.message)
 
+    def _begin_stream(self) -> None:
+        """Another nameserver answers, perhaps one that has just started: for a while it takes nothing away."""
+        with self._changed:
+            if not self._told:
+                return  # the first of all
+            self._told.clear()
+            self._settles_at = time.monotonic() + SETTLE_S
+            if self._settling is not None:
+                self._settling.cancel()
+            self._settling = threading.Timer(SETTLE_S, self._settle)
+            self._settling.daemon = True
+            if not self._closed.is_set():
+                self._settling.start()
+
+    def _settle(self) -> None:
+        """What the nameserver has said is all that it knows."""
+        with self._telling:
+            self._take(list(self._told.values()))
+
     def _on_update(self, update: RouteUpdate) -> None:
+        with self._telling:
+            self._told.update({route.topic: route for route in update.routes})
+            self._take(update.routes)
+
+    def _take(self, routes: Iterable[TopicRoute]) -> None:
+        """Believe ``routes``, and tell the listeners what is new of it; ``_telling`` is held."""
         fresh: list[TopicRoute] = []
         with self._changed:
-            for incoming in update.routes:
+            for incoming in routes:
                 known = self._routes.get(incoming.topic)
-                route = merge(known, incoming)
-                if route is known:
+                is_settled = time.monotonic() >= self._settles_at
+                route = merge(known, incoming if is_settled else completed(known, incoming))
+                if route is known or route == known:
                     continue
                 self._keep_shards(known, route)
                 self._routes[incoming.topic] = route

@@ -19,6 +19,7 @@ from pathlib import Path
 from . import ports, processes
 from .errors import DeployError, DeployUsage
 from .plan import Node, Place, Plan, check_settings, load_plan, new_plan
+from .preconditions import require_etcd, require_free_ports
 from .processes import Managed
 
 READY_TIMEOUT_S = 120.0
@@ -106,7 +107,8 @@ class LocalCluster:
     stopping takes a lock on the directory, and a second one at the same time is refused (:class:`DeployError`);
     looking (``plan``, ``states``, ``log_lines``) and the faults take none. For one thread at a time.
 
-    Nodes are called ``nameserver-N`` and ``broker-SHARD-ID``, e.g. ``broker-b-1``. Files: see :mod:`.plan`.
+    Nodes are called ``nameserver-N``, ``broker-SHARD-ID``, e.g. ``broker-b-1``, and ``coordinator-0``, which is etcd.
+    Files: see :mod:`.plan`.
     """
 
     def __init__(
@@ -162,9 +164,9 @@ class LocalCluster:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
         ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, async, and
-        1 nameserver, which elects the masters. ``check`` sees the plan before it is written: what it raises leaves the
-        directory's plan as it was. ``places`` puts nodes of a new cluster elsewhere than in its folder and on this
-        host's own address.
+        1 nameserver, which elects the masters. ``coordinator``: ``none``, ``file`` or ``etcd``. ``check`` sees the plan
+        before it is written: what it raises leaves the directory's plan as it was. ``places`` puts nodes
+        of a new cluster elsewhere than in its folder and on this host's own address.
 
         Raises:
             DeployUsage: the directory holds something else, or a port is taken; nothing was started.
@@ -185,7 +187,8 @@ class LocalCluster:
             check(plan)
             running, thawed = self._running(plan)
             missing = [node for node in plan.nodes if node.name not in running]
-            _require_free_ports(missing)
+            require_etcd(missing)
+            require_free_ports(missing)
             plan.save(self.directory)
             for node in plan.nodes:
                 self._write_config(plan, node)
@@ -203,7 +206,8 @@ class LocalCluster:
         """End every node, slaves first and nameservers last, within about ``timeout_s``; returns who ended.
 
         Slaves first, so that no master waits for an acknowledgement of a slave that is ending; nameservers last, so
-        that clients learn where else to go until the end.
+        that clients learn where else to go until the end; then the coordinator, which they use. Brokers get SIGUSR1,
+        on which no master hands over to another that ends next.
         """
         with self._locked():
             plan = self.plan
@@ -211,12 +215,15 @@ class LocalCluster:
             ended: list[str] = []
             groups = (
                 [node for node in plan.nodes if node.broker_id],
-                [node for node in plan.nodes if not node.broker_id and not node.is_nameserver],
+                [node for node in plan.nodes if node.is_broker and not node.broker_id],
                 [node for node in plan.nodes if node.is_nameserver],
+                [node for node in plan.nodes if node.is_coordinator],
             )
             for position, group in enumerate(groups):
                 share = (deadline - time.monotonic()) / (len(groups) - position)
-                ended += self._stop(group, max(share, 0.5))
+                are_brokers = any(node.is_broker for node in group)
+                number = signal.SIGUSR1 if are_brokers else signal.SIGTERM
+                ended += self._stop(group, max(share, 0.5), number)
             return ended
 
     def kill(self, name: str) -> None:
@@ -255,7 +262,8 @@ class LocalCluster:
         """Start a node that does not run; with ``wait``, return when it serves."""
         with self._locked():
             node = self.plan.node(name)
-            _require_free_ports([node])
+            require_etcd([node])
+            require_free_ports([node])
             self._write_config(self.plan, node)
             self._start([node], timeout_s)
             if wait:
@@ -270,8 +278,9 @@ class LocalCluster:
         """
         with self._locked():
             node = self.plan.node(name)
+            require_etcd([node])
             self._stop([node], STOP_TIMEOUT_S)
-            _require_free_ports([node])
+            require_free_ports([node])
             self._write_config(self.plan, node)
             self._start([node], timeout_s)
             self._await_all([node], timeout_s)
@@ -293,7 +302,7 @@ class LocalCluster:
             folder=folder,
             config_path=folder / node.config_name,
             log_path=self._log_path(node),
-            store_path=None if node.is_nameserver else node.store_path(folder),
+            store_path=node.store_path(folder) if node.is_broker else None,
         )
 
     def log_lines(self, name: str, count: int) -> list[str]:
@@ -348,19 +357,20 @@ class LocalCluster:
         return running, thawed
 
     def _start(self, nodes: Sequence[Node], timeout_s: float) -> None:
-        """Start ``nodes``, nameservers before brokers: a broker that finds none waits a moment before it asks again."""
+        """Start ``nodes``: etcd, nameservers, brokers. Who finds none that it needs waits before it asks again."""
+        brokers = [node for node in nodes if node.is_broker]
         names = [node for node in nodes if node.is_nameserver]
-        for group in (names, [node for node in nodes if not node.is_nameserver]):
+        for group in ([node for node in nodes if node.is_coordinator], names, brokers):
             for node in group:
                 folder = self.directory / node.name
                 processes.start(
-                    [*self._wrap(node), *processes.python_command(node.module, "-c", str(folder / node.config_name))],
+                    [*self._wrap(node), *node.command(folder / node.config_name)],
                     log_path=self._log_path(node),
                     pid_path=self._pid_path(node),
                     needle=self._needle(node),
                     cwd=folder,
                 )
-            if group is names:
+            if group is not brokers:
                 self._await(group, accepts_connections, timeout_s)
 
     def _await_all(self, nodes: Sequence[Node], timeout_s: float) -> None:
@@ -399,11 +409,11 @@ class LocalCluster:
         kind = DeployUsage if code == 2 else DeployError
         raise kind(f"{node.name} ended at its start: {reason} (all of it: {self._log_path(node)})")
 
-    def _stop(self, nodes: Sequence[Node], timeout_s: float) -> list[str]:
+    def _stop(self, nodes: Sequence[Node], timeout_s: float, number: signal.Signals = signal.SIGTERM) -> list[str]:
         managed = [
             (node.name, found) for node in nodes if (found := self._managed(node)) is not None and found.is_alive
         ]
-        killed = processes.stop([process for _, process in managed], timeout_s)
+        killed = processes.stop([process for _, process in managed], timeout_s, number)
         for name, process in managed:
             if process in killed:
                 self._progress(f"{name} did not end within {timeout_s:.1f} s and was killed")
@@ -467,26 +477,3 @@ def _said(line: str) -> str:
     """A log line without time, level and logger, as far as it fits a progress line."""
     found = re.fullmatch(r"\S+ \S+ [A-Z]+ \S+ (.*)", line)
     return (found[1] if found else line)[:80]
-
-
-def _require_free_ports(nodes: Sequence[Node]) -> None:
-    needed = [node.port for node in nodes] + [node.metrics_port for node in nodes if not node.is_nameserver]
-    for node in nodes:
-        wanted = [(node.port, "its services")]
-        if not node.is_nameserver:
-            wanted.append((node.metrics_port, "its metrics"))
-        for port, purpose in wanted:
-            if not ports.is_free(port):
-                raise DeployUsage(
-                    f"port {port}, which {node.name} needs for {purpose}, is taken{ports.holder_of(port)}: end that "
-                    f"process, or use another --base-port (with another --dir where a cluster was made already). This "
-                    f"cluster needs {_as_ranges(needed)}"
-                )
-
-
-def _as_ranges(numbers: Sequence[int]) -> str:
-    """``9876, 10911-10914``."""
-    ordered = sorted(set(numbers))
-    starts = [number for number in ordered if number - 1 not in ordered]
-    ends = [number for number in ordered if number + 1 not in ordered]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

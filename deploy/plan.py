@@ -3,10 +3,12 @@
 ::
 
     DIR/cluster.json                     this plan
+    DIR/coordinator-0/etcd.conf          coordinator-0.log  coordinator-0.pid  etcd/         (--coordinator etcd)
     DIR/nameserver-0/namesrv.conf        nameserver-0.log  nameserver-0.pid  kvConfig.json
     DIR/broker-a-0/broker.conf           broker-a-0.log    broker-a-0.pid    store/
 
 Nodes are named ``nameserver-N`` and ``broker-SHARD-ID``: ``broker-b-1`` is the first slave of the second shard.
+``coordinator-0`` is etcd, one member, shared by all nameservers.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import ports
+from . import ports, processes
 from .errors import DeployUsage
 
 MODES: dict[str, tuple[str, str]] = {
@@ -38,8 +40,9 @@ SMALL_FILES = {
 }
 """Trying a cluster must not eat gigabytes: RocketMQ preallocates 1 GiB of log and 420 MB of index at once."""
 
-COORDINATORS = ("none", "file")
-"""Who elects masters: nobody, the broker with id 0 is master; the first nameserver, which keeps a file."""
+COORDINATORS = ("none", "file", "etcd")
+"""Who elects masters: nobody, the broker with id 0 is master; the first nameserver, which keeps a file; every
+nameserver, and etcd keeps what they agree on."""
 
 NODE_KEYS = frozenset(
     {
@@ -59,6 +62,8 @@ NODE_KEYS = frozenset(
 )
 """Keys that differ from node to node: a value for all of them would break the cluster."""
 
+ETCD = "etcd"
+
 SHARDS_MAX, REPLICAS_MAX, NAMESERVERS_MAX = 26, 9, 9
 _FILE = "cluster.json"
 _VERSION = 1
@@ -67,7 +72,9 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One process of the cluster. ``broker_name`` is empty for a nameserver; ``store`` for a store in its folder."""
+    """One process of the cluster: a broker where ``broker_name`` says so, etcd where ``is_coordinator``, else a
+    nameserver. ``store`` is empty for a store in the broker's folder.
+    """
 
     name: str
     port: int
@@ -75,11 +82,17 @@ class Node:
     broker_id: int = 0
     host: str = ports.HOST
     store: str = ""
+    is_coordinator: bool = False
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it is a broker."""
+        return bool(self.broker_name)
 
     @property
     def is_nameserver(self) -> bool:
-        """Whether it is a nameserver, else a broker."""
-        return not self.broker_name
+        """Whether it is a nameserver."""
+        return not self.broker_name and not self.is_coordinator
 
     @property
     def address(self) -> str:
@@ -92,9 +105,19 @@ class Node:
         return self.port + ports.METRICS_GAP
 
     @property
-    def module(self) -> str:
-        """What ``python -m`` runs."""
-        return "penstock.nameserver" if self.is_nameserver else "penstock.broker"
+    def ports(self) -> dict[int, str]:
+        """Every port that it listens on, and what for."""
+        found = {self.port: "its services"}
+        if not self.is_nameserver:
+            found[self.port + ports.METRICS_GAP] = "its metrics" if self.is_broker else "its peers"
+        return found
+
+    def command(self, config_path: Path) -> list[str]:
+        """What runs it."""
+        if self.is_coordinator:
+            return [ETCD, "--config-file", str(config_path)]
+        module = "penstock.nameserver" if self.is_nameserver else "penstock.broker"
+        return processes.python_command(module, "-c", str(config_path))
 
     def store_path(self, folder: Path) -> Path:
         """A broker's store, where its other files lie in ``folder``."""
@@ -103,7 +126,7 @@ class Node:
     @property
     def config_name(self) -> str:
         """The name of its configuration file."""
-        return "namesrv.conf" if self.is_nameserver else "broker.conf"
+        return "etcd.conf" if self.is_coordinator else "namesrv.conf" if self.is_nameserver else "broker.conf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +154,8 @@ class Plan:
             raise DeployUsage(f"--mode {self.mode}: must be one of {', '.join(MODES)}")
         if self.coordinator not in COORDINATORS:
             raise DeployUsage(f"--coordinator {self.coordinator}: must be one of {', '.join(COORDINATORS)}")
+        if self.coordinator == "etcd" and self.replicas == 1:
+            raise DeployUsage("--coordinator etcd with --replicas 1: there is nobody to elect; leave one of them out")
         check_settings(self.settings)
         if self._copies_wanted() > self.replicas:
             raise DeployUsage(
@@ -167,8 +192,11 @@ class Plan:
 
     def config_text(self, node: Node, folder: Path) -> str:
         """The configuration file of ``node``, whose files lie in ``folder``."""
+        head = "# Written by `penstock cluster up`, which writes it again"
+        if node.is_coordinator:
+            return f"{head}.\n" + "".join(f"{key}: {value}\n" for key, value in _etcd_lines(node, folder).items())
         lines = self._nameserver_lines(node, folder) if node.is_nameserver else self._broker_lines(node, folder)
-        head = "# Written by `penstock cluster up`, which writes it again: change it with --set key=value.\n"
+        head += ": change it with --set key=value.\n"
         return head + "".join(f"{key}={value}\n" for key, value in lines.items())
 
     def _nameserver_lines(self, node: Node, folder: Path) -> dict[str, str]:
@@ -177,7 +205,12 @@ class Plan:
             "bindAddress": node.host,
             "kvConfigPath": str(folder / "kvConfig.json"),
         }
-        if self.is_elected and node == self.nodes[0]:
+        nameservers = [other for other in self.nodes if other.is_nameserver]
+        if self.is_elected and self.coordinator == "etcd":
+            lines["enableControllerInNamesrv"] = "true"
+            lines["controllerType"] = "ETCD"
+            lines["etcdEndpoints"] = ";".join(other.address for other in self.nodes if other.is_coordinator)
+        elif self.is_elected and node == nameservers[0]:
             lines["enableControllerInNamesrv"] = "true"
             lines["controllerStorePath"] = str(folder / "controller.json")
         return lines
@@ -201,6 +234,8 @@ class Plan:
             "metricsPromExporterHost": node.host,
             **self.settings,
         }
+        if not node.broker_id:
+            lines.pop("asyncLearner", None)  # somebody has to be master
         if self.is_elected:
             lines["enableControllerMode"] = "true"
         elif node.broker_id:
@@ -247,6 +282,8 @@ def new_plan(
     )
     name_ports, broker_ports = ports.planned(base_port, nameservers, shards * replicas)
     nodes = [Node(f"nameserver-{index}", port) for index, port in enumerate(name_ports)]
+    if coordinator == "etcd":
+        nodes.insert(0, Node("coordinator-0", ports.coordinator_port(name_ports[0]), is_coordinator=True))
     for index, port in enumerate(broker_ports):
         shard, broker_id = divmod(index, replicas)
         broker_name = f"broker-{chr(ord('a') + shard)}"
@@ -284,6 +321,26 @@ def load_plan(directory: Path) -> Plan | None:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DeployUsage(f"{path} cannot be read ({error}): restore it, or use another --dir") from error
+
+
+def _etcd_lines(node: Node, folder: Path) -> dict[str, str]:
+    """One member, which is a whole etcd cluster; what it keeps of older values is small."""
+    peers, clients = f"http://{node.host}:{node.port + ports.METRICS_GAP}", f"http://{node.address}"
+    return {
+        "name": node.name,
+        "data-dir": json.dumps(str(folder / "etcd")),
+        "listen-client-urls": clients,
+        "advertise-client-urls": clients,
+        "listen-peer-urls": peers,
+        "initial-advertise-peer-urls": peers,
+        "initial-cluster": f"{node.name}={peers}",
+        "initial-cluster-token": node.name,
+        "auto-compaction-mode": "revision",
+        "auto-compaction-retention": '"1000"',
+        "logger": "zap",
+        "log-outputs": "[stderr]",
+        "log-level": "warn",
+    }
 
 
 def check_settings(settings: Mapping[str, str]) -> None:

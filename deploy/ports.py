@@ -16,6 +16,8 @@ BROKER_GAP = 10911 - DEFAULT_BASE_PORT
 """Brokers start this far above the base port, so the default gives RocketMQ's 9876 and 10911."""
 METRICS_GAP = 200
 """Metrics ports lie this far above their broker's port."""
+COORDINATOR_GAP = 9
+"""The coordinator's port, behind the ports of nine nameservers; its peers' port lies where metrics ports do."""
 BROKERS_MAX = METRICS_GAP
 """More brokers would need the ports of the first ones' metrics."""
 
@@ -63,6 +65,11 @@ def _node_of(command_line: list[str]) -> str:
     return f"{folder.name} of the cluster in {folder.parent}" if (folder.parent / "cluster.json").exists() else ""
 
 
+def coordinator_port(base_port: int) -> int:
+    """The port of the coordinator store in a cluster whose first nameserver has ``base_port``."""
+    return base_port + COORDINATOR_GAP
+
+
 def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:
     """The ports of the nameservers and of the brokers; ``base_port`` 0 looks for free ones."""
     if base_port:
@@ -71,7 +78,8 @@ def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], 
     for _ in range(_ATTEMPTS):
         first = chosen.randint(_FREE_FIRST, _FREE_LAST - BROKER_GAP - METRICS_GAP)
         names, others = _from_base(first, nameservers, brokers)
-        if all(is_free(port) for port in [*names, *others, *(port + METRICS_GAP for port in others)]):
+        own = [*others, coordinator_port(first)]
+        if all(is_free(port) for port in [*names, *own, *(port + METRICS_GAP for port in own)]):
             return names, others
     raise DeployUsage(f"no block of free ports found between {_FREE_FIRST} and {_FREE_LAST}: give --base-port")
 

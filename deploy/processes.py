@@ -149,11 +149,11 @@ def exit_code(managed: Managed) -> int | None:
     return child.poll() if child is not None else None
 
 
-def stop(processes: Sequence[Managed], timeout_s: float) -> list[Managed]:
-    """End all of them: SIGTERM, and SIGKILL for those that are left after ``timeout_s``; returns the latter."""
+def stop(processes: Sequence[Managed], timeout_s: float, number: signal.Signals = signal.SIGTERM) -> list[Managed]:
+    """End all of them: ``number``, and SIGKILL for those that are left after ``timeout_s``; returns the latter."""
     running = [process for process in processes if process.is_alive]
     for process in running:
-        process.send(signal.SIGTERM)
+        process.send(number)
         process.send(signal.SIGCONT)  # a frozen process handles its signals when it goes on
     deadline = time.monotonic() + timeout_s
     killed = [process for process in running if not process.wait(max(deadline - time.monotonic(), 0.0))]

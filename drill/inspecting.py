@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,8 @@ from .conditions import LogComparison, StoreFinding
 PIECE_BYTES = 8 << 20
 PROBLEMS_MAX = 20
 _ERROR = re.compile(r" (ERROR|CRITICAL) |^Traceback ")
+_OF_GRPC = re.compile(r"grpc\._cython\.cygrpc ExecuteBatchError raised in core")
+"""What gRPC says of an answer whose caller has gone meanwhile: nothing of ours."""
 
 
 def check_store(name: str, path: Path) -> StoreFinding:
@@ -136,10 +138,19 @@ def error_lines(states: Sequence[NodeState], expected: Sequence[str], starts: Ma
     ]
 
 
+def _ours(lines: Iterable[str]) -> Iterator[str]:
+    """The lines that tell of an error, without gRPC's of callers that have gone, and the trace behind each."""
+    before = ""
+    for line in lines:
+        if _ERROR.search(line) and not _OF_GRPC.search(line) and not (_OF_GRPC.search(before) and line[0] == "T"):
+            yield line.rstrip()
+        before = line
+
+
 def _errors_in(path: Path, start: int) -> Iterator[str]:
     try:
         with open(path, errors="replace") as lines:
             lines.seek(start if path.stat().st_size >= start else 0)  # a log that was rotated begins anew
-            yield from itertools.islice((line.rstrip() for line in lines if _ERROR.search(line)), 100)
+            yield from itertools.islice(_ours(lines), 100)
     except OSError:
         return

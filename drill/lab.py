@@ -30,6 +30,7 @@ SERVE_TIMEOUT_S = 60.0
 LEVEL_TIMEOUT_S = 60.0
 POLL_S = 0.05
 WORKER = "penstock.drill.worker"
+COORDINATOR = "coordinator-0"
 OBSERVER_CLIENTS = 10
 """Clients below this number watch and read; the others are producers and consumers."""
 
@@ -92,8 +93,7 @@ class Lab:
     def make(self) -> None:
         """Start the cluster and make the topic; returns when every replica is level."""
         if self._with_network:
-            brokers = [name for shard in self.shards for name in self.names_of(shard)]
-            self.network = Network([*self.nameserver_names, *brokers, *self._client_names()])
+            self.network = Network([*self._place_names, *self._client_names()])
             self.network.make()
         if self._with_small_disk:
             name = self.names_of(self.victim_shard)[0]
@@ -116,6 +116,7 @@ class Lab:
             replicas=shape.replicas,
             nameservers=shape.nameservers,
             mode=shape.mode,
+            coordinator=shape.coordinator,
             base_port=0,
             places=self._places(),
         )
@@ -123,8 +124,7 @@ class Lab:
     def _places(self) -> dict[str, Place]:
         places: dict[str, Place] = {}
         if self.network is not None:
-            brokers = [name for shard in self.shards for name in self.names_of(shard)]
-            places = {name: Place(host=self.network.address(name)) for name in [*self.nameserver_names, *brokers]}
+            places = {name: Place(host=self.network.address(name)) for name in self._place_names}
         for name, disk in self._disks.items():
             places[name] = Place(host=places[name].host if name in places else Place().host, store=str(disk.path))
         return places
@@ -160,6 +160,13 @@ class Lab:
     def nameservers(self) -> str:
         """Their addresses."""
         return self.cluster.plan.nameserver_addresses
+
+    @property
+    def _place_names(self) -> list[str]:
+        """Names of all nodes, before the cluster has its plan."""
+        brokers = [name for shard in self.shards for name in self.names_of(shard)]
+        etcd = [COORDINATOR] if self.shape.coordinator == "etcd" else []
+        return [*etcd, *self.nameserver_names, *brokers]
 
     def names_of(self, shard: str) -> list[str]:
         """Names of a broker group's brokers, by id."""
@@ -214,8 +221,8 @@ class Lab:
 
     @property
     def coordinator_names(self) -> list[str]:
-        """Who keeps epochs and sync-state sets: nodes of the coordinator store, or the nameserver that embeds it."""
-        found = [node.name for node in self.cluster.plan.nodes if node.name.startswith("coordinator")]
+        """Who keeps epochs and sync-state sets: etcd, or the nameserver that embeds the store."""
+        found = [node.name for node in self.cluster.plan.nodes if node.is_coordinator]
         return found or self.nameserver_names[:1]
 
     def switch(self, shard: str, target: str) -> None:

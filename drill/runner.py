@@ -177,7 +177,7 @@ def _read_everything(lab: Lab) -> list[str]:
 def _footprints(lab: Lab) -> Before:
     found: Before = {}
     for state in lab.cluster.states():
-        measured = footprint(state.pid) if state.pid is not None else None
+        measured = footprint(state.pid) if state.pid is not None and not state.node.is_coordinator else None
         if state.pid is not None and measured is not None:
             found[state.node.name] = (state.pid, measured)
     return found
@@ -200,7 +200,7 @@ def _look_at_what_is_left(drill: Drill, lab: Lab, conditions: Conditions) -> Non
     states = lab.cluster.states()
     if lab.watcher is not None:
         lab.watcher.stop()
-    order = [state.node.name for state in states]
+    order = [state.node.name for state in states if not state.node.is_coordinator]  # etcd's exit is not ours to judge
     order.sort(key=lambda name: (name.startswith("nameserver"), name in masters.values()))
     for name in order if lab.owns_cluster else ():
         if lab.state(name).is_alive:

@@ -30,6 +30,7 @@ class Shape:
     replicas: int = 3
     nameservers: int = 2
     mode: str = "durable"
+    coordinator: str = "file"
     producers: int = 2
     consumers: int = 2
     queues: int = 4

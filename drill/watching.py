@@ -53,7 +53,7 @@ class RoleWatcher:
 
     def __init__(self, nodes: Sequence[Node], folder: Path) -> None:
         self.samples: list[Sample] = []
-        self._nodes = [node for node in nodes if not node.is_nameserver and node.broker_name]
+        self._nodes = [node for node in nodes if node.is_broker]
         self._path = folder / FILE
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="role-watcher", daemon=True)

@@ -195,7 +195,7 @@ class Coordination(CoordinationServicer):
 
     def _tell(self, before: Register, after: Register) -> None:
         log.info("master elected %s", _described(after))
-        if after.unclean:
+        if after.unclean_epoch == after.epoch:
             ends = {report.broker_id: report.end_offset for report in self._reports.get(after.broker_name, {}).values()}
             log.error(
                 "unclean election: what only the former set has is lost broker_name=%s former_set=%s master=%d end=%d",

@@ -31,7 +31,9 @@ class Register:
     version: int = 1
     former_id: int = NOBODY  # master of the epoch before
     handed_over: bool = False  # the former master ended its epoch by itself
-    unclean: bool = False  # the master was elected from outside the set
+    unclean_epoch: int = (
+        0  # the newest one whose master was elected from outside the set: what only that had is given up
+    )
     unclean_allowed: bool = False  # the next one may be; this epoch's master knows it from its begin
 
     def __post_init__(self) -> None:
@@ -100,7 +102,8 @@ class Register:
         """
         if not self.unclean_allowed:
             raise InvalidArgument(f"{self.broker_name}: epoch {self.epoch} began without enableElectUncleanMaster")
-        return self._next_epoch(candidate, frozenset((candidate,)), unclean=True)
+        after = self._next_epoch(candidate, frozenset((candidate,)))
+        return replace(after, unclean_epoch=after.epoch)
 
     def to_wire(self, coordinator: str) -> coordination_pb2.Register:
         """The message; ``coordinator`` is the id of the store that holds it."""
@@ -113,7 +116,7 @@ class Register:
             version=self.version,
             former_id=self.former_id,
             handed_over=self.handed_over,
-            unclean=self.unclean,
+            unclean_epoch=self.unclean_epoch,
             unclean_allowed=self.unclean_allowed,
             coordinator=coordinator,
         )
@@ -134,9 +137,7 @@ class Register:
                 f"{self.broker_name}: the register is at version {self.version}, not {version}: read it again"
             )
 
-    def _next_epoch(
-        self, master_id: int, members: frozenset[int], *, handed_over: bool = False, unclean: bool = False
-    ) -> Register:
+    def _next_epoch(self, master_id: int, members: frozenset[int], *, handed_over: bool = False) -> Register:
         return replace(
             self,
             epoch=self.epoch + 1,
@@ -145,7 +146,6 @@ class Register:
             version=self.version + 1,
             former_id=self.master_id,
             handed_over=handed_over,
-            unclean=unclean,
         )
 
 
@@ -170,7 +170,7 @@ def register_of_json(text: str) -> Register:
         register = Register(**{**fields, "sync_state_set": frozenset(fields["sync_state_set"])})
     except (TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"not a register: {error!r}") from error
-    for name in ("epoch", "master_id", "version", "former_id"):
+    for name in ("epoch", "master_id", "version", "former_id", "unclean_epoch"):
         if type(getattr(register, name)) is not int:
             raise ValueError(f"not a register: {name} is {getattr(register, name)!r}")
     if not all(type(member) is int for member in register.sync_state_set):
@@ -189,6 +189,6 @@ def register_of_wire(message: coordination_pb2.Register) -> Register:
         version=message.version,
         former_id=message.former_id,
         handed_over=message.handed_over,
-        unclean=message.unclean,
+        unclean_epoch=message.unclean_epoch,
         unclean_allowed=message.unclean_allowed,
     )

@@ -9,6 +9,7 @@ the same, their epochs tell (:func:`common_end`), and the last bytes before that
 | less far, but as far as the slave knows anything acknowledged | cuts its log to that place |
 | less far than that, with a master that has everything acknowledged on replicas | changes nothing, and says so |
 | less far than that, with one elected since that promises no more than its own log | cuts it, and reports the range |
+| less far than that, but its group has had an unclean election since | cuts it, and reports the range |
 | only in front of the master's minimum | starts over from that minimum |
 | in no epoch, or their bytes differ where the epochs are the same | changes nothing, and says so |
 """
@@ -127,10 +128,12 @@ def check_welcome(
     *,
     master_end: int,
     sync: bool,
+    unclean_epoch: int = 0,
 ) -> Joining:
     """The slave's side: what to do to follow this master. Changes nothing.
 
-    ``sync``: this slave promises, as master, that what is confirmed is on replicas.
+    ``sync``: this slave promises, as master, that what is confirmed is on replicas. ``unclean_epoch``: in that one the
+    group's register gave up what only its sync-state set had.
 
     Raises:
         WrongCluster: the peer is no other member of this broker group.
@@ -157,12 +160,13 @@ def check_welcome(
             raise InvalidArgument(f"{master} begins at {start}: that is no file's start")
         return Joining.BEGIN
     common = _agreed_end(theirs, master_end, epochs, end)
+    is_given_up = epochs.latest < unclean_epoch <= theirs.latest
     if start == end and common == end:
         return Joining.GO_ON
     if common is None:
         raise _diverged(f"slave {name_of(own)}", end, master_end, "and no epoch is the same as one of the master's")
     if start > end and start % log.segment_bytes == 0 and start <= master_end:
-        _check_acknowledged(welcome, own, log, common, sync=sync)
+        _check_acknowledged(welcome, own, log, common, sync=sync, is_given_up=is_given_up)
         return Joining.START_OVER
     if not log.min_offset <= start <= common:
         raise InvalidArgument(
@@ -170,7 +174,7 @@ def check_welcome(
         )
     if _tail_differs(log, start, welcome.tail_bytes, welcome.tail_crc):
         raise _diverged(f"slave {name_of(own)}", end, master_end, f"and its bytes below {start} are not the master's")
-    _check_acknowledged(welcome, own, log, start, sync=sync)
+    _check_acknowledged(welcome, own, log, start, sync=sync, is_given_up=is_given_up)
     return Joining.CUT
 
 
@@ -182,14 +186,20 @@ def _agreed_end(epochs: EpochHistory, end: int, slaves: EpochHistory, slaves_end
 
 
 def _check_acknowledged(
-    welcome: Welcome, own: common_pb2.BrokerIdentity, log: SlaveLog, agreed: int, *, sync: bool
+    welcome: Welcome,
+    own: common_pb2.BrokerIdentity,
+    log: SlaveLog,
+    agreed: int,
+    *,
+    sync: bool,
+    is_given_up: bool,
 ) -> None:
     """Refuse to give up what is acknowledged, if this group promises to keep it, or nobody has been elected.
 
     A master whose own log lost its end, or is empty because its disk is a new one, must not take the last copy along.
     """
     elected = agreed > 0 and any(entry.start_offset == agreed for entry in welcome.epochs)
-    if agreed >= log.confirm_offset or (elected and not (sync or welcome.sync)):
+    if agreed >= log.confirm_offset or is_given_up or (elected and not (sync or welcome.sync)):
         return
     master = f"master {name_of(welcome.identity)} of epoch {epochs_of(welcome).latest}"
     raise WrongStore(

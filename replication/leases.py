@@ -51,18 +51,20 @@ class MasterLease:
         self._own_id = own_id
         self._share_s = master_share_s(lease_s)
         self._needs_coordinator = needs_coordinator
+        self._heard: dict[int, float] = {}  # of every slave: who joins the set has answered before
         self._members: dict[int, float] = {}
         self._coordinator = -math.inf
         self.require(members)
 
     def require(self, members: Iterable[int]) -> None:
         """The sync-state set as it is, or may have become: each of them but the master must confirm."""
-        self._members = {member: self._members.get(member, -math.inf) for member in members if member != self._own_id}
+        self._members = {member: self._heard.get(member, -math.inf) for member in members if member != self._own_id}
 
     def on_member(self, member: int, sent_at: float) -> None:
-        """``member`` has answered, in this epoch, what was sent to it at ``sent_at``."""
+        """A slave, ``member`` or not yet, has answered, in this epoch, what was sent to it at ``sent_at``."""
+        heard = self._heard[member] = max(self._heard.get(member, -math.inf), sent_at)
         if member in self._members:
-            self._members[member] = max(self._members[member], sent_at)
+            self._members[member] = heard
 
     def on_coordinator(self, asked_at: float) -> None:
         """The register, asked for at ``asked_at``, showed this master and epoch."""

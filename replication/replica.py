@@ -86,6 +86,7 @@ class Replica:
         self.last_error: PenstockError | None = None
         """Why the last stream ended or was refused; None while connected."""
         self._floor = 0
+        self._unclean_epoch = 0
         self._master_confirm = 0
         self.heard_at = -math.inf
         """When the last frame of a master came, by the monotonic clock."""
@@ -131,6 +132,10 @@ class Replica:
         self._floor = max(self._floor, epoch)
         if self._stream is not None and self._stream.epoch < self._floor:
             self._stream.stop()
+
+    def accept_loss(self, epoch: int) -> None:
+        """The group's register gave up what only its sync-state set had, for a master of ``epoch``; 0: it never did."""
+        self._unclean_epoch = max(self._unclean_epoch, epoch)
 
     async def follow(self, address: str) -> None:
         """Follow the master at ``address`` until cancelled: connect, append, and connect again.
@@ -236,7 +241,13 @@ class Replica:
         """Make the own log a beginning of the master's, and the own history the master's; durable on return."""
         own, start = self._log, welcome.start_offset
         joining = check_welcome(
-            welcome, self._identity, self._epochs.history, own, master_end=master_end, sync=self._config.sync
+            welcome,
+            self._identity,
+            self._epochs.history,
+            own,
+            master_end=master_end,
+            sync=self._config.sync,
+            unclean_epoch=self._unclean_epoch,
         )
         master = name_of(welcome.identity)
         if joining is Joining.BEGIN and start != own.end_offset:

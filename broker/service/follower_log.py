@@ -7,6 +7,7 @@ the log behind them is applied, as at a start. So a crash at any moment leaves a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -91,12 +92,21 @@ class FollowerLog:
         await self._cut(0, lambda: self._store.start_over(offset))
 
     async def _cut(self, whole: int, cut: Callable[[], None]) -> None:
+        """Cut, and have the tables follow. Not to be left half done: who is cancelled in it goes when it is over."""
+        working = asyncio.create_task(self._cut_whole(whole, cut), name="cut the log")
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait((working,))
+            raise
+
+    async def _cut_whole(self, whole: int, cut: Callable[[], None]) -> None:
         async with self._snapshots.writing:  # not while one is on its way into a file
             self._snapshots.delete_behind(whole)
             try:
                 cut()
             finally:
-                self._load()
+                await self._load()
 
     def _deletes_topics(self, start: int) -> bool:
         """Whether dispatch, from ``start`` on, has deleted queues that the log before it has messages of."""
@@ -104,27 +114,31 @@ class FollowerLog:
             return False
         return any(deleted_topic(record) for result in self._store.replay(start) for _, record in result.state_records)
 
-    def _load(self) -> None:
-        """The tables anew, from their files and the log."""
-        store, state = self._store, self._state
-        before = {topic.name: topic for topic in state.topics.values()}
-        on_topics, state.on_topics_changed = state.on_topics_changed, lambda updated, removed: None
-        on_offsets, state.on_offsets_applied = state.on_offsets_applied, lambda group, topic, offsets: None
-        try:
-            state.clear()
-            self._producers.clear()
-            loaded = self._snapshots.load(store.min_offset, store.end_offset, log_has_all=self._log_has_all)
-            deleted: set[str] = set()
-            for result in store.replay(loaded.replay_from):
-                deleted |= apply(result, state, self._producers)
-            for topic in deleted:
-                if state.topic(topic) is None:
-                    store.drop_topic(topic)
-        finally:
-            state.on_topics_changed, state.on_offsets_applied = on_topics, on_offsets
-        after = {topic.name: topic for topic in state.topics.values()}
-        updated = [topic for name, topic in after.items() if before.get(name) != topic]
-        removed = [name for name in before if name not in after]
-        if updated or removed:
-            on_topics(updated, removed)
-        log.info("tables went back with the log topics=%d replayed_from=%d", len(after), loaded.replay_from)
+    async def _load(self) -> None:
+        """The tables anew, from their files and the log; the event loop is free between two slices of it.
+
+        Nobody sees tables that are half filled: they are filled beside the old ones, and take their place in one step,
+        when they know everything that is dispatched. What is dispatched meanwhile is applied to the old ones, and read
+        here once more. Nothing else changes tables meanwhile: a slave appends nothing of its own, and follows nobody
+        before it is cut; the lock of the snapshots is held; and a change of role waits for the end (:meth:`_cut`).
+        """
+        store = self._store
+        fresh, producers = State(), ProducerTable()
+        snapshots = Snapshots(self._snapshots.directory, fresh, producers)
+        loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=self._log_has_all)
+        deleted: set[str] = set()
+        position = loaded.replay_from
+        before = -1
+        while before < position < store.dispatched_offset:
+            before = position
+            for result in store.replay(position):
+                deleted |= apply(result, fresh, producers)
+                position = result.end
+                await asyncio.sleep(0)
+        for topic in deleted:
+            if fresh.topic(topic) is None:
+                store.drop_topic(topic)
+        self._state.adopt(fresh)
+        self._producers.adopt(producers)
+        self._snapshots.adopt(snapshots)
+        log.info("tables went back with the log topics=%d replayed_from=%d", len(fresh.topics), loaded.replay_from)

@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 from penstock.proto.clock import Clock
 from penstock.proto.errors import (
-    BrokerUnavailable,
     CoordinatorUnavailable,
-    InvalidArgument,
     KeyNotFound,
     NotMaster,
     PenstockError,
+    StaleRegister,
     WrongStore,
 )
 from penstock.proto.register import Register
@@ -30,6 +29,7 @@ from penstock.replication.sync_state_set import SetRules, Standing, wanted_set
 
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
+from .handing_over import HAND_OVER_S, await_level, check_successor, successor
 from .membership import MembershipFile
 from .registers import Registers
 from .roles import MasterRole, SlaveRole
@@ -40,7 +40,6 @@ TICK_S = 0.05
 READ_INTERVAL_S = 0.2
 CALM_INTERVAL_S = 2.0
 CHANGE_PAUSE_S = 0.2
-HAND_OVER_S = 1.0
 FIRST_ID = 0
 """The broker with this id makes the register of a new group."""
 
@@ -94,6 +93,7 @@ class Leadership:
         self._may_have_lost = may_have_lost
         self._is_level = False  # has had everything confirmed, in this life
         self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
+        self._giving_epoch = 0  # which this broker has ended, and is handing over
         self._hinted = 0
         self._read_at = -READ_INTERVAL_S
         self._confirmed_asked_at = 0.0
@@ -123,11 +123,12 @@ class Leadership:
         epoch = self._role.epoch if is_master else 0
         if self._elected is not None:
             epoch = self._elected[0].epoch
+        is_giving = self._giving_epoch > 0  # no reason for an election: the group is about to have another master
         return BrokerReport.Candidacy(
-            epoch=epoch,
+            epoch=self._giving_epoch if is_giving else epoch,
             log_epoch=self._epochs.history.latest,
-            hears_master=self._hears_master(),
-            is_acting=self._role.can_acknowledge(),
+            hears_master=self._hears_master() or is_giving,
+            is_acting=self._role.can_acknowledge() or is_giving,
             priority=self._priority,
             is_doubtful=self._is_doubtful(),
         )
@@ -149,51 +150,61 @@ class Leadership:
         self._role.check_master()
         master, register = self._role.inner, self.register
         assert isinstance(master, MasterRole)
-        self._check_target(to_id, register)
-        assert register is not None
+        assert register is not None, "a master without a register"
+        check_successor(to_id, self._broker_id, register.sync_state_set, self._role.replicas())
+        self._giving_epoch = register.epoch
+        try:
+            current = await self._ready_to_hand_over(master, register, to_id)
+            await self._step_down()  # for good: from here on an election is the only other way
+            return await self._write_hand_over(current, to_id)
+        finally:
+            self._giving_epoch = 0
+            self.on_news()
+
+    async def _ready_to_hand_over(self, master: MasterRole, register: Register, to_id: int) -> Register:
+        """Refuse messages until the slave has everything; the register then. After an error all is as before."""
         self._role.is_handing_over = True
         try:
-            await self._await_level(master, to_id)
+            await await_level(master.primary, self._store, to_id, self._clock)
+            if self._changing is not None:
+                await asyncio.wait((self._changing,))
+            current = self.register
+            if self._role.inner is not master or current is None or current.epoch != register.epoch:
+                raise NotMaster("another master was elected meanwhile")
+            check_successor(to_id, self._broker_id, current.sync_state_set, self._role.replicas())
         except BaseException:
             self._role.is_handing_over = False
             raise
-        if self._changing is not None:
-            await asyncio.wait((self._changing,))
-        current = self.register
-        if self._role.inner is not master or current is None or current.epoch != register.epoch:
-            raise NotMaster("another master was elected meanwhile")
-        await self._step_down()  # for good: from here on an election is the only other way
-        asked_at = self._clock.monotonic_s()
-        answer, coordinator = await self._registers.hand_over(current, to_id)
-        self._on_answer(answer, coordinator, asked_at)
-        return answer
+        return current
 
-    def _check_target(self, to_id: int, register: Register | None) -> None:
-        in_sync = [each.broker_id for each in self._role.replicas() if each.in_sync]
-        members = register.sync_state_set if register is not None else frozenset()
-        if to_id == self._broker_id:
-            raise InvalidArgument(f"broker {to_id} is the master already")
-        if to_id not in members or to_id not in in_sync:
-            raise InvalidArgument(
-                f"broker {to_id} is not in sync: the sync-state set is {sorted(members)}, of its slaves {in_sync} are "
-                "connected and level; nothing was changed"
-            )
+    async def hand_over_to_any(self) -> Register | None:
+        """The same to the slave that can take over soonest; None where none can, or this is no acting master."""
+        if not self._role.is_acting or self.register is None:
+            return None
+        to_id = successor(self.register.sync_state_set, self._role.replicas())
+        return None if to_id is None else await self.hand_over(to_id)
 
-    async def _await_level(self, master: MasterRole, to_id: int) -> None:
-        """Wait until the slave has the whole log, which grows no more, and everything is acknowledged that can be."""
-        end = self._store.end_offset
+    async def _write_hand_over(self, known: Register, to_id: int) -> Register:
+        """Write that ``to_id`` is master in the place of this broker, which acts no more.
+
+        The register may have another version than is known here, by a change of the set whose answer was lost:
+        nobody else can have changed it while the epoch is the same, so it is read again, and tried again.
+        """
         deadline = self._clock.monotonic_s() + HAND_OVER_S
         while True:
-            slave = next((each for each in master.primary.replicas() if each.broker_id == to_id), None)
-            has = slave.written if slave is not None and slave.connected else -1
-            if has >= end == self._store.end_offset and master.primary.confirm_offset >= end:
-                return
-            end = self._store.end_offset
-            if self._clock.monotonic_s() > deadline:
-                raise BrokerUnavailable(
-                    f"broker {to_id} has the log up to {has} of {end} after {HAND_OVER_S:g} s: not switched"
-                )
-            await asyncio.sleep(0.002)
+            asked_at = self._clock.monotonic_s()
+            try:
+                answer, coordinator = await self._registers.hand_over(known, to_id)
+            except StaleRegister:
+                if asked_at > deadline:
+                    raise
+                fresh, _ = await self._registers.read()
+                if fresh.epoch != known.epoch:
+                    raise NotMaster("another master was elected meanwhile") from None
+                known = fresh
+            else:
+                self._on_answer(answer, coordinator, asked_at)
+                return answer
 
     # The task.
 
@@ -298,6 +309,7 @@ class Leadership:
             self._elected = None
             if isinstance(self._role.inner, SlaveRole):
                 self._role.inner.replica.require_epoch(register.epoch)
+                self._role.inner.replica.accept_loss(register.unclean_epoch)
         self._require()
         self._wake.set()
 
@@ -355,7 +367,10 @@ class Leadership:
         epoch = former.epoch
         former.close()
         slave = self._make_slave()
-        slave.replica.require_epoch(max(epoch + 1, self.register.epoch if self.register is not None else 0))
+        if self.register is not None:
+            epoch = max(epoch, self.register.epoch - 1)
+            slave.replica.accept_loss(self.register.unclean_epoch)
+        slave.replica.require_epoch(epoch + 1)
         self._role.put(slave, None)
         self._start_inner()
         log.warning("master stepped down epoch=%d end=%d", epoch, self._store.end_offset)

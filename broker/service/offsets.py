@@ -70,6 +70,11 @@ class PendingCommits:
             if self._offsets.get((group, topic, queue_id), offset + 1) <= offset:
                 del self._offsets[group, topic, queue_id]
 
+    def on_deleted(self, group: str, topic: str) -> None:
+        """The group is gone, or the topic: nobody would take their offsets, and one made anew begins without."""
+        for key in [key for key in self._offsets if group in ("", key[0]) and topic in ("", key[1])]:
+            del self._offsets[key]
+
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """The greater of what is kept here and what the log says."""
         return max(self._state.committed(group, topic, queue_id), self._offsets.get((group, topic, queue_id), -1))

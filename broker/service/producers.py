@@ -151,11 +151,9 @@ class ProducerTable:
         )
         self.remember(mark.producer_id, mark.epoch, batch.topic, mark.lane, receipt)
 
-    def clear(self) -> None:
-        """Forget every lane."""
-        self._lanes.clear()
-        self._epochs.clear()
-        self.newest_record = -1
+    def adopt(self, other: ProducerTable) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        self._lanes, self._epochs, self.newest_record = other._lanes, other._epochs, other.newest_record
         self.changes += 1
 
     def expire(self, now_ms: int) -> None:

@@ -296,7 +296,7 @@ class Retention:
             except TimeoutError:
                 log.warning("records of the state not confirmed yet end=%d waited_s=%.0f", recorded, CONFIRM_S)
         store = self._store
-        await self._snapshots.write_changed(store.dispatched_offset, at_once=True)
+        await self._snapshots.write_changed(lambda: store.dispatched_offset, at_once=True)
         if store.checkpointed_offset < end or store.flushed_offset < end:
             try:
                 await asyncio.to_thread(store.checkpoint)

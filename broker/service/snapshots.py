@@ -168,19 +168,20 @@ class Snapshots:
         """Write what changed every 5 s, until cancelled; ``position()``: everything below it is in the tables."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            await self.write_changed(position())
+            await self.write_changed(position)
 
     def covered(self) -> int:
         """Everything recorded in the log below this is in the files on disk."""
         return min((file.position for file in self._files if file.changes() != file.written), default=1 << 62)
 
-    async def write_changed(self, position: int, *, at_once: bool = False) -> None:
+    async def write_changed(self, position: Callable[[], int], *, at_once: bool = False) -> None:
         """Write the files whose tables changed, leaving the event loop free between pieces and while syncing.
 
-        A huge table is written more seldom, unless ``at_once``.
+        ``position`` is asked when nobody else writes: a log that was cut meanwhile is shorter than before. A huge
+        table is written more seldom, unless ``at_once``.
         """
         async with self.writing:
-            await self._write_changed(position, at_once)
+            await self._write_changed(position(), at_once)
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
         self._producers.expire(int(time.time() * 1000))
@@ -221,6 +222,12 @@ class Snapshots:
             self._replace(file.name, "".join(self._document(file, position)))
             (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
             file.written, file.position = file.changes(), position
+
+    def adopt(self, other: Snapshots) -> None:
+        """The tables are those that ``other`` has read, and the files as it has found them, until they are written."""
+        for mine, theirs in zip(self._files, other._files, strict=True):
+            mine.counter, mine.position, mine.written = theirs.counter, theirs.position, -1
+        self._log_end = other._log_end
 
     def delete_behind(self, position: int) -> None:
         """Delete files that hold what a record at or behind ``position`` says; durable on return.

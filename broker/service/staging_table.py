@@ -192,12 +192,11 @@ class StagingTable:
         """Drop what is kept only to refuse records older than a removal; none below ``dispatched`` can come."""
         self._gone = {each: position for each, position in self._gone.items() if position >= dispatched}
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.base = 0
-        self.changes += 1
-        for table in (self.writers, self.staged, self.published, self._published_ms, self._positions, self._gone):
-            table.clear()
+    def adopt(self, other: StagingTable) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        changes = self.changes + 1
+        vars(self).update(vars(other))
+        self.changes = changes
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Take a snapshot. Raises KeyError, TypeError or ValueError when it is none."""

@@ -166,20 +166,22 @@ class Derived(Protocol):
     def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]: ...
     def expire(self, now_ms: int) -> None: ...
     def forget_deleted(self, dispatched: int) -> None: ...
-    def clear(self) -> None: ...
+    def adopt(self, other: Any) -> None: ...
     def load(self, document: Mapping[str, Any]) -> None: ...
     def pieces(self) -> Iterator[str]: ...
 
 
 TopicsChanged = Callable[[list[Topic], list[str]], None]
 OffsetsApplied = Callable[[str, str, Mapping[int, int]], None]
+OffsetsDeleted = Callable[[str, str], None]
 
 
 class State:
     """Topics, groups and committed offsets of one broker; event loop only.
 
     ``on_topics_changed(updated, removed)`` is called after each change of the topic table that took effect,
-    ``on_offsets_applied(group, topic, offsets)`` after each commit.
+    ``on_offsets_applied(group, topic, offsets)`` after each commit, ``on_offsets_deleted(group, topic)`` when all of a
+    group's offsets went with it, or all of a topic's; the other name is empty then.
     """
 
     def __init__(self) -> None:
@@ -191,6 +193,7 @@ class State:
         self.more: list[Derived] = [self.staging, self.watermarks]
         self.on_topics_changed: TopicsChanged = lambda updated, removed: None
         self.on_offsets_applied: OffsetsApplied = lambda group, topic, offsets: None
+        self.on_offsets_deleted: OffsetsDeleted = lambda group, topic: None
         self.newest_record = -1
         """Where the newest record begins whose change is, or was, in these tables."""
         self._applied: dict[int, str] = {}  # own records applied at append, still to come back by dispatch
@@ -244,15 +247,20 @@ class State:
             dropped = json.loads(decoded.body)["topicName"] if kind == TOPIC_DELETED else ""
         return dropped
 
-    def clear(self) -> None:
-        """Forget everything; nobody is told."""
-        for table in (self.topics, self.groups):
-            table.clear()
-        self.offsets.clear()
-        for more in self.more:
-            more.clear()
+    def adopt(self, other: State) -> None:
+        """Hold what ``other`` holds, which is nobody's any more. Who listens is told how the topics differ."""
+        before = {topic.name: topic for topic in self.topics.values()}
+        self.topics.adopt(other.topics)
+        self.groups.adopt(other.groups)
+        self.offsets.adopt(other.offsets)
+        for mine, theirs in zip(self.more, other.more, strict=True):
+            mine.adopt(theirs)
         self._applied.clear()
-        self.newest_record = -1
+        self.newest_record = other.newest_record
+        updated = [topic for topic in self.topics.values() if before.get(topic.name) != topic]
+        removed = [name for name in before if name not in self.topics]
+        if updated or removed:
+            self.on_topics_changed(updated, removed)
 
     def forget_deleted(self, dispatched: int) -> None:
         """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""
@@ -281,13 +289,15 @@ class State:
         elif kind == TOPIC_DELETED:
             self.offsets.delete_topic(position, document["topicName"])
             if self.topics.delete(position, document["topicName"]):
+                self.on_offsets_deleted("", document["topicName"])
                 self.on_topics_changed([], [document["topicName"]])
         elif kind == GROUP:
             group = Group.from_json(document)
             self.groups.put(position, group.name, group)
         elif kind == GROUP_DELETED:
             self.offsets.delete_group(position, document["groupName"])
-            self.groups.delete(position, document["groupName"])
+            if self.groups.delete(position, document["groupName"]):
+                self.on_offsets_deleted(document["groupName"], "")
         elif table := next((each for each in self.more if kind in each.kinds), None):
             table.apply(position, kind, document)
         else:

@@ -117,6 +117,7 @@ class Status:
             gave_up=following.gave_up,
             sync_state_set=self.sync_state_set(),
             is_elected=self.candidacy is not None,
+            is_learner=self._config.replication.async_learner and not self._role.is_master,
             is_acting=self._role.is_acting,
         )
 

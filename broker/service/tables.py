@@ -46,12 +46,11 @@ class Table(Generic[V]):
         """Names whose record lies below ``position``, or nobody knows where."""
         return [name for name, held in self._positions.items() if held < position]
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.base = 0
-        self.changes += 1
-        for table in (self._values, self._positions, self._deleted):
-            table.clear()
+    def adopt(self, other: Table[V]) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        changes = self.changes + 1
+        vars(self).update(vars(other))
+        self.changes = changes
 
     def load(self, name: str, value: V) -> None:
         """Take ``value`` from a snapshot."""
@@ -116,12 +115,11 @@ class OffsetTable:
         """The topics in which ``group`` has offsets."""
         return [topic for holder, topic in self._rows if holder == group]
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.base = 0
-        self.changes += 1
-        for table in (self._rows, self._topics_deleted, self._groups_deleted):
-            table.clear()
+    def adopt(self, other: OffsetTable) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        changes = self.changes + 1
+        vars(self).update(vars(other))
+        self.changes = changes
 
     def load(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Take offsets from a snapshot."""

@@ -84,9 +84,9 @@ class Watermarks:
         """Drop the memory of removals below ``dispatched``."""
         self._table.forget_deleted(dispatched)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._table.clear()
+    def adopt(self, other: Watermarks) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        self._table.adopt(other._table)
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Take a snapshot. Raises KeyError, TypeError or ValueError when it is none."""

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from penstock.proto.wire import common_pb2 as penstock_dot_proto_dot_wire_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&penstock/proto/wire/coordination.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\"\xe2\x01\n\x08Register\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x11\n\tmaster_id\x18\x04 \x01(\x05\x12\x16\n\x0esync_state_set\x18\x05 \x03(\x05\x12\x0f\n\x07version\x18\x06 \x01(\x03\x12\x11\n\tformer_id\x18\x07 \x01(\x05\x12\x13\n\x0bhanded_over\x18\x08 \x01(\x08\x12\x0f\n\x07unclean\x18\t \x01(\x08\x12\x17\n\x0funclean_allowed\x18\x0b \x01(\x08\x12\x13\n\x0b\x63oordinator\x18\n \x01(\t\">\n\rRegisterQuery\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\"P\n\x10RegisterCreation\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"{\n\x12SyncStateSetChange\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x16\n\x0esync_state_set\x18\x04 \x03(\x05\"u\n\x0eMasterHandOver\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x14\n\x0cto_broker_id\x18\x04 \x01(\x05\x32\xa7\x02\n\x0c\x43oordination\x12\x41\n\x0cReadRegister\x12\x1a.penstock.v1.RegisterQuery\x1a\x15.penstock.v1.Register\x12\x46\n\x0e\x43reateRegister\x12\x1d.penstock.v1.RegisterCreation\x1a\x15.penstock.v1.Register\x12L\n\x12\x43hangeSyncStateSet\x12\x1f.penstock.v1.SyncStateSetChange\x1a\x15.penstock.v1.Register\x12>\n\x08HandOver\x12\x1b.penstock.v1.MasterHandOver\x1a\x15.penstock.v1.Registerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&penstock/proto/wire/coordination.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\"\xe8\x01\n\x08Register\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x11\n\tmaster_id\x18\x04 \x01(\x05\x12\x16\n\x0esync_state_set\x18\x05 \x03(\x05\x12\x0f\n\x07version\x18\x06 \x01(\x03\x12\x11\n\tformer_id\x18\x07 \x01(\x05\x12\x13\n\x0bhanded_over\x18\x08 \x01(\x08\x12\x15\n\runclean_epoch\x18\t \x01(\x03\x12\x17\n\x0funclean_allowed\x18\x0b \x01(\x08\x12\x13\n\x0b\x63oordinator\x18\n \x01(\t\">\n\rRegisterQuery\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\"P\n\x10RegisterCreation\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"{\n\x12SyncStateSetChange\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x16\n\x0esync_state_set\x18\x04 \x03(\x05\"u\n\x0eMasterHandOver\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x14\n\x0cto_broker_id\x18\x04 \x01(\x05\x32\xa7\x02\n\x0c\x43oordination\x12\x41\n\x0cReadRegister\x12\x1a.penstock.v1.RegisterQuery\x1a\x15.penstock.v1.Register\x12\x46\n\x0e\x43reateRegister\x12\x1d.penstock.v1.RegisterCreation\x1a\x15.penstock.v1.Register\x12L\n\x12\x43hangeSyncStateSet\x12\x1f.penstock.v1.SyncStateSetChange\x1a\x15.penstock.v1.Register\x12>\n\x08HandOver\x12\x1b.penstock.v1.MasterHandOver\x1a\x15.penstock.v1.Registerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,15 +33,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.wire.coordin
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REGISTER']._serialized_start=90
-  _globals['_REGISTER']._serialized_end=316
-  _globals['_REGISTERQUERY']._serialized_start=318
-  _globals['_REGISTERQUERY']._serialized_end=380
-  _globals['_REGISTERCREATION']._serialized_start=382
-  _globals['_REGISTERCREATION']._serialized_end=462
-  _globals['_SYNCSTATESETCHANGE']._serialized_start=464
-  _globals['_SYNCSTATESETCHANGE']._serialized_end=587
-  _globals['_MASTERHANDOVER']._serialized_start=589
-  _globals['_MASTERHANDOVER']._serialized_end=706
-  _globals['_COORDINATION']._serialized_start=709
-  _globals['_COORDINATION']._serialized_end=1004
+  _globals['_REGISTER']._serialized_end=322
+  _globals['_REGISTERQUERY']._serialized_start=324
+  _globals['_REGISTERQUERY']._serialized_end=386
+  _globals['_REGISTERCREATION']._serialized_start=388
+  _globals['_REGISTERCREATION']._serialized_end=468
+  _globals['_SYNCSTATESETCHANGE']._serialized_start=470
+  _globals['_SYNCSTATESETCHANGE']._serialized_end=593
+  _globals['_MASTERHANDOVER']._serialized_start=595
+  _globals['_MASTERHANDOVER']._serialized_end=712
+  _globals['_COORDINATION']._serialized_start=715
+  _globals['_COORDINATION']._serialized_end=1010
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Register(_message.Message):
-    __slots__ = ("cluster", "broker_name", "epoch", "master_id", "sync_state_set", "version", "former_id", "handed_over", "unclean", "unclean_allowed", "coordinator")
+    __slots__ = ("cluster", "broker_name", "epoch", "master_id", "sync_state_set", "version", "former_id", "handed_over", "unclean_epoch", "unclean_allowed", "coordinator")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -17,7 +17,7 @@ class Register(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORMER_ID_FIELD_NUMBER: _ClassVar[int]
     HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
-    UNCLEAN_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UNCLEAN_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     cluster: str
@@ -28,10 +28,10 @@ class Register(_message.Message):
     version: int
     former_id: int
     handed_over: bool
-    unclean: bool
+    unclean_epoch: int
     unclean_allowed: bool
     coordinator: str
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., former_id: _Optional[int] = ..., handed_over: _Optional[bool] = ..., unclean: _Optional[bool] = ..., unclean_allowed: _Optional[bool] = ..., coordinator: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., former_id: _Optional[int] = ..., handed_over: _Optional[bool] = ..., unclean_epoch: _Optional[int] = ..., unclean_allowed: _Optional[bool] = ..., coordinator: _Optional[str] = ...) -> None: ...
 
 class RegisterQuery(_message.Message):
     __slots__ = ("identity",)

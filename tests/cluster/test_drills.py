@@ -1,38 +1,73 @@
-"""Four short drills with real processes; `make test-drills` does all of them, long and often."""
+"""Four short drills with real processes; `make test-drills` does all of them, long and often.
+
+One has a cluster of its own, as `penstock drill` does it; the others use one that runs and is left running.
+"""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.bench.health import await_replicas, open_cluster
+from penstock.deploy import LocalCluster
 from penstock.drill.catalogue import DRILLS
-from penstock.drill.result import judged
+from penstock.drill.result import Document, judged
 from penstock.drill.runner import run_drill
 from penstock.drill.schedule import Shape, Timing
 
 SEED = 3
-SHAPE = Shape(replicas=2, nameservers=1, rate=200, producers=1)
+SHAPE = Shape(shards=1, replicas=3, nameservers=1, rate=100, producers=1, mode="sync")
 TIMES = {"I8"}
 """How fast a shard comes back depends on the machine; here it is measured and not judged."""
 
+pytestmark = pytest.mark.timeout(180)
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["master-kill", "master-freeze", "nameserver-all", "consumer-kill"])
-def test_every_invariant_holds(name: str, tmp_path: Path) -> None:
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = open_cluster(str(tmp_path_factory.mktemp("drilled")))
+    made.up(shards=SHAPE.shards, replicas=SHAPE.replicas, nameservers=1, mode=SHAPE.mode, base_port=0)
+    try:
+        assert await_replicas(made, 60) == []
+        yield made
+    finally:
+        for state in made.states():
+            if state.is_alive:
+                made._signal(state.node.name, signal.SIGKILL)
+
+
+def drilled(name: str, folder: Path, existing: Path | None = None) -> Document:
+    """The judged document of a short drill."""
     told: list[str] = []
     run_drill(
         DRILLS[name],
-        tmp_path / name,
+        folder,
         seed=SEED,
         shape=SHAPE,
-        timing=Timing(steady_s=1.5, fault_s=3.0, after_s=1.0),
+        timing=Timing(steady_s=1.0, fault_s=2.5, after_s=0.5),
         command=f"penstock drill {name} --seed {SEED}",
         progress=told.append,
+        existing=existing,
     )
-    document = judged(tmp_path / name)
+    return judged(folder)
+
+
+def assert_held(document: Document) -> None:
     broken = [each for each in document["verdicts"] if each["holds"] is False and each["invariant"] not in TIMES]
     assert broken == []
     assert document["counts"]["acknowledged"] > 100
     assert document["counts"]["received"] >= document["counts"]["acknowledged"]
     assert document["windows"]
+
+
+def test_every_invariant_holds_when_a_master_is_killed(tmp_path: Path) -> None:
+    assert_held(drilled("master-kill", tmp_path / "master-kill"))
+
+
+@pytest.mark.parametrize("name", ["master-freeze", "nameserver-all", "consumer-kill"])
+def test_every_invariant_holds_in_a_cluster_that_runs(name: str, tmp_path: Path, running: LocalCluster) -> None:
+    assert_held(drilled(name, tmp_path / name, running.directory))
+    assert all(state.state == "running" for state in running.states())

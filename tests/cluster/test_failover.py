@@ -56,52 +56,73 @@ def test_a_killed_master_is_replaced_and_comes_back_as_slave(whole: LocalCluster
     nameservers = whole.plan.nameserver_addresses
     old, before = wait_master(whole)
     with writing(nameservers, "kill") as writer:
-        writer.wait_acknowledged(100)
+        writer.wait_acknowledged(30)
         whole.kill(old.name)
-        writer.wait_acknowledged(100)
+        writer.wait_acknowledged(30)
         whole.restart(old.name)
         new, after = wait_master(whole)
-        writer.wait_acknowledged(100)
+        writer.wait_acknowledged(30)
     assert writer.errors == []
     assert (new.name != old.name, after.epoch > before.epoch) == (True, True)
-    assert_all_there(writer, [m for m in read_all(nameservers, 300) if bytes(m.body).startswith(b"kill-")])
+    assert_all_there(
+        writer, [m for m in read_all(nameservers, len(writer.acknowledged)) if bytes(m.body).startswith(b"kill-")]
+    )
 
 
 def test_a_frozen_master_is_replaced_and_acknowledges_nothing_when_it_wakes(whole: LocalCluster) -> None:
     nameservers = whole.plan.nameserver_addresses
     old, before = wait_master(whole)
     with writing(nameservers, "freeze") as writer:
-        writer.wait_acknowledged(100)
+        writer.wait_acknowledged(30)
         whole.freeze(old.name)
-        writer.wait_acknowledged(100)
+        writer.wait_acknowledged(30)
         whole.thaw(old.name)
         wait_until(lambda: any(n == old and s and s.role == SLAVE for n, s in brokers(whole)), 30, "it is a slave")
         _, after = wait_master(whole)
-        writer.wait_acknowledged(50)
+        writer.wait_acknowledged(20)
     assert writer.errors == []
     assert after.epoch > before.epoch
-    assert_all_there(writer, [m for m in read_all(nameservers, 250) if bytes(m.body).startswith(b"freeze-")])
+    assert_all_there(
+        writer, [m for m in read_all(nameservers, len(writer.acknowledged)) if bytes(m.body).startswith(b"freeze-")]
+    )
 
 
 def test_a_planned_switch_refuses_no_message(whole: LocalCluster) -> None:
     nameservers = whole.plan.nameserver_addresses
-    addresses = [node.address for node in whole.plan.nodes if not node.is_nameserver]
+    addresses = [node.address for node in whole.plan.nodes if node.is_broker]
     with writing(nameservers, "switch") as writer:
         for _ in range(3):
             old, status = wait_master(whole)
             to_id = (old.broker_id + 1) % 3
-            writer.wait_acknowledged(50)
+            writer.wait_acknowledged(20)
             reply = switch_master(addresses, "broker-a", to_id)
             assert (reply.epoch, reply.former_broker_id) == (status.epoch + 1, old.broker_id)
             new, _ = wait_master(whole)
             assert new.broker_id == to_id
-        writer.wait_acknowledged(50)
+        writer.wait_acknowledged(20)
     assert writer.errors == []
-    assert_all_there(writer, [m for m in read_all(nameservers, 200) if bytes(m.body).startswith(b"switch-")])
+    assert_all_there(
+        writer, [m for m in read_all(nameservers, len(writer.acknowledged)) if bytes(m.body).startswith(b"switch-")]
+    )
+
+
+def test_a_master_that_is_stopped_hands_over_first(whole: LocalCluster) -> None:
+    nameservers = whole.plan.nameserver_addresses
+    old, before = wait_master(whole)
+    with writing(nameservers, "stop") as writer:
+        writer.wait_acknowledged(20)
+        assert whole.stop(old.name).exit_code == 0
+        new, after = wait_master(whole)
+        assert (new.name != old.name, after.epoch) == (True, before.epoch + 1)
+        assert any(f"elected epoch={after.epoch} begins_in_ms=0" in line for line in whole.log_lines(new.name, 50))
+        writer.wait_acknowledged(20)
+    assert writer.errors == []
+    whole.start(old.name)
+    wait_master(whole)
 
 
 def test_a_switch_to_a_slave_that_is_not_in_sync_is_refused_and_changes_nothing(whole: LocalCluster) -> None:
-    addresses = [node.address for node in whole.plan.nodes if not node.is_nameserver]
+    addresses = [node.address for node in whole.plan.nodes if node.is_broker]
     old, status = wait_master(whole)
     slave = next(node for node, _ in brokers(whole) if node != old)
     whole.kill(slave.name)

@@ -28,10 +28,15 @@ FOUND_BY = {
     "07": ("tests/unit/replication/test_hostile_reports.py",),
     "08": ("tests/unit/replication/test_hostile_reports.py",),
     "09": (MODEL,),
+    "10": ("tests/unit/client/test_pull_consumer.py::test_seek_goes_anywhere_and_the_next_commit_follows",),
+    "11": (
+        "tests/unit/client/test_push_consumer.py::test_one_slow_message_does_not_stop_the_others_and_holds_the_commit",
+    ),
     "12": (
         "tests/crash/test_nth_call_failures.py",
         "tests/unit/store/test_files.py::test_the_first_failed_sync_fences_the_store",
     ),
+    "14": ("tests/unit/client/test_pull_consumer.py::test_a_broken_session_goes_on_without_repeating_or_losing",),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600

@@ -110,6 +110,7 @@ class Parts:
         self.state_log = StateLog(self.state, self.store, BORN, self.on_appended)
         self.pending = PendingCommits(self.state)
         self.state.on_offsets_applied = self.pending.on_applied
+        self.state.on_offsets_deleted = self.pending.on_deleted
         self.offsets = OffsetService(
             self.store,
             self.state,

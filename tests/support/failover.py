@@ -66,7 +66,7 @@ def writing(nameservers: str, prefix: str) -> Iterator[Writer]:
 
 def brokers(cluster: LocalCluster) -> list[tuple[Node, BrokerStatus | None]]:
     """Every running broker and what it says of itself."""
-    nodes = [state.node for state in cluster.states() if state.state == "running" and not state.node.is_nameserver]
+    nodes = [state.node for state in cluster.states() if state.state == "running" and state.node.is_broker]
     return list(zip(nodes, broker_statuses([node.address for node in nodes]), strict=True))
 
 

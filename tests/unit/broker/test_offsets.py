@@ -3,6 +3,15 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.service.offsets import TopicOffsets, each_queue, to_wire
+from penstock.broker.service.state import (
+    GROUP,
+    GROUP_DELETED,
+    TOPIC_DELETED,
+    Group,
+    encode_group,
+    encode_group_deleted,
+    encode_topic_deleted,
+)
 from penstock.proto.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -165,3 +174,15 @@ async def test_ranges_and_searches_know_all_queues_of_a_topic_and_no_others() ->
 def test_lists_of_different_lengths_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="2 queues with 1 offsets"):
         list(each_queue([TopicOffsets(topic="orders", queue_ids=[0, 1], offsets=[5])]))
+
+
+@in_loop
+async def test_what_was_committed_at_a_slave_goes_with_its_group_and_with_its_topic() -> None:
+    parts = await with_messages(Parts(master=False))
+    for group in ("billing", "audit"):
+        parts.state.apply(1 << 40, GROUP, encode_group(Group(group)))
+        commit(parts, 5, group=group)
+    parts.state.apply(2 << 40, GROUP_DELETED, encode_group_deleted("billing"))
+    assert [offered.group for offered in parts.pending.take()] == ["audit"]
+    parts.state.apply(3 << 40, TOPIC_DELETED, encode_topic_deleted("orders"))
+    assert parts.pending.take() == []

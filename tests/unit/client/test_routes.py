@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.connections import Connections
-from penstock.client.routes import Routes, merge
+from penstock.client.routes import Routes, completed, merge
 from penstock.proto.errors import NameserverUnavailable, RouteNotFound, TopicNotFound
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
@@ -132,6 +132,24 @@ def test_a_nameserver_that_knows_nothing_takes_nothing_away() -> None:
     known = route("a", "b")
     assert merge(known, TopicRoute(topic="t")) is known
     assert merge(None, TopicRoute(topic="t")) == TopicRoute(topic="t")
+
+
+def test_a_nameserver_that_has_just_started_takes_no_master_and_no_group_away() -> None:
+    known = route("broker-a", "broker-b")
+    for each in known.shards:
+        each.epoch = 3
+    fresh = route("broker-a")
+    fresh.shards[0].CopyFrom(shard("broker-a", (1, SLAVE)))
+    assert completed(known, fresh) == known
+    fresh.shards[0].CopyFrom(shard("broker-a", (0, SLAVE), (1, MASTER)))
+    fresh.shards[0].epoch = 4
+    whole = completed(known, fresh)
+    assert list(whole.shards) == [fresh.shards[0], known.shards[1]]
+    assert whole.queues == known.queues
+    fresh.shards[0].CopyFrom(shard("broker-a", (1, SLAVE)))
+    fresh.shards[0].epoch = 3
+    assert completed(known, fresh).shards[0] == fresh.shards[0], "it has heard of that master, and of its end"
+    assert completed(None, fresh) == fresh
 
 
 def test_queues_of_lost_groups_stay_known_while_others_live() -> None:

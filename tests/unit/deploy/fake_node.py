@@ -1,4 +1,4 @@
-"""Stands in for a nameserver or broker process: listens on listenPort until SIGTERM; settings make it misbehave."""
+"""Stands in for a nameserver or broker: listens on listenPort until SIGTERM or SIGUSR1; settings make it misbehave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def main(path: str) -> int:
         print("ended", flush=True)
         sys.exit(0)
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if settings.get("stubborn") == "yes" else end)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN if settings.get("stubborn") == "yes" else end)
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", int(settings["listenPort"])))

@@ -25,6 +25,7 @@ from penstock.deploy import (
     ports,
     processes,
 )
+from penstock.deploy.plan import new_plan
 from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).with_name("fake_node.py")
@@ -204,6 +205,7 @@ def test_a_damaged_plan_is_reported(cluster: LocalCluster) -> None:
         ({"shards": 0}, "--shards 0"),
         ({"mode": "sync", "replicas": 1}, "every send would be refused"),
         ({"mode": "fast"}, "--mode fast"),
+        ({"coordinator": "etcd", "replicas": 1}, "nobody to elect"),
         ({"settings": {"listenPort": "1"}}, "chooses that key for each node"),
         ({"settings": {"brokerRole": "SLAVE"}}, "slaves come of --replicas"),
         ({"settings": {"a b": "1"}}, "key=value"),
@@ -216,6 +218,28 @@ def test_bad_options_are_refused_before_anything_is_started(
     with pytest.raises(DeployUsage, match=reason):
         LocalCluster(tmp_path).up(**options)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_without_etcd_it_is_said_what_to_install_and_nothing_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeployUsage, match=r"no program 'etcd'.*apt-get install etcd-server"):
+        LocalCluster(tmp_path / "cluster").up(coordinator="etcd", base_port=0)
+    assert [path.name for path in (tmp_path / "cluster").iterdir()] == [".lock"]
+
+
+def test_every_nameserver_is_told_of_the_one_etcd() -> None:
+    plan = new_plan(
+        shards=1, replicas=2, nameservers=2, mode="async", coordinator="etcd", base_port=20_000, settings={}
+    )
+    etcd, *others = plan.nodes
+    assert (etcd.name, etcd.port, list(etcd.ports)) == ("coordinator-0", 20_009, [20_009, 20_209])
+    assert "listen-client-urls: http://127.0.0.1:20009\n" in plan.config_text(etcd, Path("/x"))
+    assert 'data-dir: "/x/etcd"\n' in plan.config_text(etcd, Path("/x"))
+    for node in (node for node in others if node.is_nameserver):
+        text = plan.config_text(node, Path("/x"))
+        assert "enableControllerInNamesrv=true\ncontrollerType=ETCD\netcdEndpoints=127.0.0.1:20009\n" in text
 
 
 def test_a_second_command_at_the_same_time_is_told_to_wait(cluster: LocalCluster) -> None:

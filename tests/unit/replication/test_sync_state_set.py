@@ -64,6 +64,16 @@ def test_a_master_acts_while_all_members_or_the_coordinator_have_confirmed() -> 
     assert lease.silent(10.05 + share) == [1], "an older answer takes nothing back and adds nothing"
 
 
+def test_a_slave_that_joins_has_confirmed_by_what_it_answered_before() -> None:
+    lease = MasterLease(0, (0, 1))
+    lease.on_member(1, 10.0)
+    lease.on_member(2, 10.0)
+    lease.require((0, 1, 2))
+    assert lease.is_valid(10.1)
+    lease.require((0, 1, 2, 3))
+    assert not lease.is_valid(10.1)
+
+
 def test_the_only_member_may_always_act_unless_others_may_be_elected() -> None:
     assert MasterLease(0, (0,)).until == math.inf
     lease = MasterLease(0, (0, 1), needs_coordinator=True)

@@ -1,0 +1,69 @@
+"""Giving a master's role away as planned: to whom, and when that one has everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Protocol
+
+from penstock.proto.clock import Clock
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument
+from penstock.proto.wire.broker_pb2 import BrokerStatus
+from penstock.replication.primary import Primary
+
+HAND_OVER_S = 1.0
+"""So long the chosen slave may take to get the rest of the log, while sends wait."""
+_LOOK_S = 0.002
+
+
+class GrowingLog(Protocol):
+    """The log that is handed over."""
+
+    @property
+    def end_offset(self) -> int: ...
+
+
+def successor(members: Collection[int], replicas: Collection[BrokerStatus.Replica]) -> int | None:
+    """The slave that can take over soonest; None: none can."""
+    able = [each for each in replicas if each.in_sync and each.broker_id in members]
+    best = min(able, key=lambda each: (each.lag_bytes, each.broker_id), default=None)
+    return None if best is None else best.broker_id
+
+
+def check_successor(
+    to_id: int, own_id: int, members: Collection[int], replicas: Collection[BrokerStatus.Replica]
+) -> None:
+    """Refuse to hand over to one that may lack something.
+
+    Raises:
+        InvalidArgument: says who could take over.
+    """
+    in_sync = [each.broker_id for each in replicas if each.in_sync]
+    if to_id == own_id:
+        raise InvalidArgument(f"broker {to_id} is the master already")
+    if to_id not in members or to_id not in in_sync:
+        raise InvalidArgument(
+            f"broker {to_id} is not in sync: the sync-state set is {sorted(members)}, of its slaves {in_sync} are "
+            "connected and level; nothing was changed"
+        )
+
+
+async def await_level(primary: Primary, log: GrowingLog, to_id: int, clock: Clock) -> None:
+    """Wait until the slave has the whole log, which grows no more, and everything is acknowledged that can be.
+
+    Raises:
+        BrokerUnavailable: it does not get there in time.
+    """
+    end = log.end_offset
+    deadline = clock.monotonic_s() + HAND_OVER_S
+    while True:
+        slave = next((each for each in primary.replicas() if each.broker_id == to_id), None)
+        has = slave.written if slave is not None and slave.connected else -1
+        if has >= end == log.end_offset and primary.confirm_offset >= end:
+            return
+        end = log.end_offset
+        if clock.monotonic_s() > deadline:
+            raise BrokerUnavailable(
+                f"broker {to_id} has the log up to {has} of {end} after {HAND_OVER_S:g} s: not switched"
+            )
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,58 @@
+"""A cluster whose registers are in etcd: several nameservers elect, any of them may die, and so may etcd."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.bench.health import await_replicas, open_cluster
+from penstock.deploy import LocalCluster
+from tests.support.failover import assert_all_there, create_topic, read_all, wait_master, writing
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[LocalCluster]:
+    made = open_cluster(str(tmp_path / "cluster"))
+    alone = {"enableAutoInSyncReplicas": "true", "minInSyncReplicas": "1"}
+    made.up(shards=1, replicas=2, nameservers=2, mode="sync", coordinator="etcd", base_port=0, settings=alone)
+    try:
+        assert await_replicas(made, 60) == []
+        yield made
+    finally:
+        for state in made.states():
+            if state.is_alive:
+                made._signal(state.node.name, signal.SIGKILL)
+
+
+def test_any_nameserver_elects_etcd_may_be_away_and_everything_is_there_after_a_stop(shard: LocalCluster) -> None:
+    nameservers = shard.plan.nameserver_addresses
+    create_topic(nameservers)
+    first, before = wait_master(shard)
+    with writing(nameservers, "etcd") as writer:
+        writer.wait_acknowledged(20)
+
+        shard.kill("coordinator-0")
+        killed_at = writer.acknowledged[-1][0]
+        wait_until(lambda: writer.acknowledged[-1][0] > killed_at + 1.0, 30, "sends while etcd is away")
+        assert wait_master(shard)[1].epoch == before.epoch
+
+        shard.restart("coordinator-0")
+        shard.kill("nameserver-0")
+        shard.kill(first.name)
+        writer.wait_acknowledged(20)
+        shard.up()
+        second, after = wait_master(shard)
+        assert (second.name != first.name, after.epoch > before.epoch) == (True, True)
+    assert writer.errors == []
+
+    assert shard.down()[-1] == "coordinator-0"
+    shard.up()
+    assert wait_master(shard)[1].epoch > after.epoch
+    assert_all_there(writer, read_all(nameservers, len(writer.acknowledged)))
