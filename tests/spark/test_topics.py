@@ -143,7 +143,9 @@ def test_a_stream_goes_on_where_it_was_and_meets_new_queues(
         send(brokers, topic, [b"first %d" % number for number in range(300)])
         query = stream(spark, brokers, topic, tmp_path, target, maxOffsetsPerTrigger="100")
         assert sum(each.numInputRows for each in query.recentProgress) == 300
-        assert len([each for each in query.recentProgress if each.numInputRows]) == 3
+        sizes = [each.numInputRows for each in query.recentProgress if each.numInputRows]
+        assert len(sizes) >= 3
+        assert max(sizes) <= 100
         admin.update_topic(topic, queues=4)
         send(brokers, topic, [b"second %d" % number for number in range(300)])
     query = stream(spark, brokers, topic, tmp_path, target)
