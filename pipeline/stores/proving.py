@@ -94,8 +94,8 @@ class Prover:
             entry = entries[index]
             yield (
                 index,
-                f"entry {offsets[index]} of {name} names {entry['physical_offset']} ({entry['size']} bytes), the record "
-                f"lies at {rows['physical_offset'][index]} ({rows['size'][index]} bytes)",
+                f"entry {offsets[index]} of {name} names {entry['physical_offset']} ({entry['size']} bytes), the "
+                f"record lies at {rows['physical_offset'][index]} ({rows['size'][index]} bytes)",
             )
         for index in np.flatnonzero(known & ~found).tolist() if self._complete else ():
             yield index, f"{name} has no entry at {offsets[index]}, where this record belongs"
