@@ -127,4 +127,4 @@ class _Topics:
 def _batch_ms(query: Any) -> float:
     """The median time of the small batches, the first ones, in which workers start, left out."""
     times = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]
-    return statistics.median(times[2:] or times)
+    return float(statistics.median(times[2:] or times))

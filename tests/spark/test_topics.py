@@ -287,6 +287,7 @@ def test_a_topic_is_archived_run_by_run_retention_is_told_and_the_lake_is_replay
     assert not replay.run(spark, nothing).ok
 
 
+@full
 def test_a_mirror_goes_on_where_it_was(spark: Any, brokers: Cluster, topic: str, tmp_path: Path) -> None:
     config = mirror.Config(
         namesrv=brokers.nameservers,
