@@ -41,7 +41,7 @@ check: setup-spark ## format, lint, types, layers, generated code
 bench: setup ## the benchmarks, results in bench/RESULTS.md
 	@$(PY) -m penstock.cli bench
 
-bench-spark: setup-spark ## the store source and the jobs of the pipelines, results in bench/RESULTS.md
+bench-spark: setup-spark ## stores, topics and jobs in Spark, results in bench/RESULTS.md; 25 minutes
 	@$(PY) -m penstock.pipeline.benchmark
 	@$(PY) -c "from pathlib import Path; from penstock.bench.page import render; render(Path('bench'))"
 

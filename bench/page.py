@@ -153,29 +153,43 @@ def _name(result: dict[str, Any]) -> str:
 
 
 def _spark(path: Path) -> list[str]:
-    """The newest results of ``make bench-spark``; nothing where it has not run."""
+    """The newest result of each case of ``make bench-spark``, per machine; nothing where it has not run."""
     if not path.exists():
         return []
-    found = json.loads(path.read_text().splitlines()[-1])
-    lines = [
-        "",
-        "## Spark",
-        "",
-        f"Written by `make bench-spark`: generated stores, {found['master']}, Spark {found['spark']}, pyarrow "
-        f"{found['pyarrow']}, warm cache, median of {found['repeats']} after one warm-up; {found['cpus']} processors, "
-        f"load {found['load_before']} before. The floor is 80 % of the target.",
-        "",
-        "| Case | Body bytes | Records | Seconds | Rows/s | MB/s | Target rows/s | Reached |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    for each in found["results"]:
-        target = each["target_rows_per_s"]
-        reached = {None: "", True: "yes", False: "**no**"}[each["reached"]]
-        lines.append(
-            f"| {each['case']} | {each['body_bytes']} | {each['records']:,} | {each['seconds']} "
-            f"| {each['rows_per_s']:,} | {each['mb_per_s']:,} | {_shown(target) if target else ''} | {reached} |"
-        )
+    newest: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+    for line in path.read_text().splitlines():
+        each = json.loads(line)
+        newest.setdefault(each["processor"], {})[each["case"], each["body_bytes"]] = each
+    lines: list[str] = []
+    for processor, cases in newest.items():
+        results = list(cases.values())
+        last = results[-1]
+        lines += [
+            "",
+            f"## Spark: {last['cpus']} × {processor}, {last['at']}",
+            "",
+            f"Written by `make bench-spark`: generated stores and topics of a broker on the same machine, "
+            f"{last['master']}, Spark {last['spark']}, pyarrow {last['pyarrow']}, Python {last['python']}, warm cache; "
+            "the median after one warm-up. The floor is 80 % of the target. Memory: the highest resident set of Java "
+            "and of one Python worker, sampled.",
+            "",
+            "| Case | Body bytes | Records | Seconds, each | Figure | Target | Reached | MB/s | Java MiB | Worker MiB "
+            "| Load before |",
+            "|---|---:|---:|---|---:|---:|---|---:|---:|---:|---:|",
+        ]
+        lines += [_spark_line(each) for each in results]
     return lines
+
+
+def _spark_line(each: dict[str, Any]) -> str:
+    reached = {None: "", True: "yes", False: "**no**"}[each["reached"]]
+    times = ", ".join(f"{seconds:g}" for seconds in each["times"])
+    target = _shown(each["target"]) if each["target"] else ""
+    return (
+        f"| {each['case']} | {each['body_bytes']} | {each['records']:,} | {times} "
+        f"| {_shown(each['figure'])} {each['unit']} | {target} | {reached} | {each['mb_per_s']:,} "
+        f"| {each['java_peak_mib']:,} | {each['worker_peak_mib']:,} | {each['load_before']} |"
+    )
 
 
 def _line(result: dict[str, Any], name: str, measure: dict[str, Any]) -> str:

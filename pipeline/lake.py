@@ -10,6 +10,9 @@ again replaces it. Its fields: ``version``, ``broker``, ``segment``, ``startPhys
 ``fileBytes``, ``sealed``, ``rows``, ``recordBytes``, ``damages``, ``firstStoreTimestamp``, ``lastStoreTimestamp`` (ms),
 ``crc32`` (of the bytes of that range), ``queues`` (topic, queue id, messages, first and last offset), ``files`` (path
 in the lake, bytes), ``archivedAt`` (ms).
+
+In a lake of topics (the job ``archive-topic``) a manifest stands for one run's messages of one broker: ``segment`` is
+its number, ``fileBytes`` and ``crc32`` are 0, and the range reaches from its first record to behind its last one.
 """
 
 from __future__ import annotations
@@ -48,6 +51,11 @@ class Manifest:
     files: tuple[tuple[str, int], ...]
     archivedAt: int
     version: int = VERSION
+
+    @property
+    def of_topics(self) -> bool:
+        """Whether it is of messages that were read over the network, so that there is no log file."""
+        return self.fileBytes == 0
 
 
 class Lake:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -40,6 +40,7 @@ class Config:
     lake: str = setting("the lake's directory or URI")
     broker_name: tuple[str, ...] = setting("their brokers' names, in the same order", ())
     tail: bool = setting("the last, growing log file too", False)
+    up_to: str = setting("of a store in use: confirm, as of its last checkpoint, or end", "confirm")
     check: bool = setting("archive nothing: compare the lake with the store", False)
     on_corrupt: str = setting("what to do about damaged bytes: fail or skip (counted in the manifest)", "fail")
     namesrv: str | None = setting("nameservers of the cluster, whose retention is to wait for this archive", None)
@@ -51,11 +52,14 @@ def run(spark: Any, config: Config) -> Report:
     """Archive what is missing, or check what is there. The figures hold the watermark of each broker."""
     if config.on_corrupt not in ("fail", "skip"):
         raise ConfigError(f"archive: on_corrupt is {config.on_corrupt!r}: fail or skip")
+    if config.up_to not in ("confirm", "end"):
+        raise ConfigError(f"archive: up_to is {config.up_to!r}: confirm or end")
     report = Report("archive", asdict(config))
     lake = Lake(config.lake)
+    require_kind(lake, of_topics=False)
     roots = expand_roots(config.store)
     names = config.broker_name or ("",) * len(roots)
-    stores = [list_store(root, name) for root, name in zip(roots, names, strict=True)]
+    stores = [list_store(root, name, up_to=config.up_to) for root, name in zip(roots, names, strict=True)]
     if config.namesrv is not None:
         _require_groups(config.namesrv, [store.broker_name for store in stores])
     if config.check:
@@ -80,7 +84,7 @@ def run(spark: Any, config: Config) -> Report:
         for store in stores
     }
     if config.namesrv is not None:
-        _set_watermarks(config.namesrv, config.archive_name, marks)
+        set_watermarks(config.namesrv, config.archive_name, marks)
     report.finish()
     archived = sum(row[3] for row in rows)
     report.figures |= {
@@ -94,6 +98,19 @@ def run(spark: Any, config: Config) -> Report:
     bars = {"rows": [float(row[2]) for row in rows]}
     report.plots.append(Plot("Rows per log file", "bars", [f"{row[0]} {row[1]}" for row in rows], bars))
     return report
+
+
+def require_kind(lake: Lake, *, of_topics: bool) -> None:
+    """Nothing, if the lake is empty or of this kind: the two know by different numbers what they hold.
+
+    Raises:
+        ConfigError: it is the other kind's.
+    """
+    kinds = {manifest.of_topics for manifest in lake.manifests()}
+    if kinds - {of_topics}:
+        raise ConfigError(
+            f"{lake.root}: this lake is filled by the job {'archive' if of_topics else 'archive-topic'}: name another"
+        )
 
 
 def _require_groups(namesrv: str, names: list[str]) -> None:
@@ -119,7 +136,7 @@ def _require_groups(namesrv: str, names: list[str]) -> None:
             )
 
 
-def _set_watermarks(namesrv: str, archive_name: str, marks: dict[str, int]) -> None:
+def set_watermarks(namesrv: str, archive_name: str, marks: dict[str, int]) -> None:
     """Tell each group's master up to where its log is archived."""
     from penstock.client.connections import Connections
     from penstock.client.shards import ShardCalls
@@ -161,10 +178,10 @@ def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corr
         _write(spark, store, (start, end), (base, size), f"{lake.root}/{staging}", on_corrupt)
         summaries = _summaries(spark, f"{lake.root}/{staging}")
         checksums = _checksums(spark, store, files)
-        moved = _move_in(lake, staging, store.broker_name, run)
+        moved = move_in(lake, staging, run, lambda segment: (store.broker_name, int(segment)))
         made = []
         for file in files:
-            manifest = _manifest(store, file, summaries.get(file.start, []), moved.get(file.start, []))
+            manifest = _manifest(store, file, summaries.get(file.start, []), moved.get(str(file.start), []))
             manifest = replace(
                 manifest, crc32=checksums[file.start], damages=_damages(store, file, manifest, on_corrupt)
             )
@@ -196,9 +213,15 @@ def _write(
     )
     base, size = shape
     number = f.floor((f.col("physicalOffset") - base) / size)
+    write_sorted(frame.withColumn("segment", number * size + base), target)
+
+
+def write_sorted(frame: Any, target: str) -> None:
+    """The frame as a lake's Parquet files, in directories by day and its column ``segment``."""
+    from pyspark.sql import functions as f
+
     (
         frame.withColumn("dt", f.to_date("storeTimestamp"))
-        .withColumn("segment", number * size + base)
         .sortWithinPartitions("dt", "segment", "topic", "queueId", "queueOffset")
         .write.partitionBy("dt", "segment")
         .option("compression", "zstd")
@@ -262,20 +285,26 @@ def file_checksum(root: str, file: LogFile) -> int:
     return found
 
 
-def _move_in(lake: Lake, staging: str, broker: str, run: str) -> dict[int, list[tuple[str, int]]]:
-    """Give the written files their names in the lake; per segment, path in the lake and bytes."""
+def move_in(
+    lake: Lake, staging: str, run: str, name_of: Callable[[str], tuple[str, int]]
+) -> dict[str, list[tuple[str, int]]]:
+    """Give the written files their names in the lake; by their ``segment``, path in the lake and bytes.
+
+    ``name_of``: broker and number that a segment's files are named by.
+    """
     selector = fs.FileSelector(f"{lake.path}/{staging}", recursive=True)
-    moved: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    moved: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for info in sorted(lake.files.get_file_info(selector), key=lambda info: str(info.path)):
         if info.type != fs.FileType.File or not info.base_name.endswith(".parquet"):
             continue
-        day, segment = str(info.path).split("/")[-3:-1]
-        start = int(segment.partition("=")[2])
+        day, directory = str(info.path).split("/")[-3:-1]
+        segment = directory.partition("=")[2]
+        broker, number = name_of(segment)
         folder = f"messages/{day}/broker={broker}"
-        name = f"{folder}/{start:020d}-{len(moved[start]):05d}-{run}.parquet"
+        name = f"{folder}/{number:020d}-{len(moved[segment]):05d}-{run}.parquet"
         lake.files.create_dir(f"{lake.path}/{folder}", recursive=True)
         lake.files.move(info.path, f"{lake.path}/{name}")
-        moved[start].append((name, int(info.size)))
+        moved[segment].append((name, int(info.size)))
     return moved
 
 

@@ -35,16 +35,10 @@ class Config:
 def run(spark: Any, config: Config) -> Report:
     """Count what matches, show the first ``limit`` by time, and write all of it where an output is named."""
     report = Report("query", asdict(config))
-    lake = Lake(config.lake)
-    lake.require()
-    manifests = lake.manifests()
-    chosen = [manifest for manifest in manifests if _may_match(manifest, config)]
-    files = lake.paths_of(chosen)
-    report.figures |= {"segments": len(manifests), "segments_read": len(chosen), "files_read": len(files)}
-    if not files:
+    found = find(spark, config, report)
+    if found is None:
         report.figures["messages"] = 0
         return report.finish()
-    found = _matching(spark.read.parquet(*files), config)
     if config.output is not None:
         found.write.mode("errorifexists").option("compression", "zstd").parquet(local_path(config.output))
         found = spark.read.parquet(local_path(config.output))
@@ -56,6 +50,21 @@ def run(spark: Any, config: Config) -> Report:
     table = [[*line, body] for line, body in zip(lines, bodies, strict=True)]
     report.tables.append(Table("Messages", [*shown, "body"], table))
     return report.finish()
+
+
+def find(spark: Any, config: Config, report: Report) -> Any:
+    """The matching rows; None where no file of the lake may hold any. The report is told which files are read.
+
+    Raises:
+        ConfigError: there is no lake.
+    """
+    lake = Lake(config.lake)
+    lake.require()
+    manifests = lake.manifests()
+    chosen = [manifest for manifest in manifests if _may_match(manifest, config)]
+    files = lake.paths_of(chosen)
+    report.figures |= {"segments": len(manifests), "segments_read": len(chosen), "files_read": len(files)}
+    return _matching(spark.read.parquet(*files), config) if files else None
 
 
 def _may_match(manifest: Manifest, config: Config) -> bool:

@@ -6,11 +6,19 @@ import os
 from typing import Any
 
 from penstock.proto.errors import ConfigError, WrongStore
+from penstock.proto.record.layout import SysFlag
 
 from ..registration import register
 from ..stores.files import expand_roots
 
-TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, INNER_BATCH = 12, 4, 12, 128
+
+def has_no_entry(sys_flag: Any) -> Any:
+    """The condition for records that no consume queue names: half messages, rolled-back ones, inner batches."""
+    from pyspark.sql import functions as f
+
+    kind = sys_flag.bitwiseAND(f.lit(SysFlag.TRANSACTION_MASK))
+    special = kind.isin(SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK)
+    return special | (sys_flag.bitwiseAND(f.lit(SysFlag.INNER_BATCH)) != 0)
 
 
 def read_stores(spark: Any, roots: tuple[str, ...], schema: str = "", **options: object) -> Any:

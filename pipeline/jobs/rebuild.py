@@ -22,7 +22,7 @@ from penstock.proto.errors import ConfigError
 
 from ..stores.derived import ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
 from .config import setting
-from .reading import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, read_stores
+from .reading import has_no_entry, read_stores
 from .report import Report, Table
 
 _SCHEMA = (
@@ -56,8 +56,7 @@ def run(spark: Any, config: Config) -> Report:
     report = Report("rebuild", asdict(config))
     partial = into.with_name(f"{into.name}.partial-{os.getpid()}")
     frame = read_stores(spark, (config.store,), _SCHEMA, topics=config.topics, onCorrupt=config.on_corrupt)
-    flags = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK))
-    special = flags.isin(TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) | (f.col("sysFlag").bitwiseAND(INNER_BATCH) != 0)
+    special = has_no_entry(f.col("sysFlag"))
     delays = f.array(*[f.lit(seconds * 1000) for seconds in DELAY_LEVELS_S])
     level = f.least(f.col("queueId") + 1, f.lit(len(DELAY_LEVELS_S)))
     due = f.unix_millis("storeTimestamp") + f.element_at(delays, level)

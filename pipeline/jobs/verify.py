@@ -24,7 +24,7 @@ from ..stores.directory import list_store
 from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import Store
 from .config import setting
-from .reading import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, read_stores
+from .reading import has_no_entry, read_stores
 from .report import Report, Table
 
 _SCHEMA = (
@@ -87,8 +87,7 @@ def _digest(rows: Any, side: str) -> Any:
 def _compare(report: Report, log: Any, queues: Any, stores: dict[str, Store]) -> None:
     from pyspark.sql import functions as f
 
-    flags = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK))
-    special = flags.isin(TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) | (f.col("sysFlag").bitwiseAND(INNER_BATCH) != 0)
+    special = has_no_entry(f.col("sysFlag"))
     queued = f.col("topic").rlike(_SOUND_NAME) & ~special
     # One pass: records with entries by queue; all others, and damage, under a null queue.
     kinds = log.withColumn(

@@ -56,12 +56,13 @@ def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> S
     files, gaps = _check_chain(files, size)
     is_open = file_system.get_file_info(f"{path}/abort").type != fs.FileType.NotFound
     files, tail = _find_end(file_system, files, check_crc=is_open)
+    complete = not is_open
     if is_open and up_to == "confirm":
-        confirmed = _confirmed(file_system, path)
+        confirmed, complete = _confirmed(file_system, path)
         if confirmed is not None:
             files = _cut(files, confirmed)
     name = broker_name or _name_of(path)
-    return Store(root, name, tuple(files), size, is_open, tail, tuple(gaps))
+    return Store(root, name, tuple(files), size, is_open, tail, tuple(gaps), complete)
 
 
 def _name_of(path: str) -> str:
@@ -153,7 +154,8 @@ def _cut(files: list[LogFile], confirmed: int) -> list[LogFile]:
     return [*kept[:-1], replace(last, end=end, is_sealed=last.is_sealed and end == last.size)]
 
 
-def _confirmed(file_system: fs.FileSystem, path: str) -> int | None:
+def _confirmed(file_system: fs.FileSystem, path: str) -> tuple[int | None, bool]:
+    """Up to where the log is confirmed, None where nothing says so; and whether the queues reach that far."""
     standard = _read(file_system, f"{path}/checkpoint")[: _CHECKPOINT.size].ljust(_CHECKPOINT.size, b"\0")
     own = [
         fields[_DERIVED]
@@ -161,9 +163,9 @@ def _confirmed(file_system: fs.FileSystem, path: str) -> int | None:
         if _CHECKPOINT.pack(*fields[11:]) == standard
     ]
     if own:
-        return max(own)
+        return max(own), True
     has_epochs = file_system.get_file_info(f"{path}/epochFileCheckpoint").type != fs.FileType.NotFound
-    return _CHECKPOINT.unpack(standard)[4] if has_epochs else None
+    return (_CHECKPOINT.unpack(standard)[4] if has_epochs else None), False
 
 
 def _slots(content: bytes) -> Iterator[tuple[int, ...]]:

@@ -17,7 +17,9 @@ from ..columns import ColumnWriter
 from .files import Bytes, FileReader, open_file_system
 from .model import Damage
 from .options import StoreOptions
+from .picking import read_picks
 from .planning import Split
+from .proving import Prover
 from .scanning import FileScan, Rows
 
 log = logging.getLogger(__name__)
@@ -43,18 +45,45 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
         on_bad_body=treat.bad_body,
     )
     wanted = RowFilter(options)
+    prover = Prover(split) if options.verify == "full" else None
     file = split.file
     file_system, _ = open_file_system(split.root)
     with FileReader(file_system, file.path) as reader:
-        scan = FileScan(reader, file.start, file.end, check_crc=options.verify != "none", needs_blank=file.is_sealed)
-        for piece in scan.read(split.begin, split.end):
+        for piece in _pieces(reader, split, check_crc=options.verify != "none"):
             if isinstance(piece, Damage):
+                if prover is not None:
+                    prover.pass_over()
                 yield from treat.met(piece)
                 continue
             buffer, rows = piece
             rows = wanted.select(buffer, rows)
+            if prover is not None and len(rows):
+                rows, disproved = _proved(prover, buffer, rows)
+                for damage in disproved:
+                    yield from treat.met(damage)
             if len(rows):
                 yield from writer.batches(buffer, rows)
+
+
+def _pieces(reader: FileReader, split: Split, *, check_crc: bool) -> Iterator[tuple[Bytes, Rows] | Damage]:
+    file = split.file
+    assert file is not None
+    if split.picks is not None:
+        return read_picks(reader, file.start, split.picks, check_crc=check_crc)
+    scan = FileScan(reader, file.start, file.end, check_crc=check_crc, needs_blank=file.is_sealed)
+    return scan.read(split.begin, split.end)
+
+
+def _proved(prover: Prover, buffer: Bytes, rows: Rows) -> tuple[Rows, list[Damage]]:
+    """The rows that agree with their queues, and the others as damage."""
+    wrong = prover.prove(buffer, rows)
+    if not wrong:
+        return rows, []
+    found = []
+    for index, reason in sorted(wrong.items()):
+        start = int(rows["physical_offset"][index])
+        found.append(Damage(start, start + int(rows["size"][index]), reason))
+    return np.delete(rows, list(wrong)), found
 
 
 class RowFilter:

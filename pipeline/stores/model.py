@@ -27,7 +27,10 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One listed store. ``notes`` say what was cut off behind its end; ``gaps`` are log files that are missing."""
+    """One listed store. ``gaps`` are log files that are missing.
+
+    ``queues_complete``: its consume queues are known to reach as far as its log is read.
+    """
 
     root: str
     broker_name: str
@@ -36,6 +39,7 @@ class Store:
     is_open: bool
     tail: str
     gaps: tuple[Damage, ...] = ()
+    queues_complete: bool = False
 
     @property
     def end(self) -> int:

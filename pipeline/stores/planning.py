@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from .model import Damage, LogFile, Store
 from .options import StoreOptions
 
@@ -14,7 +17,11 @@ CLOCK_STEP_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Records that begin in ``[begin, end)`` of one log file, or, without a file, damage that the listing shows."""
+    """Records that begin in ``[begin, end)`` of one log file, or, without a file, damage that the listing shows.
+
+    ``picks``: only the records at these positions of the file, with these sizes. ``queues_complete``: see
+    :class:`.model.Store`.
+    """
 
     root: str
     broker_name: str
@@ -22,6 +29,8 @@ class Split:
     begin: int = 0
     end: int = 0
     gap: Damage | None = None
+    picks: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+    queues_complete: bool = False
 
 
 def plan_splits(
@@ -41,7 +50,8 @@ def plan_splits(
             end = min(end, options.end_physical_offset - file.start)
         while begin < end:
             stop = min(end, begin + options.split_bytes)
-            yield Split(store.root, store.broker_name, file, begin, stop)
+            complete = store.queues_complete
+            yield Split(store.root, store.broker_name, file, begin, stop, queues_complete=complete)
             begin = stop
     for gap in store.gaps:
         if _touches(gap, options):

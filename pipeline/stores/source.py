@@ -117,7 +117,16 @@ class StoreReader(DataSourceReader):
             return plan_index(store)
         if self._options.view == "segments":
             return (Split(store.root, store.broker_name, file, 0, file.end) for file in store.files)
-        return plan_splits(store, self._options, lambda file: first_time(store, file))
+        if self._options.verify == "full":
+            from .proving import require_queues
+
+            require_queues(store.root)
+        picked = None
+        if self._options.use_consume_queue and self._options.topics:
+            from .picking import plan_picks
+
+            picked = plan_picks(store, self._options)
+        return iter(picked) if picked is not None else plan_splits(store, self._options, lambda f: first_time(store, f))
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; none for the one that Spark makes of an empty list."""

@@ -68,19 +68,28 @@ SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "__pen
 """Options that Spark adds for itself."""
 
 
+SECURED: Final = re.compile(r"tls\w*|credentialsfile", re.IGNORECASE)
+"""Options for connections that Penstock's brokers and clients do not make."""
+
+
 class Given:
     """The options as the user gave them, read by name and kind; each error names option and value."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         """
         Raises:
-            ConfigError: an option that nobody knows.
+            ConfigError: an option that nobody knows, or that cannot be kept.
         """
         by_case = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         for name, value in dict(options).items():
             if name.lower() in by_case:
                 self._values[by_case[name.lower()]] = value
+            elif SECURED.fullmatch(name):
+                raise ConfigError(
+                    f"penstock: option {name}: connections to brokers have no TLS and no credentials; leave it out, "
+                    "and keep the cluster in a network of its own"
+                )
             elif name.lower() not in SPARKS_OWN:
                 raise ConfigError(
                     f"penstock: unknown option {name!r}{nearest(name, known)}; there are {', '.join(known)}"

@@ -70,9 +70,8 @@ class Progress(StreamingQueryListener):
             end = _offset(source.endOffset)
             if end is None:
                 continue
+            found |= ends_of(source)
             ends = queues_of(end)
-            latest = queues_of(_offset(source.latestOffset) or end)
-            found |= {queue: QueueProgress(at, latest.get(queue, at)) for queue, at in ends.items()}
             group = end.get("group") or self._groups.get(progress.name or "") or self._groups.get(str(progress.id))
             if group:
                 groups.setdefault(str(group), {}).update(ends)
@@ -91,6 +90,15 @@ class Progress(StreamingQueryListener):
             return
         if refused:
             log.info("group is further already group=%s queue=%s queues=%d", group, refused[0], len(refused))
+
+
+def ends_of(source: Any) -> dict[Queue, QueueProgress]:
+    """Where a query is in the queues of one of its sources (an element of a progress' ``sources``)."""
+    end = _offset(source.endOffset)
+    if end is None:
+        return {}
+    latest = queues_of(_offset(source.latestOffset) or end)
+    return {queue: QueueProgress(at, latest.get(queue, at)) for queue, at in queues_of(end).items()}
 
 
 def attach(spark: Any, name_server: str, groups: Mapping[str, str] | None = None) -> Progress:

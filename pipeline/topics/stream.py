@@ -50,6 +50,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._initial: Document | None = None
         self._target: dict[Queue, int] | None = None
+        self._is_checked = False  # whether the queues still hold what follows the query's place, for a target
         self._seen: dict[Queue, int] = {}
         self._mean_bytes: dict[Queue, int] = {}
         self._minima: dict[Queue, int] = {}
@@ -81,7 +82,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch: never below ``start``, and ``start`` itself when there is nothing to do."""
         begin = queues_of(start)
-        target = self._target if self._target is not None else self._positions(begin)
+        target = self._positions(begin) if self._target is None else self._checked_target(self._target, begin)
         # New queues are read from their first message on; what is lost is left out, if that is allowed.
         moved = {queue: low for queue, low in self._minima.items() if queue in target and queue not in begin}
         known = begin | moved | self._restarts
@@ -96,7 +97,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read to what is there now, and no further."""
-        self._target = self._positions({})
+        self._target, self._is_checked = self._positions({}), False
+
+    def _checked_target(self, target: dict[Queue, int], begin: Mapping[Queue, int]) -> dict[Queue, int]:
+        """``target``, made before Spark told where the query is, so that losses show only now."""
+        if self._is_checked:
+            self._restarts = {}  # the batch before began there
+        else:
+            self._positions(begin)
+            self._is_checked = True
+        return target
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The last ends that were seen."""

@@ -39,7 +39,7 @@ def test_a_store_is_read_beside_its_broker_which_hears_how_far_it_is_archived(tm
         with pytest.raises(ConfigError, match=f"has the broker groups {name}, and no 'else'"):
             archive._require_groups(brokers.nameservers, ["else"])
         archive._require_groups(brokers.nameservers, [name])
-        archive._set_watermarks(brokers.nameservers, "lake", {name: everything.end})
+        archive.set_watermarks(brokers.nameservers, "lake", {name: everything.end})
         assert _watermarked(brokers.nameservers) == {name: {"lake": everything.end}}
 
 

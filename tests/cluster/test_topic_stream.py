@@ -155,3 +155,13 @@ def test_a_topic_made_anew_is_data_loss_that_may_be_tolerated(
     tolerant = reader(brokers, "anew", failOnDataLoss="false")
     later = tolerant.latestOffset(stored(end), ReadAllAvailable())
     assert Counter(batch(tolerant, end, later)) == numbers(1000, 10)
+    bounded = reader(brokers, "anew")
+    bounded.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match="made anew"):
+        bounded.latestOffset(stored(end), ReadAllAvailable())
+    bounded = reader(brokers, "anew", failOnDataLoss="false")
+    bounded.prepareForTriggerAvailableNow()
+    half = bounded.latestOffset(stored(end), ReadMaxRows(4))
+    rest = bounded.latestOffset(stored(half), ReadAllAvailable())
+    assert Counter(batch(bounded, end, half) + batch(bounded, half, rest)) == numbers(1000, 10)
+    assert bounded.latestOffset(stored(rest), ReadAllAvailable()) == stored(rest)

@@ -36,6 +36,8 @@ GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
         ({"nameServer": "a:1", "subscribePattern": "("}, "no regular expression"),
         ({"nameServer": "a:1", "assign": '{"t": {"a": 0}}'}, "not of the form"),
         (GOOD | {"group": "bad name"}, "group 'bad name'"),
+        (GOOD | {"tlsCaFile": "/ca.pem"}, "option tlsCaFile: connections to brokers have no TLS"),
+        (GOOD | {"credentialsfile": "/keys"}, "option credentialsfile: .* no credentials"),
     ],
 )
 def test_a_wrong_option_of_a_batch_read_is_named(options: dict[str, str], problem: str) -> None:

@@ -1,0 +1,71 @@
+"""Cases over a generated store: scans, the jobs, and the same messages as plain Parquet beside them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..jobs import archive, rebuild, verify
+from .generate import generate
+from .measuring import Case
+
+HEADER_SCHEMA = "topic string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
+NAMES = ("scan", "header scan", "Parquet scan", "archive", "rebuild", "verify")
+SCAN, HEADERS, PARQUET, ARCHIVE, REBUILD, VERIFY = NAMES
+LARGE = "large store"
+"""One scan, for its memory."""
+TARGETS = {
+    (SCAN, 1024): 400_000,
+    (SCAN, 100): 1_500_000,
+    (HEADERS, 1024): 700_000,
+    (HEADERS, 100): 2_400_000,
+    (ARCHIVE, 1024): 85_000,  # 100 MB/s of records of 1,177 bytes
+    (ARCHIVE, 100): 270_000,
+    (REBUILD, 1024): 300_000,
+    (REBUILD, 100): 700_000,
+    (VERIFY, 1024): 255_000,  # 300 MB/s
+}
+"""Rows per second on two cores with a warm cache; 80 % of them are the floor."""
+
+
+def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ...]) -> Iterator[Case]:
+    """The wanted cases over a store of ``gib`` GiB, which is there while they run."""
+    store, lake, queues = folder / f"store-{body}", folder / "lake", folder / "queues"
+    records = int(gib * (1 << 30) / (body + 177))
+    size = generate(store, records=records, body_bytes=body, segment_bytes=256 << 20)
+
+    def read(schema: str | None) -> None:
+        reader = spark.read.format("penstock_store")
+        (reader.schema(schema) if schema else reader).load(str(store)).write.format("noop").mode("overwrite").save()
+
+    def fill() -> object:
+        return archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
+
+    def parquet() -> None:
+        files = spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
+        files.write.format("noop").mode("overwrite").save()
+
+    def clear(path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    runs: dict[str, Any] = {
+        SCAN: (lambda: read(None), lambda: None),
+        HEADERS: (lambda: read(HEADER_SCHEMA), lambda: None),
+        ARCHIVE: (fill, lambda: clear(lake)),
+        PARQUET: (parquet, lambda: None if lake.exists() else fill()),
+        REBUILD: (
+            lambda: rebuild.run(spark, rebuild.Config(store=str(store), into=str(queues))),
+            lambda: clear(queues),
+        ),
+        VERIFY: (lambda: verify.run(spark, verify.Config(store=(str(store),), index=False)), lambda: None),
+        LARGE: (lambda: read(None), lambda: None),
+    }
+    try:
+        for name in wanted:
+            run, prepare = runs[name]
+            yield Case(name, body, records, size, run, TARGETS.get((name, body)), prepare)
+    finally:
+        for path in (store, lake, queues):
+            clear(path)

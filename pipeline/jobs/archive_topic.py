@@ -1,0 +1,152 @@
+"""Topics of a running cluster into a lake, over the network: for lakes that cannot see the brokers' directories.
+
+Each run archives what came since the last one: its manifests, one per broker, say up to which offset of each queue the
+lake reaches, and are written last, so the job may be killed and repeated at any time. The archive's mark at each broker
+is the log position behind the last message archived there: whatever of these topics is not archived lies behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..lake import Lake, Manifest
+from ..topics.offsets import EARLIEST
+from .archive import move_in, require_kind, set_watermarks, write_sorted
+from .config import setting
+from .reading import local_path
+from .report import Plot, Report, Table
+from .topics import read_topics, require_topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What to archive, and where."""
+
+    namesrv: str = setting("nameservers of the cluster")
+    topics: tuple[str, ...] = setting("topics, separated by commas; the same ones in each run")
+    lake: str = setting("the lake's directory or URI; not one that log files are archived to")
+    archive_name: str = setting("what the brokers call this archive", "lake")
+    hold: bool = setting("retention at the brokers waits for this archive", True)
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Archive what is new. The figures hold the mark of each broker."""
+    for topic in config.topics:
+        require_topic(config.namesrv, topic)
+    report = Report("archive-topic", asdict(config))
+    lake = Lake(config.lake)
+    require_kind(lake, of_topics=True)
+    manifests = lake.manifests()
+    reached: dict[tuple[str, str, int], int] = {}
+    for manifest in manifests:
+        broker = manifest.broker
+        for topic, queue, _, _, last in manifest.queues:
+            reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
+    starting, count = _starting(config, reached)
+    made: list[Manifest] = []
+    if count:
+        frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
+        made = _archive(spark, lake, frame, manifests)
+    marks: dict[str, int] = {}
+    for manifest in (*manifests, *made):
+        marks[manifest.broker] = max(marks.get(manifest.broker, 0), manifest.endPhysicalOffset)
+    if config.hold and marks:
+        set_watermarks(config.namesrv, config.archive_name, marks)
+    report.finish()
+    size = sum(manifest.recordBytes for manifest in made)
+    report.figures |= {
+        "rows": sum(manifest.rows for manifest in made),
+        "record_bytes": size,
+        "mb_per_s": round(size / 1e6 / max(report.seconds, 1e-3), 1),
+        "watermarks": marks,
+    }
+    lines = [[one.broker, *queue] for one in made for queue in one.queues]
+    report.tables.append(Table("Archived", ["broker", "topic", "queue", "messages", "first", "last"], lines))
+    bars = {"messages": [float(one.rows) for one in made]}
+    report.plots.append(Plot("Messages by broker", "bars", [one.broker for one in made], bars))
+    return report
+
+
+def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple[str, int]:
+    """Where to begin: each queue where the lake ends, new ones at their first message; how much there is from there.
+
+    Messages that are gone are an error of the source.
+    """
+    from ..topics.cluster import cluster
+    from ..topics.options import source_options
+
+    given = {"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}
+    found = cluster(config.namesrv).positions(source_options(given, streaming=False))
+    wanted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    count = 0
+    for queue, held in found.items():
+        start = reached.get((queue.topic, queue.broker, queue.queue_id))
+        wanted[queue.topic][queue.broker][str(queue.queue_id)] = EARLIEST if start is None else start
+        count += held.maximum - (held.minimum if start is None else start)
+    return json.dumps(wanted), count
+
+
+def _archive(spark: Any, lake: Lake, frame: Any, before: list[Manifest]) -> list[Manifest]:
+    """Write what the frame holds beside the lake's files, move it in, then commit a manifest per broker."""
+    from pyspark.sql import functions as f
+
+    run = uuid.uuid4().hex[:8]
+    staging = f"_staging/{run}"
+    counts = defaultdict(int, {one.broker: 0 for one in before})
+    for one in before:
+        counts[one.broker] = max(counts[one.broker], one.segment + 1)
+    try:
+        write_sorted(frame.withColumn("segment", f.col("brokerName")), f"{lake.root}/{staging}")
+        rows = (
+            spark.read.parquet(local_path(f"{lake.root}/{staging}"))
+            .groupBy("brokerName", "topic", "queueId")
+            .agg(
+                f.count("*").alias("rows"),
+                f.sum("size").alias("bytes"),
+                f.min("queueOffset").alias("first"),
+                f.max("queueOffset").alias("last"),
+                f.min("physicalOffset").alias("low"),
+                f.max(f.col("physicalOffset") + f.col("size")).alias("high"),
+                f.unix_millis(f.min("storeTimestamp")).alias("begin"),
+                f.unix_millis(f.max("storeTimestamp")).alias("end"),
+            )
+            .collect()
+        )
+        by_broker: dict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            by_broker[row["brokerName"]].append(row)
+        moved = move_in(lake, staging, run, lambda broker: (broker, counts[broker]))
+        made = [_manifest(broker, counts[broker], queues) for broker, queues in sorted(by_broker.items())]
+        made = [replace(one, files=tuple(moved[one.broker])) for one in made]
+        for one in made:
+            lake.commit(one)
+        return made
+    finally:
+        with suppress(FileNotFoundError):
+            lake.files.delete_dir(f"{lake.path}/{staging}")
+
+
+def _manifest(broker: str, number: int, queues: list[Any]) -> Manifest:
+    return Manifest(
+        broker=broker,
+        segment=number,
+        startPhysicalOffset=min(row["low"] for row in queues),
+        endPhysicalOffset=max(row["high"] for row in queues),
+        fileBytes=0,
+        sealed=True,
+        rows=sum(row["rows"] for row in queues),
+        recordBytes=sum(row["bytes"] for row in queues),
+        damages=0,
+        firstStoreTimestamp=min(row["begin"] for row in queues),
+        lastStoreTimestamp=max(row["end"] for row in queues),
+        crc32=0,
+        queues=tuple(sorted((row["topic"], row["queueId"], row["rows"], row["first"], row["last"]) for row in queues)),
+        files=(),
+        archivedAt=time.time_ns() // 1_000_000,
+    )

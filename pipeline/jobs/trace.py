@@ -1,0 +1,181 @@
+"""Sessions of messages from RocketMQ's trace topic: send, store, first delivery, tries, and how long each took.
+
+A trace message holds contexts that end with 0x02, fields separated by 0x01:
+
+| Context | Fields |
+|---|---|
+| Pub | time, region, group, topic, message id, tags, keys, store host, bytes, cost, kind, offset id, success, client |
+| SubBefore | time, region, group, request id, message id, retries, keys |
+| SubAfter | request id, message id, cost, success, keys, code |
+
+Times and costs in ms. Read from a cluster, or from stores. Source: RocketMQ TraceDataEncoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.proto.errors import ConfigError
+
+from .config import setting
+from .reading import read_stores
+from .report import Plot, Report, Table
+from .topics import read_topics, require_topic
+
+SHARES = [0.5, 0.99, 0.999, 1.0]
+PLOTTED_MAX = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Where the traces are."""
+
+    namesrv: str | None = setting("nameservers of the cluster to read from", None)
+    store: tuple[str, ...] = setting("read store directories instead, separated by commas", ())
+    broker_name: tuple[str, ...] = setting("their brokers' names, in the same order", ())
+    trace_topic: str = setting("the topic of the traces", "RMQ_SYS_TRACE_TOPIC")
+    topic: str | None = setting("only messages of this topic", None)
+    message_id: str | None = setting("only the message with this id", None)
+    shown: int = setting("show so many sessions, the slowest first", 50)
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Put sessions together and measure them. The report fails where sends or deliveries did."""
+    from pyspark.sql import functions as f
+
+    if (config.namesrv is None) == (not config.store):
+        raise ConfigError("trace: give namesrv or store, one of them")
+    report = Report("trace", asdict(config))
+    contexts = _contexts(_read(spark, config)).persist()
+    try:
+        sessions = _sessions(contexts)
+        if config.topic is not None:
+            sessions = sessions.where(f.col("topic") == config.topic)
+        if config.message_id is not None:
+            sessions = sessions.where(f.col("messageId") == config.message_id)
+        sessions = sessions.persist()
+        _summarize(report, sessions)
+        _show(report, sessions, config.shown)
+        sessions.unpersist()
+    finally:
+        contexts.unpersist()
+    return report.finish()
+
+
+def _read(spark: Any, config: Config) -> Any:
+    if config.store:
+        return read_stores(spark, config.store, brokerName=config.broker_name, topics=(config.trace_topic,))
+    assert config.namesrv is not None
+    require_topic(config.namesrv, config.trace_topic)
+    return read_topics(spark, config.namesrv, [config.trace_topic])
+
+
+def _contexts(frame: Any) -> Any:
+    """A row per context: its kind, and its fields as an array."""
+    from pyspark.sql import functions as f
+
+    parts = frame.select(f.explode(f.split(f.col("body").cast("string"), "\x02")).alias("context"))
+    fields = parts.select(f.split("context", "\x01").alias("fields")).where(f.size("fields") > 4)
+    return fields.withColumn("kind", f.get("fields", f.lit(0)))
+
+
+def _sessions(contexts: Any) -> Any:
+    """A row per message and consumer group; the group is null where nobody received it."""
+    from pyspark.sql import functions as f
+
+    def field(number: int) -> Any:
+        return f.get("fields", f.lit(number))
+
+    def number(at: int) -> Any:
+        return f.expr(f"try_cast(fields[{at}] as bigint)")
+
+    sent = contexts.where("kind = 'Pub' and size(fields) > 10").select(
+        number(1).alias("began"),
+        field(3).alias("producer"),
+        field(4).alias("topic"),
+        field(5).alias("messageId"),
+        field(8).alias("storeHost"),
+        number(10).alias("sendMs"),
+        (f.coalesce(field(13), f.lit("true")) == "true").alias("sent"),
+    )
+    sent = sent.groupBy("messageId").agg(
+        f.min("began").alias("began"),
+        *(f.first(name).alias(name) for name in ("producer", "topic", "storeHost", "sendMs")),
+        f.max("sent").alias("sent"),
+    )
+    before = contexts.where("kind = 'SubBefore' and size(fields) > 6").select(
+        number(1).alias("at"), field(3).alias("group"), field(4).alias("request"), field(5).alias("messageId")
+    )
+    after = contexts.where("kind = 'SubAfter' and size(fields) > 4").select(
+        field(1).alias("request"),
+        field(2).alias("messageId"),
+        number(3).alias("consumeMs"),
+        (field(4) == "true").alias("consumed"),
+    )
+    received = (
+        before.join(after, ["request", "messageId"], "left")
+        .groupBy("messageId", "group")
+        .agg(
+            f.min("at").alias("firstDelivery"),
+            f.count_distinct("request").alias("tries"),
+            f.max("consumeMs").alias("consumeMs"),
+            f.max(f.coalesce("consumed", f.lit(False))).alias("consumed"),
+        )
+    )
+    return sent.join(received, "messageId", "full_outer").withColumn(
+        "deliveryMs", f.col("firstDelivery") - f.col("began")
+    )
+
+
+def _summarize(report: Report, sessions: Any) -> None:
+    from pyspark.sql import functions as f
+
+    names = {"sendMs": "send", "deliveryMs": "send to first delivery", "consumeMs": "consumption"}
+    row = sessions.agg(
+        f.count_distinct("messageId").alias("messages"),
+        f.count("group").alias("deliveries"),
+        f.coalesce(f.sum(f.when(~f.col("sent"), 1)), f.lit(0)).alias("failed_sends"),
+        f.coalesce(f.sum(f.when(~f.col("consumed"), 1)), f.lit(0)).alias("failed_deliveries"),
+        f.coalesce(f.sum(f.when(f.col("group").isNull(), 1)), f.lit(0)).alias("never_delivered"),
+        f.coalesce(f.sum(f.col("tries") - 1), f.lit(0)).alias("repeated_tries"),
+        *(f.percentile_approx(name, SHARES, 10_000).alias(name) for name in names),
+    ).first()
+    figures = ("messages", "deliveries", "failed_sends", "failed_deliveries", "never_delivered", "repeated_tries")
+    report.figures |= {name: row[name] for name in figures}
+    lines = [[text, *row[name]] for name, text in names.items() if row[name]]
+    report.tables.append(Table("Latencies, ms", ["of", "50 %", "99 %", "99.9 %", "largest"], lines))
+    for name in ("failed_sends", "failed_deliveries"):
+        if row[name]:
+            report.problem(f"{row[name]} {name.replace('_', ' ')}", count=row[name])
+    second = f.floor(f.col("began") / 1000) * 1000
+    seconds = (
+        sessions.where("began is not null")
+        .groupBy(second.alias("at"))
+        .agg(f.count_distinct("messageId").alias("sent"), f.percentile_approx("deliveryMs", 0.99).alias("late"))
+    )
+    rows = seconds.orderBy("at").limit(PLOTTED_MAX).collect()
+    at = [row["at"] for row in rows]
+    report.plots.append(Plot("Messages sent per second", "times", at, {"sent": [float(row["sent"]) for row in rows]}))
+    late = {"99 % of first deliveries": [None if row["late"] is None else float(row["late"]) for row in rows]}
+    report.plots.append(Plot("Send to first delivery", "times", at, late, "ms"))
+
+
+def _show(report: Report, sessions: Any, count: int) -> None:
+    from pyspark.sql import functions as f
+
+    columns = [
+        "messageId",
+        "topic",
+        "producer",
+        "sent",
+        "storeHost",
+        "sendMs",
+        "group",
+        "deliveryMs",
+        "tries",
+        "consumeMs",
+        "consumed",
+    ]
+    rows = sessions.orderBy(f.desc_nulls_last("deliveryMs"), "messageId").limit(count).select(*columns).collect()
+    report.tables.append(Table("Sessions, the slowest first", columns, [list(row) for row in rows]))

@@ -1,0 +1,61 @@
+"""What the pipelines need and do not find is named before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.pipeline.requirements import require_java, require_spark
+from penstock.pipeline.topics.options import source_options
+from penstock.proto.errors import ConfigError, NameserverUnavailable
+from tests.support.cluster import free_ports
+
+
+def java(home: Path, says: str) -> None:
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+
+
+def test_an_old_or_missing_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for home, says in (("old", 'openjdk version "11.0.2" 2019-01-15'), ("new", 'openjdk version "21.0.1" 2023-10-17')):
+        java(tmp_path / home, says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    with pytest.raises(ConfigError, match="needs Java 17 or newer, this is Java 11: set JAVA_HOME"):
+        require_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    require_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="there is none: install default-jre-headless, or set JAVA_HOME"):
+        require_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is none"):
+        require_java()
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def without_pyspark(name: str, package: str | None = None) -> Any:
+        return None if name == "pyspark" else found(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_pyspark)
+    with pytest.raises(ConfigError, match=r"need the package pyspark: pip install 'penstock\[spark\]'"):
+        require_spark()
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    from penstock.pipeline.topics.cluster import Cluster
+    from penstock.pipeline.topics.starting import starting_offsets
+
+    (port,) = free_ports(1)
+    options = source_options({"nameServer": f"127.0.0.1:{port}", "subscribe": "orders"}, streaming=False)
+    cluster = Cluster(options.name_server)
+    with pytest.raises(NameserverUnavailable, match=f"127.0.0.1:{port}"):
+        starting_offsets(cluster, options, timeout_s=0.5)
+    cluster.connections.close()
