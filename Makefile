@@ -32,7 +32,7 @@ test-spark-full: setup-spark ## at least 20 kills of job and brokers per guarant
 test-seeded: setup-spark ## whether the tests find the defects kept in tests/seeded
 	@$(PY) -m tests.seeded.run
 
-test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours
+test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours (fewer: python -m tests.cluster.run_drills --help)
 	@$(PY) -m tests.cluster.run_drills
 
 check: setup-spark ## format, lint, types, layers, generated code
