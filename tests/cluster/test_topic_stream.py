@@ -12,6 +12,7 @@ import pytest
 
 from penstock.client import Admin, Producer
 from tests.support.cluster import Cluster, cluster, wait_replicated
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
@@ -19,7 +20,7 @@ pytest.importorskip("pyarrow")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from penstock.pipeline.topics.offsets import DataLoss
+from penstock.pipeline.topics.offsets import DataLoss, begin_of, queues_of
 from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.stream import TopicStreamReader
 
@@ -62,6 +63,19 @@ def batch(source: TopicStreamReader, start: Any, end: Any) -> list[bytes]:
     return found
 
 
+def end_behind(source: TopicStreamReader, start: Any, count: int) -> Any:
+    """The end of the next batch, once it holds ``count`` messages: a slave that answers may see them a moment later."""
+
+    def is_there() -> bool:
+        found.append(source.latestOffset(stored(start), ReadAllAvailable()))
+        begin = begin_of(stored(start), stored(found[-1]))
+        return sum(queues_of(found[-1]).values()) - sum(begin.values()) == count
+
+    found: list[Any] = []
+    wait_until(is_there, what=f"{count} messages behind {start}")
+    return found[-1]
+
+
 def numbers(first: int, count: int) -> Counter[bytes]:
     return Counter(b"%d" % number for number in range(first, first + count))
 
@@ -85,7 +99,7 @@ def test_batches_cover_everything_once_over_limits_restarts_and_new_queues(broke
         admin.update_topic("covered", queues=6)
     send(brokers, "covered", 500, 300)
     source = reader(brokers, "covered")  # a new run
-    end = source.latestOffset(start, ReadAllAvailable())
+    end = end_behind(source, start, 300)
     assert "init" in end
     assert Counter(batch(source, start, end)) == numbers(500, 300)
     assert Counter(batch(reader(brokers, "covered"), start, end)) == numbers(500, 300)
@@ -113,7 +127,7 @@ def test_a_first_batch_that_crashed_is_read_as_planned(brokers: Cluster) -> None
     source = reader(brokers, "first", startingOffsets="latest")
     start = source.initialOffset()
     send(brokers, "first", 0, 50)
-    end = source.latestOffset(stored(start), ReadAllAvailable())
+    end = end_behind(source, start, 50)
     send(brokers, "first", 50, 50)
     again = reader(brokers, "first", startingOffsets="latest")
     assert Counter(batch(again, again.initialOffset(), end)) == numbers(0, 50)
@@ -133,7 +147,7 @@ def test_a_stream_reads_from_the_slave_while_the_master_is_gone(brokers: Cluster
     finally:
         brokers.broker("a", 0).restart()
     send(brokers, "failing", 200, 100)
-    more = source.latestOffset(stored(end), ReadAllAvailable())
+    more = end_behind(source, end, 100)
     assert Counter(batch(source, end, more)) == numbers(200, 100)
 
 
@@ -145,8 +159,7 @@ def test_a_topic_made_anew_is_data_loss_that_may_be_tolerated(
         admin.create_topic("anew", queues=1)
         send(brokers, "anew", 0, 100)
         source = reader(brokers, "anew")
-        start = source.initialOffset()
-        end = source.latestOffset(stored(start), ReadAllAvailable())
+        end = end_behind(source, source.initialOffset(), 100)
         admin.delete_topic("anew")
         admin.create_topic("anew", queues=1)
     send(brokers, "anew", 1000, 10)
