@@ -5,18 +5,17 @@ One has a cluster of its own, as `penstock drill` does it; the others use one th
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.bench.health import await_replicas, open_cluster
 from penstock.deploy import LocalCluster
 from penstock.drill.catalogue import DRILLS
 from penstock.drill.result import Document, judged
 from penstock.drill.runner import run_drill
 from penstock.drill.schedule import Shape, Timing
+from tests.support.failover import local_cluster
 
 SEED = 3
 SHAPE = Shape(shards=1, replicas=3, nameservers=1, rate=100, producers=1, mode="sync")
@@ -28,15 +27,9 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = open_cluster(str(tmp_path_factory.mktemp("drilled")))
-    made.up(shards=SHAPE.shards, replicas=SHAPE.replicas, nameservers=1, mode=SHAPE.mode, base_port=0)
-    try:
-        assert await_replicas(made, 60) == []
+    shape = {"shards": SHAPE.shards, "replicas": SHAPE.replicas, "nameservers": 1, "mode": SHAPE.mode}
+    with local_cluster(tmp_path_factory.mktemp("drilled"), **shape) as made:
         yield made
-    finally:
-        for state in made.states():
-            if state.is_alive:
-                made._signal(state.node.name, signal.SIGKILL)
 
 
 def drilled(name: str, folder: Path, existing: Path | None = None) -> Document:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.bench.health import await_replicas, open_cluster
 from penstock.deploy import LocalCluster
-from tests.support.failover import assert_all_there, create_topic, read_all, wait_master, writing
+from tests.support.failover import assert_all_there, create_topic, local_cluster, read_all, wait_master, writing
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
@@ -19,16 +17,10 @@ pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is no
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[LocalCluster]:
-    made = open_cluster(str(tmp_path / "cluster"))
     alone = {"enableAutoInSyncReplicas": "true", "minInSyncReplicas": "1"}
-    made.up(shards=1, replicas=2, nameservers=2, mode="sync", coordinator="etcd", base_port=0, settings=alone)
-    try:
-        assert await_replicas(made, 60) == []
+    shape = {"shards": 1, "replicas": 2, "nameservers": 2, "mode": "sync", "coordinator": "etcd", "settings": alone}
+    with local_cluster(tmp_path / "cluster", **shape) as made:
         yield made
-    finally:
-        for state in made.states():
-            if state.is_alive:
-                made._signal(state.node.name, signal.SIGKILL)
 
 
 def test_any_nameserver_elects_etcd_may_be_away_and_everything_is_there_after_a_stop(shard: LocalCluster) -> None:

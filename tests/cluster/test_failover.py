@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.bench.health import await_replicas, open_cluster, switch_master
+from penstock.bench.health import switch_master
 from penstock.deploy import LocalCluster
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.common_pb2 import SLAVE
@@ -17,6 +16,7 @@ from tests.support.failover import (
     assert_all_there,
     brokers,
     create_topic,
+    local_cluster,
     master,
     read_all,
     wait_master,
@@ -27,16 +27,11 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = open_cluster(str(tmp_path_factory.mktemp("shard")))
-    made.up(shards=1, replicas=3, nameservers=1, mode="durable", base_port=0)
-    try:
-        assert await_replicas(made, 30) == []
+    with local_cluster(
+        tmp_path_factory.mktemp("shard"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
+    ) as made:
         create_topic(made.plan.nameserver_addresses)
         yield made
-    finally:
-        for state in made.states():
-            if state.is_alive:
-                made._signal(state.node.name, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from penstock.bench.health import broker_statuses
+from penstock.bench.health import await_replicas, broker_statuses, open_cluster
 from penstock.client import Admin, Message, Producer, PullConsumer, SendReceipt
 from penstock.deploy import LocalCluster, Node
 from penstock.proto.errors import PenstockError
@@ -17,6 +20,23 @@ from penstock.proto.wire.common_pb2 import MASTER
 from .waiting import wait_until
 
 TOPIC = "orders"
+
+
+@contextlib.contextmanager
+def local_cluster(folder: Path, *, replicas_within_s: float = 60, **shape: Any) -> Iterator[LocalCluster]:
+    """A running cluster whose slaves have caught up, on free ports; every process left is killed at the end.
+
+    ``shape``: of :meth:`LocalCluster.up`.
+    """
+    made = open_cluster(str(folder))
+    made.up(base_port=0, **shape)
+    try:
+        assert await_replicas(made, replicas_within_s) == []
+        yield made
+    finally:
+        for state in made.states():
+            if state.is_alive:
+                made._signal(state.node.name, signal.SIGKILL)
 
 
 class Writer:
