@@ -44,11 +44,11 @@ WEIGHTS = {
     "checkpoint": 7,
     "write_back": 6,
     "background": 3,
-    "cut": 9,
-    "kill": 4,
-    "close": 3,
-    "lose_derived": 2,
-    "truncate": 4,
+    "cut": 4,
+    "kill": 2,
+    "close": 2,
+    "lose_derived": 1,
+    "truncate": 2,
 }
 REPLICA_WEIGHTS = WEIGHTS | {"ship": 20, "promote": 1}
 

@@ -61,6 +61,18 @@ class FakeProducer:
             raise self.flush_error
 
 
+class ProbedProducer(FakeProducer):
+    """Ends the load behind the first probe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.probed = threading.Event()
+
+    def send(self, topic: str, body: bytes, keys: Any = None, sharding_key: str | None = None) -> None:
+        super().send(topic, body, keys, sharding_key)
+        self.probed.set()
+
+
 def load_with(producer: FakeProducer, **options: Any) -> Load:
     plan = LoadPlan(kind="produce", namesrv="x:1", size=options.pop("size", 32), probe=False, **options)
     load = Load(producer, plan.share(0), threading.Event())  # type: ignore[arg-type]
@@ -114,9 +126,9 @@ def test_threads_have_streams_of_their_own() -> None:
 
 
 def test_probes_measure_beside_the_fast_path_and_count_as_messages() -> None:
-    producer = FakeProducer()
-    plan = LoadPlan(kind="produce", namesrv="x:1", size=32, seconds=0.3, rate=2000, verify=True)
-    load = Load(producer, plan.share(0), threading.Event())  # type: ignore[arg-type]
+    producer = ProbedProducer()
+    plan = LoadPlan(kind="produce", namesrv="x:1", size=32, seconds=60, rate=2000, verify=True)
+    load = Load(producer, plan.share(0), producer.probed)  # type: ignore[arg-type]
     load.run()
     assert load.outcomes.latency.count >= 1
     assert load.outcomes.sent == load.outcomes.acknowledged == len(producer.bodies) == sum(load.streams().values())
