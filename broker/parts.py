@@ -296,6 +296,8 @@ class _Assembly:
             transfer=transfer,
         )
         appends = AppendStreams(send)
+        if leadership is not None:
+            leadership.is_answered = appends.is_answered
         self._register(service, appends)
         pipeline.register(self._server)
         registration = Registration(

@@ -94,7 +94,7 @@ class TopicDelivery:
         with self._lock:
             self._require_open(parts)
             self._seal(time.monotonic())
-            self._lanes.waiting.extend(parts)
+            self._lanes.add(parts)
 
     def join(self, part: Part) -> None:
         """Add one waiting message behind everything accepted so far, to an older one's batch where possible.
@@ -115,14 +115,10 @@ class TopicDelivery:
         with self._lock:
             self._require_open([part])
             self._seal(now)
-            waiting = self._lanes.waiting
-            if waiting or not self._lanes.queues.total:
+            if self._lanes.has_waiting or not self._lanes.queues.total:
                 self._join(part)
                 return None
-            waiting.append(part)
-            batches = self._lanes.start_waiting(now, DIRECT_PER_BROKER)
-            assert len(batches) <= 1
-            return batches[0] if batches else None
+            return self._lanes.start_one(part, now, DIRECT_PER_BROKER)
 
     def on_route(self, queues: WriteQueues) -> None:
         """Broker groups came, went or changed their master: the sender thread acts on it at once."""
@@ -226,7 +222,7 @@ class TopicDelivery:
             set_hashes(part, keys)
         self.hold(part)
         # Threads that append at the same time may overshoot the limits a little, which is harmless.
-        self._lanes.waiting.extend(limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2))
+        self._lanes.add(limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2))
 
     def _seal_if_due(self, now: float) -> float:
         if not len(self.open):
@@ -266,7 +262,7 @@ class TopicDelivery:
                 return  # given up while it was under way
             self._lanes.acknowledged(batch)
             futures = [future for part in batch.parts for future in part.futures]
-            has_more = bool(self._lanes.waiting or batch.lane.pending)
+            has_more = bool(self._lanes.has_waiting or batch.lane.pending)
         if has_more:
             self._shipping.wake()
         if futures:

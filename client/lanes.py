@@ -5,7 +5,8 @@ way, and a queue always belongs to the same lane (queue id modulo :data:`LANES`)
 through every retry, and the broker knows a repeated batch by its lane and sequence number.
 
 Messages without a sharding key are sticky: a whole batch goes to one queue, the next one to the next queue. Messages
-with one are spread over the lanes of their queues, where neighbours are joined to batches again.
+with one are spread over the lanes of their queues, where neighbours are joined to batches again; what waits without a
+key rides in such a batch too, so that each kind leaves room for the other however busy the lanes are.
 
 What happens to a batch that brought no receipt:
 
@@ -20,7 +21,7 @@ Decisions only: no threads, no network, time is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +62,8 @@ class Lanes:
     ) -> None:
         self.topic = topic
         self.queues = queues
-        self.waiting = Line()  # no queue chosen yet
+        self.waiting = Line()  # for whatever queue is free
+        self.keyed = Line()  # for the queues of their keys, once there is a route
         self.lanes: dict[tuple[str, int], Lane] = {}
         self._config = config
         self._health = health
@@ -72,13 +74,24 @@ class Lanes:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits or is under way."""
-        return not self.waiting and all(lane.is_free for lane in self.lanes.values())
+        return not self.has_waiting and all(lane.is_free for lane in self.lanes.values())
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a part waits for its lane to be chosen."""
+        return bool(self.waiting or self.keyed)
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Add parts behind those that wait."""
+        for part in parts:
+            self._line_of(part).append(part)
 
     def join(self, part: Part) -> Part | None:
         """Add one waiting message; the part that it joined, or ``None`` if it became the newest one itself."""
-        last = self.waiting[-1] if self.waiting else None
+        line = self._line_of(part)
+        last = line[-1] if line else None
         if last is None or not last.may_take(part, self._config.batch_bytes_max, self._config.batch_count_max):
-            self.waiting.append(part)
+            line.append(part)
             return None
         last.absorb(part)
         return last
@@ -96,13 +109,13 @@ class Lanes:
                 self._gone_since.setdefault(lane.broker_name, now)
                 self._requeue(lane.pending, now)
                 lane.pending.clear()
-        for part in self.waiting:
+        for part in (*self.waiting, *self.keyed):
             part.not_before = 0.0
 
     def expire(self, now: float) -> list[Failure]:
         """Give up what was not sent before its deadline, and unknown batches past theirs."""
         failures = []
-        for line in (self.waiting, *(lane.pending for lane in self.lanes.values())):
+        for line in (self.waiting, self.keyed, *(lane.pending for lane in self.lanes.values())):
             if line.earliest > now:
                 continue
             line.look()
@@ -122,6 +135,8 @@ class Lanes:
 
     def start(self, now: float, per_broker: int, has_master: Callable[[str], bool]) -> list[Batch]:
         """Every batch that may be sent now, retries first."""
+        while self.keyed and self.queues.total and self.keyed[0].not_before <= now:
+            self._spread(self.keyed.popleft(), now)
         batches: list[Batch] = []
         for lane in self.lanes.values():
             batch = lane.batch
@@ -135,29 +150,24 @@ class Lanes:
                 else:
                     batch.retry_at = now + RECHECK_S
             if lane.batch is None and lane.pending and lane.retry_at <= now:
-                batches.append(self._keyed_batch(lane))
-        return batches + self.start_waiting(now, per_broker)
+                batches.append(self._lane_batch(lane, now))
+        return batches + self._start_waiting(now, per_broker)
 
-    def start_waiting(self, now: float, per_broker: int) -> list[Batch]:
-        """Batches of waiting parts, on lanes that are free; at most ``per_broker`` under way at each group."""
-        batches: list[Batch] = []
-        while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
-            if self.waiting[0].hashes is not None:
-                batches += self._spread(self.waiting.popleft(), now)
-                continue
-            chosen = self._next_queue(now, per_broker)
-            if chosen is None:
-                break
-            parts = self._joined(self.waiting)
-            queue_ids = np.full(sum(part.count for part in parts), chosen[1], dtype=np.int32)
-            batches.append(self._new_batch(self._lane(*chosen), parts, queue_ids))
-        return batches
+    def start_one(self, part: Part, now: float, per_broker: int) -> Batch | None:
+        """A batch of ``part``, one waiting message; ``None`` where its lane is busy: it waits there, or for any lane.
+
+        Only while nothing waits, and there are queues.
+        """
+        if part.hashes is None:
+            self.waiting.append(part)
+            return next(iter(self._start_waiting(now, per_broker)), None)
+        (lane,) = self._spread(part, now)
+        return self._lane_batch(lane, now) if lane.batch is None and lane.retry_at <= now else None
 
     def next_due(self, now: float) -> float:
         """When to call :meth:`start` or :meth:`expire` again, if nothing else happens before."""
-        due = [self.waiting.earliest]
-        if self.waiting and self.waiting[0].not_before > now:
-            due.append(self.waiting[0].not_before)
+        due = [self.waiting.earliest, self.keyed.earliest]
+        due += [line[0].not_before for line in (self.waiting, self.keyed) if line and line[0].not_before > now]
         for lane in self.lanes.values():
             if lane.batch is not None and lane.batch.retry_at is not None:
                 due.append(min(lane.batch.retry_at, lane.batch.deadline))
@@ -196,8 +206,9 @@ class Lanes:
 
     def clear(self, error: PenstockError) -> list[Failure]:
         """Give up everything; a batch that was sent counts as unknown."""
-        failures = [Failure(list(self.waiting), error)]
+        failures = [Failure([*self.waiting, *self.keyed], error)]
         self.waiting.clear()
+        self.keyed.clear()
         for lane in self.lanes.values():
             failures.append(Failure(list(lane.pending), error))
             lane.pending.clear()
@@ -209,6 +220,21 @@ class Lanes:
         return [failure for failure in failures if failure.parts]
 
     # Choosing.
+
+    def _line_of(self, part: Part) -> Line:
+        return self.waiting if part.hashes is None else self.keyed
+
+    def _start_waiting(self, now: float, per_broker: int) -> list[Batch]:
+        """Batches of parts for whatever queue is free; at most ``per_broker`` under way at each group."""
+        batches: list[Batch] = []
+        while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
+            chosen = self._next_queue(now, per_broker)
+            if chosen is None:
+                break
+            parts = self._joined(self.waiting)
+            queue_ids = np.full(sum(part.count for part in parts), chosen[1], dtype=np.int32)
+            batches.append(self._new_batch(self._lane(*chosen), parts, queue_ids))
+        return batches
 
     def _next_queue(self, now: float, per_broker: int) -> tuple[str, int] | None:
         avoided = {name for name, _ in self.queues.shards if self._health.is_avoided(name, now * 1000)}
@@ -234,20 +260,43 @@ class Lanes:
             lane = self.lanes[key] = Lane(*key)
         return lane
 
-    def _joined(self, parts: Line) -> list[Part]:
-        """Take the first part, and as many like it behind it as one batch may hold."""
-        first = parts.popleft()
-        taken, cost, count = [first], first.cost, first.count
-        while parts and first.is_like(parts[0]):
-            cost, count = cost + parts[0].cost, count + parts[0].count
-            if cost > self._config.batch_bytes_max or count > self._config.batch_count_max:
+    def _joined(self, line: Line, behind: Sequence[Part] = ()) -> list[Part]:
+        """Take as many parts that are like each other as one batch may hold, one at least unless there are some."""
+        taken: list[Part] = []
+        cost, count = sum(part.cost for part in behind), sum(part.count for part in behind)
+        last = behind[-1] if behind else None
+        while line:
+            part = line[0]
+            cost, count = cost + part.cost, count + part.count
+            is_full = cost > self._config.batch_bytes_max or count > self._config.batch_count_max
+            if last is not None and (is_full or not last.is_like(part)):
                 break
-            taken.append(parts.popleft())
+            last = line.popleft()
+            taken.append(last)
         return taken
 
-    def _keyed_batch(self, lane: Lane) -> Batch:
+    def _lane_batch(self, lane: Lane, now: float) -> Batch:
+        """What is pending in a free lane, and behind it what waits for any queue and is like it."""
         parts = self._joined(lane.pending)
-        return self._new_batch(lane, parts, np.concatenate([part.queue_ids for part in parts]))
+        queue_ids = [part.queue_ids for part in parts]
+        if self.waiting and self.waiting[0].not_before <= now:
+            riding = self._joined(self.waiting, parts)
+            if riding:
+                queue_ids.append(np.full(sum(part.count for part in riding), self._queue_of(lane, parts), np.int32))
+                parts += riding
+        return self._new_batch(lane, parts, np.concatenate(queue_ids))  # type: ignore[arg-type]
+
+    def _queue_of(self, lane: Lane, parts: list[Part]) -> int:
+        """The lane's next queue in turn."""
+        found = self.queues.next_queue(
+            self._turn, lambda name, queue_id: name == lane.broker_name and queue_id % LANES == lane.number
+        )
+        if found is None:  # very many queues
+            queue_ids = parts[-1].queue_ids
+            assert queue_ids is not None
+            return int(queue_ids[-1])
+        self._turn, _, queue_id = found
+        return queue_id
 
     def _new_batch(self, lane: Lane, parts: list[Part], queue_ids: npt.NDArray[np.int32]) -> Batch:
         assert lane.batch is None
@@ -256,13 +305,13 @@ class Lanes:
         self._in_flight[lane.broker_name] = self._in_flight.get(lane.broker_name, 0) + 1
         return batch
 
-    def _spread(self, part: Part, now: float) -> list[Batch]:
-        """Give each message its queue by hash and each lane its messages; batches of the lanes that were free."""
+    def _spread(self, part: Part, now: float) -> list[Lane]:
+        """Give each message its queue by hash, and each lane its messages behind those that are pending; the lanes."""
         assert part.hashes is not None
         if part.count == 1:
             name, queue_id = self.queues.queue(self.queues.index_of_hash(int(part.hashes[0])))
             part.queue_ids = np.array([queue_id], dtype=np.int32)
-            return self._line_up(part, self._lane(name, queue_id), now)
+            return [self._line_up(part, name, queue_id)]
         shards, queue_ids = self.queues.split_by_hash(part.hashes)
         if part.keyed is not None:  # those without a key share one queue, as a batch of such would
             name, queue_id = self._next_queue(now, LANES) or self.queues.queue(self._turn % self.queues.total)
@@ -274,15 +323,15 @@ class Lanes:
         order = np.argsort(groups, kind="stable")
         runs = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
         pieces = [part] if len(runs) == 1 else part.split(runs)
-        batches = []
-        for piece, run in zip(pieces, runs, strict=True):
-            name = self.queues.shards[int(shards[run[0]])][0]
-            batches += self._line_up(piece, self._lane(name, int(queue_ids[run[0]])), now)
-        return batches
+        return [
+            self._line_up(piece, self.queues.shards[int(shards[run[0]])][0], int(queue_ids[run[0]]))
+            for piece, run in zip(pieces, runs, strict=True)
+        ]
 
-    def _line_up(self, part: Part, lane: Lane, now: float) -> list[Batch]:
+    def _line_up(self, part: Part, name: str, queue_id: int) -> Lane:
+        lane = self._lane(name, queue_id)
         lane.pending.append(part)
-        return [self._keyed_batch(lane)] if lane.batch is None and lane.retry_at <= now else []
+        return lane
 
     # After a try.
 
@@ -305,7 +354,7 @@ class Lanes:
         parts = batch.parts if len(batch.parts) > 1 else batch.parts[0].halves()
         for part in parts:
             part.is_alone = True
-        self._again(batch.lane, parts, 0.0)
+        self._again(batch.lane, parts, 0.0, 0.0)
         return []
 
     def _on_not_stored(self, batch: Batch, error: PenstockError, now: float) -> list[Failure]:
@@ -320,24 +369,23 @@ class Lanes:
                 failures.append(Failure([part], error))
             else:
                 again.append(part)
-        is_keyed = batch.parts[0].hashes is not None
         has_other = any(
             name != batch.lane.broker_name and not self._health.is_avoided(name, now * 1000)
             for name, _ in self.queues.shards
         )
         pause = back_off_s(max((part.attempts for part in again), default=1))
-        self._again(batch.lane, again, 0.0 if has_other and not is_keyed else now + pause)
+        self._again(batch.lane, again, now + pause, 0.0 if has_other else now + pause)
         return failures
 
-    def _again(self, lane: Lane, parts: list[Part], not_before: float) -> None:
+    def _again(self, lane: Lane, parts: list[Part], keyed_at: float, free_at: float) -> None:
         """Queue parts that are known not to be stored, before everything that came after them."""
-        if not parts:
-            return
-        if parts[0].hashes is not None and lane.broker_name in self.queues:
-            lane.pending.extendleft(reversed(parts))
-            lane.retry_at = not_before
-        else:
-            self._requeue([*parts, *lane.pending], not_before)
+        keyed = [part for part in parts if part.hashes is not None]
+        self._requeue((part for part in parts if part.hashes is None), free_at)
+        if keyed and lane.broker_name in self.queues:
+            lane.pending.extendleft(reversed(keyed))
+            lane.retry_at = keyed_at
+        elif keyed:
+            self._requeue([*keyed, *lane.pending], keyed_at)
             lane.pending.clear()
 
     def _requeue(self, parts: Iterable[Part], not_before: float) -> None:
@@ -345,7 +393,7 @@ class Lanes:
         for part in reversed(list(parts)):
             part.queue_ids = None
             part.not_before = not_before
-            self.waiting.appendleft(part)
+            self._line_of(part).appendleft(part)
 
     def _give_up(self, batch: Batch) -> Failure:
         self._leave(batch)

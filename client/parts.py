@@ -85,13 +85,7 @@ class Part:
 
     def is_like(self, other: Part) -> bool:
         """Whether both may be in one batch."""
-        return (
-            self.kind is other.kind
-            and (self.hashes is None) is (other.hashes is None)
-            and self.sys_flag == other.sys_flag
-            and not self.is_alone
-            and not other.is_alone
-        )
+        return self.kind is other.kind and self.sys_flag == other.sys_flag and not self.is_alone and not other.is_alone
 
     def may_take(self, other: Part, bytes_max: int, count_max: int) -> bool:
         """Whether ``other``, one waiting message, may become a part of this one, which was never sent."""
@@ -99,6 +93,7 @@ class Part:
             self.is_like(other)
             and self.kind is not Kind.PRODUCE
             and self.hashes is None
+            and other.hashes is None
             and not self.attempts
             and isinstance(self.bodies, list)
             and isinstance(self.properties, list)

@@ -47,6 +47,10 @@ class AppendStreams:
         finally:
             self._open.discard(stream)
 
+    def is_answered(self) -> bool:
+        """Whether every batch that was read has its answer."""
+        return not any(stream.owes for stream in self._open)
+
     async def close(self) -> None:
         """End every stream when it has answered what it read. Before, :attr:`Send.is_open` was made false."""
         self._is_closed = True
@@ -68,6 +72,11 @@ class _Stream:
         self._went = asyncio.Event()
         self._is_reading = False
         self._ending = asyncio.Event()
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer is not written yet."""
+        return bool(self._waiting)
 
     def end(self) -> None:
         """Read nothing more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from penstock.proto.clock import Clock
@@ -13,6 +13,8 @@ from penstock.replication.primary import Primary
 
 HAND_OVER_S = 1.0
 """So long the chosen slave may take to get the rest of the log, while sends wait."""
+ANSWERS_S = 0.25
+"""So long senders may take to read the answers to what is safe; a stuck one holds up nothing for longer."""
 _LOOK_S = 0.002
 
 
@@ -66,4 +68,13 @@ async def await_level(primary: Primary, log: GrowingLog, to_id: int, clock: Cloc
             raise BrokerUnavailable(
                 f"broker {to_id} has the log up to {has} of {end} after {HAND_OVER_S:g} s: not switched"
             )
+        await asyncio.sleep(_LOOK_S)
+
+
+async def await_answers(is_answered: Callable[[], bool], clock: Clock) -> None:
+    """Wait until the senders of what is acknowledged have their answers, which a slave could not give any more."""
+    deadline = clock.monotonic_s() + ANSWERS_S
+    while True:
+        if is_answered() or clock.monotonic_s() > deadline:
+            return
         await asyncio.sleep(_LOOK_S)

@@ -29,7 +29,7 @@ from penstock.replication.sync_state_set import SetRules, Standing, wanted_set
 
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
-from .handing_over import HAND_OVER_S, await_level, check_successor, successor
+from .handing_over import HAND_OVER_S, await_answers, await_level, check_successor, successor
 from .membership import MembershipFile
 from .registers import Registers
 from .roles import MasterRole, SlaveRole
@@ -53,7 +53,10 @@ class LeaderStore(Protocol):
 
 
 class Leadership:
-    """Event loop only. ``on_role()`` is called after each change of role, ``on_news()`` when reports should go out."""
+    """Event loop only. ``on_role()`` is called after each change of role, ``on_news()`` when reports should go out.
+
+    ``is_answered()`` tells whether every sender has its answer: no role is handed over before.
+    """
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Leadership:
         """``may_have_lost``: the store was not closed cleanly, and what it had not synced may be gone."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_news: Callable[[], None] = lambda: None
+        self.is_answered: Callable[[], bool] = lambda: True
         self.register: Register | None = None
         self._broker_id = broker_id
         self._role = role
@@ -166,6 +170,7 @@ class Leadership:
         self._role.is_handing_over = True
         try:
             await await_level(master.primary, self._store, to_id, self._clock)
+            await await_answers(self.is_answered, self._clock)
             if self._changing is not None:
                 await asyncio.wait((self._changing,))
             current = self.register

@@ -176,12 +176,12 @@ def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corr
     base, size = store.files[0].start, store.segment_bytes
     try:
         _write(spark, store, (start, end), (base, size), f"{lake.root}/{staging}", on_corrupt)
-        summaries = _summaries(spark, f"{lake.root}/{staging}")
+        queues = summaries(spark, f"{lake.root}/{staging}", "segment")
         checksums = _checksums(spark, store, files)
         moved = move_in(lake, staging, run, lambda segment: (store.broker_name, int(segment)))
         made = []
         for file in files:
-            manifest = _manifest(store, file, summaries.get(file.start, []), moved.get(str(file.start), []))
+            manifest = _manifest(store, file, queues.get(file.start, []), moved.get(str(file.start), []))
             manifest = replace(
                 manifest, crc32=checksums[file.start], damages=_damages(store, file, manifest, on_corrupt)
             )
@@ -232,26 +232,28 @@ def write_sorted(frame: Any, target: str) -> None:
     )
 
 
-def _summaries(spark: Any, staging: str) -> dict[int, list[Any]]:
-    """Per segment, a row per queue; read back from what was written."""
+def summaries(spark: Any, staging: str, by: str) -> dict[Any, list[Any]]:
+    """Per value of the column ``by``, a row per queue; read back from what was written."""
     from pyspark.sql import functions as f
 
     rows = (
         spark.read.parquet(local_path(staging))
-        .groupBy("segment", "topic", "queueId")
+        .groupBy(by, "topic", "queueId")
         .agg(
             f.count("*").alias("rows"),
             f.sum("size").alias("bytes"),
             f.min("queueOffset").alias("first"),
             f.max("queueOffset").alias("last"),
+            f.min("physicalOffset").alias("low"),
+            f.max(f.col("physicalOffset") + f.col("size")).alias("high"),
             f.unix_millis(f.min("storeTimestamp")).alias("begin"),
             f.unix_millis(f.max("storeTimestamp")).alias("end"),
         )
         .collect()
     )
-    found: dict[int, list[Any]] = defaultdict(list)
+    found: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:
-        found[row["segment"]].append(row)
+        found[row[by]].append(row)
     return found
 
 

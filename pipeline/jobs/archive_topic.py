@@ -17,9 +17,8 @@ from typing import Any
 
 from ..lake import Lake, Manifest
 from ..topics.offsets import EARLIEST
-from .archive import move_in, require_kind, set_watermarks, write_sorted
+from .archive import move_in, require_kind, set_watermarks, summaries, write_sorted
 from .config import setting
-from .reading import local_path
 from .report import Plot, Report, Table
 from .topics import read_topics, require_topic
 
@@ -103,24 +102,7 @@ def _archive(spark: Any, lake: Lake, frame: Any, before: list[Manifest]) -> list
         counts[one.broker] = max(counts[one.broker], one.segment + 1)
     try:
         write_sorted(frame.withColumn("segment", f.col("brokerName")), f"{lake.root}/{staging}")
-        rows = (
-            spark.read.parquet(local_path(f"{lake.root}/{staging}"))
-            .groupBy("brokerName", "topic", "queueId")
-            .agg(
-                f.count("*").alias("rows"),
-                f.sum("size").alias("bytes"),
-                f.min("queueOffset").alias("first"),
-                f.max("queueOffset").alias("last"),
-                f.min("physicalOffset").alias("low"),
-                f.max(f.col("physicalOffset") + f.col("size")).alias("high"),
-                f.unix_millis(f.min("storeTimestamp")).alias("begin"),
-                f.unix_millis(f.max("storeTimestamp")).alias("end"),
-            )
-            .collect()
-        )
-        by_broker: dict[str, list[Any]] = defaultdict(list)
-        for row in rows:
-            by_broker[row["brokerName"]].append(row)
+        by_broker = summaries(spark, f"{lake.root}/{staging}", "brokerName")
         moved = move_in(lake, staging, run, lambda broker: (broker, counts[broker]))
         made = [_manifest(broker, counts[broker], queues) for broker, queues in sorted(by_broker.items())]
         made = [replace(one, files=tuple(moved[one.broker])) for one in made]

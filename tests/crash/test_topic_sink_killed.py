@@ -1,6 +1,7 @@
 """SIGKILL of a writing job in every phase of a batch, and of the broker that publishes it: every row is there once.
 
-``SINK_KILLS=n`` adds n kills at random moments per guarantee.
+``SINK_KILLS=n`` (``make test-spark-full`` sets it) adds the other guarantee, the broker, and n kills at random moments
+per guarantee.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.support.waiting import wait_until
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 KILLS = int(os.environ.get("SINK_KILLS", "0"))
+full_only = pytest.mark.skipif(not KILLS, reason="SINK_KILLS is not set: make test-spark-full sets it")
 WRITING = ("in-writing", "written", "after-OpenWriter", "committed")
 
 
@@ -65,7 +67,7 @@ def wanted(batches: int) -> Counter[bytes]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("guarantee", ["exactly-once", "idempotent"])
+@pytest.mark.parametrize("guarantee", ["exactly-once", pytest.param("idempotent", marks=full_only)])
 def test_a_job_killed_in_each_phase_leaves_every_row_once(brokers: Cluster, tmp_path: Path, guarantee: str) -> None:
     topic = f"phases-{guarantee}"
     phases = PHASES if guarantee == "exactly-once" else WRITING
@@ -80,6 +82,7 @@ def test_a_job_killed_in_each_phase_leaves_every_row_once(brokers: Cluster, tmp_
     assert received(brokers, topic, wanted(batches + 1).total()) == wanted(batches + 1)
 
 
+@full_only
 @pytest.mark.timeout(600)
 def test_a_broker_killed_between_decision_and_publication_publishes_once(brokers: Cluster, tmp_path: Path) -> None:
     topic = "broker-killed"
@@ -97,7 +100,7 @@ def test_a_broker_killed_between_decision_and_publication_publishes_once(brokers
     assert received(brokers, topic, wanted(2).total()) == wanted(2)
 
 
-@pytest.mark.skipif(not KILLS, reason="SINK_KILLS is not set: make test-spark-full sets it")
+@full_only
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("guarantee", ["exactly-once", "idempotent"])
 def test_random_kills_of_job_and_brokers(brokers: Cluster, tmp_path: Path, guarantee: str) -> None:

@@ -96,8 +96,10 @@ def test_a_stream_is_not_read_further_than_its_answers_are_taken(
             await eventually(lambda: counter.messages_in == 4, what="three that wait and the one in hand")
             await asyncio.sleep(0.05)
             assert counter.messages_in == 4
+            assert not broker.parts.appends.is_answered()
             allowed.set()
             assert [list((await stream.answer()).queue_offsets) for _ in range(8)] == [[n] for n in range(8)]
+            await eventually(broker.parts.appends.is_answered, what="the last answer")
 
     asyncio.run(check())
 

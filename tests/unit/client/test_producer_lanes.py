@@ -11,6 +11,7 @@ from penstock.client.selection import BrokerHealth, WriteQueues
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
+    MessageTooLarge,
     NotEnoughReplicas,
     OutcomeUnknown,
     TopicNotFound,
@@ -42,16 +43,16 @@ def start(lanes: Lanes, now: float = NOW) -> list[Batch]:
 
 def test_batches_without_keys_go_to_one_queue_after_the_other() -> None:
     topic = lanes(("a", 2), ("b", 2), batch_count_max=1)
-    topic.waiting.extend(part(b"%d" % number) for number in range(4))
+    topic.add(part(b"%d" % number) for number in range(4))
     sent = [(batch.lane.broker_name, int(batch.queue_ids[0])) for batch in start(topic)]
     assert sent == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
 
 
 def test_what_waits_for_a_free_lane_is_joined_into_the_next_batch() -> None:
     topic = lanes(("a", 1))
-    topic.waiting.append(part(b"first"))
+    topic.add([part(b"first")])
     (first,) = start(topic)
-    topic.waiting.extend([part(b"2"), part(b"3")])
+    topic.add([part(b"2"), part(b"3")])
     assert start(topic) == []
     topic.acknowledged(first)
     (second,) = start(topic)
@@ -61,7 +62,7 @@ def test_what_waits_for_a_free_lane_is_joined_into_the_next_batch() -> None:
 
 def test_keyed_messages_go_to_the_queue_of_their_hash_in_order() -> None:
     topic = lanes(("a", 16))
-    topic.waiting.append(part(b"0", b"8", b"1", b"0 again", hashes=[16, 8, 1, -16]))
+    topic.add([part(b"0", b"8", b"1", b"0 again", hashes=[16, 8, 1, -16])])
     by_lane = {batch.lane.number: batch for batch in start(topic)}
     assert bodies(by_lane[0]) == [b"0", b"8", b"0 again"]  # queues 0 and 8 share lane 0
     assert by_lane[0].queue_ids.tolist() == [0, 8, 0]
@@ -70,9 +71,9 @@ def test_keyed_messages_go_to_the_queue_of_their_hash_in_order() -> None:
 
 def test_messages_behind_a_batch_under_way_wait_for_its_lane_and_keep_their_order() -> None:
     topic = lanes(("a", 1))
-    topic.waiting.append(part(b"1", hashes=[0]))
+    topic.add([part(b"1", hashes=[0])])
     (first,) = start(topic)
-    topic.waiting.extend([part(b"2", hashes=[0]), part(b"3", hashes=[0])])
+    topic.add([part(b"2", hashes=[0]), part(b"3", hashes=[0])])
     assert start(topic) == []
     topic.acknowledged(first)
     (second,) = start(topic)
@@ -81,7 +82,7 @@ def test_messages_behind_a_batch_under_way_wait_for_its_lane_and_keep_their_orde
 
 def test_a_refused_batch_without_keys_goes_to_another_broker_group_at_once() -> None:
     topic = lanes(("a", 4), ("b", 4))
-    topic.waiting.append(part(b"x"))
+    topic.add([part(b"x")])
     (batch,) = start(topic)
     assert batch.lane.broker_name == "a"
     assert topic.on_error(batch, NotEnoughReplicas("too few"), NOW) == []
@@ -91,9 +92,9 @@ def test_a_refused_batch_without_keys_goes_to_another_broker_group_at_once() -> 
 
 def test_a_refused_keyed_batch_is_tried_again_before_what_came_after_it() -> None:
     topic = lanes(("a", 1), ("b", 1))
-    topic.waiting.append(part(b"1", hashes=[0]))
+    topic.add([part(b"1", hashes=[0])])
     (batch,) = start(topic)
-    topic.waiting.append(part(b"2", hashes=[0]))
+    topic.add([part(b"2", hashes=[0])])
     start(topic)
     topic.on_error(batch, NotEnoughReplicas("too few"), NOW)
     assert start(topic) == []
@@ -104,7 +105,7 @@ def test_a_refused_keyed_batch_is_tried_again_before_what_came_after_it() -> Non
 
 def test_an_unknown_outcome_keeps_lane_sequence_and_broker_group() -> None:
     topic = lanes(("a", 1), ("b", 1))
-    topic.waiting.append(part(b"x"))
+    topic.add([part(b"x")])
     (batch,) = start(topic)
     topic.on_error(batch, BROKEN, NOW)
     assert start(topic) == []
@@ -113,7 +114,7 @@ def test_an_unknown_outcome_keeps_lane_sequence_and_broker_group() -> None:
 
 def test_not_stored_after_unknown_is_still_unknown() -> None:
     topic = lanes(("a", 1), ("b", 1))
-    topic.waiting.append(part(b"x"))
+    topic.add([part(b"x")])
     (batch,) = start(topic)
     topic.on_error(batch, BROKEN, NOW)
     (batch,) = start(topic, NOW + 5)
@@ -126,7 +127,7 @@ def test_not_stored_after_unknown_is_still_unknown() -> None:
 
 def test_an_unknown_batch_whose_group_died_waits_for_it_by_default() -> None:
     topic = lanes(("a", 1), ("b", 1))
-    topic.waiting.append(part(b"x"))
+    topic.add([part(b"x")])
     (batch,) = start(topic)
     topic.on_error(batch, BROKEN, NOW)
     topic.adopt(WriteQueues([("b", 1)]), NOW)
@@ -137,7 +138,7 @@ def test_an_unknown_batch_whose_group_died_waits_for_it_by_default() -> None:
 
 def test_an_unknown_batch_whose_group_died_moves_after_a_second_if_that_is_wanted() -> None:
     topic = lanes(("a", 1), ("b", 1), retry_another_shard_on_unknown=True)
-    topic.waiting.append(part(b"x"))
+    topic.add([part(b"x")])
     (batch,) = start(topic)
     topic.on_error(batch, BROKEN, NOW)
     topic.adopt(WriteQueues([("b", 1)]), NOW)
@@ -148,10 +149,10 @@ def test_an_unknown_batch_whose_group_died_moves_after_a_second_if_that_is_wante
 
 def test_messages_waiting_behind_a_lost_group_find_another() -> None:
     topic = lanes(("a", 1), ("b", 1))
-    topic.waiting.append(part(b"1", hashes=[0]))
+    topic.add([part(b"1", hashes=[0])])
     (batch,) = start(topic)
     topic.on_error(batch, BROKEN, NOW)
-    topic.waiting.append(part(b"2", hashes=[0]))
+    topic.add([part(b"2", hashes=[0])])
     start(topic)
     topic.adopt(WriteQueues([("b", 1)]), NOW)
     (moved,) = start(topic)
@@ -161,7 +162,7 @@ def test_messages_waiting_behind_a_lost_group_find_another() -> None:
 
 def test_only_the_corrupt_message_of_a_batch_is_refused() -> None:
     topic = lanes(("a", 1))
-    topic.waiting.append(part(b"1", b"2", b"bad", b"4"))
+    topic.add([part(b"1", b"2", b"bad", b"4")])
     stored, failed = [], []
     for _ in range(20):
         for batch in start(topic):
@@ -176,7 +177,7 @@ def test_only_the_corrupt_message_of_a_batch_is_refused() -> None:
 
 def test_a_refusal_that_concerns_all_messages_is_final() -> None:
     topic = lanes(("a", 1))
-    topic.waiting.append(part(b"1", b"2"))
+    topic.add([part(b"1", b"2")])
     (batch,) = start(topic)
     (failure,) = topic.on_error(batch, TopicNotFound("gone"), NOW)
     assert isinstance(failure.error, TopicNotFound)
@@ -186,7 +187,7 @@ def test_a_refusal_that_concerns_all_messages_is_final() -> None:
 def test_a_waiting_send_gives_up_after_its_retries_and_a_produced_message_does_not() -> None:
     for kind, gives_up in ((Kind.SEND, True), (Kind.PRODUCE, False)):
         topic = lanes(("a", 1), send_retries=2)
-        topic.waiting.append(part(b"x", kind=kind))
+        topic.add([part(b"x", kind=kind)])
         failures = []
         for attempt in range(6):
             for batch in start(topic, NOW + attempt * 2):
@@ -196,7 +197,7 @@ def test_a_waiting_send_gives_up_after_its_retries_and_a_produced_message_does_n
 
 def test_an_unreachable_broker_does_not_use_up_retries() -> None:
     topic = lanes(("a", 1), send_retries=0)
-    topic.waiting.append(part(b"x", kind=Kind.SEND))
+    topic.add([part(b"x", kind=Kind.SEND)])
     (batch,) = start(topic)
     assert topic.on_error(batch, NEVER_CONNECTED, NOW) == []
     assert len(start(topic, NOW + 2)) == 1
@@ -204,7 +205,7 @@ def test_an_unreachable_broker_does_not_use_up_retries() -> None:
 
 def test_what_was_never_sent_is_not_stored_when_its_time_is_up() -> None:
     topic = lanes()
-    topic.waiting.append(part(b"x", deadline=NOW + 1))
+    topic.add([part(b"x", deadline=NOW + 1)])
     assert topic.expire(NOW) == []
     (failure,) = topic.expire(NOW + 2)
     assert not isinstance(failure.error, OutcomeUnknown)
@@ -225,16 +226,77 @@ def test_a_waiting_message_joins_the_newest_waiting_one_of_its_kind() -> None:
 
 def test_at_most_the_configured_batches_are_under_way_at_a_broker() -> None:
     topic = lanes(("a", 16), batch_count_max=1)
-    topic.waiting.extend(part(b"%d" % number) for number in range(10))
-    assert len(topic.start_waiting(NOW, 3)) == 3
-    assert topic.start_waiting(NOW, 3) == []
+    topic.add(part(b"%d" % number) for number in range(10))
+    assert len(topic.start(NOW, 3, bool)) == 3
+    assert topic.start(NOW, 3, bool) == []
+
+
+def test_messages_with_and_without_keys_do_not_divide_each_others_batches() -> None:
+    topic = lanes(("a", 1))
+    topic.add([part(b"first")])
+    (first,) = start(topic)
+    for number in range(3):
+        topic.add([part(b"key %d" % number, hashes=[0]), part(b"%d" % number)])
+    assert start(topic) == []
+    topic.acknowledged(first)
+    (second,) = start(topic)
+    assert bodies(second) == [b"key 0", b"key 1", b"key 2", b"0", b"1", b"2"]
+    assert second.queue_ids.tolist() == [0] * 6
+
+
+def test_with_every_lane_busy_with_keys_what_has_none_goes_on_to_queues_in_turn() -> None:
+    topic = lanes(("a", 16))
+    topic.add([part(b"key", hashes=[3])])
+    (busy,) = topic.start(NOW, 1, bool)
+    for number in range(2):
+        topic.add([part(b"key", hashes=[3]), part(b"%d" % number)])
+        assert topic.start(NOW, 1, bool) == []
+        topic.acknowledged(busy)
+        (busy,) = topic.start(NOW, 1, bool)
+        assert busy.queue_ids.tolist() == [3, (3, 11)[number]]
+
+
+def test_of_a_mixed_batch_that_was_not_stored_keys_keep_their_lane_and_the_rest_goes_elsewhere() -> None:
+    topic = lanes(("a", 1), ("b", 1))
+    topic.add([part(b"1", hashes=[0])])
+    (first,) = start(topic)
+    topic.add([part(b"2", hashes=[0])])
+    start(topic)
+    topic.add([part(b"free")])
+    topic.acknowledged(first)
+    (mixed,) = start(topic)
+    assert bodies(mixed) == [b"2", b"free"]
+    topic.add([part(b"3", hashes=[0])])
+    topic.on_error(mixed, NotEnoughReplicas("too few"), NOW)
+    (free,) = start(topic)
+    assert (free.lane.broker_name, bodies(free)) == ("b", [b"free"])
+    (keyed,) = start(topic, NOW + 5)
+    assert (keyed.lane, bodies(keyed)) == (mixed.lane, [b"2", b"3"])
+
+
+def test_after_a_message_was_too_large_keys_and_the_rest_are_tried_alone() -> None:
+    topic = lanes(("a", 1))
+    topic.add([part(b"first")])
+    (first,) = start(topic)
+    topic.add([part(b"1", hashes=[0]), part(b"2")])
+    start(topic)
+    topic.acknowledged(first)
+    (mixed,) = start(topic)
+    assert topic.on_error(mixed, MessageTooLarge("2 is too large"), NOW) == []
+    (alone,) = start(topic)
+    assert bodies(alone) == [b"1"]
+    topic.acknowledged(alone)
+    (other,) = start(topic)
+    assert bodies(other) == [b"2"]
+    (failure,) = topic.on_error(other, MessageTooLarge("too large"), NOW)
+    assert failure.parts == other.parts
 
 
 def test_messages_given_up_behind_a_refused_one_name_its_reason() -> None:
     topic = lanes(("a", 1))
-    topic.waiting.append(part(b"tried", hashes=[0], deadline=NOW + 5))
+    topic.add([part(b"tried", hashes=[0], deadline=NOW + 5)])
     (batch,) = start(topic)
-    topic.waiting.append(part(b"behind", hashes=[0], deadline=NOW + 5))
+    topic.add([part(b"behind", hashes=[0], deadline=NOW + 5)])
     assert start(topic) == []
     assert topic.on_error(batch, NotEnoughReplicas("one of two"), NOW) == []
     failures = topic.expire(NOW + 6)
