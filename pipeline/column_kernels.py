@@ -17,7 +17,7 @@ from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.proto.record.memory import address_of, copy_bytes, load_i32, load_i64, load_u8, match_mask
 from penstock.proto.record.rows import ScanStatus
 from penstock.proto.record.scanning import INTS, LONGS, RECORD, measure_at
-from penstock.proto.record.text import find_byte_at
+from penstock.proto.record.text import carry_hash_at, find_byte_at
 
 drop_stale_kernels(__file__)
 
@@ -30,6 +30,7 @@ _OUT_LONGS = types.Array(types.int64, 1, "C")
 _OUT_INTS = types.Array(types.int32, 1, "C")
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
 _FLAGS = types.Array(types.boolean, 1, "C")
+_CARRIED = types.Array(types.uint32, 1, "C", readonly=True)
 
 
 @njit(
@@ -169,6 +170,14 @@ def scatter_hex(buffer, starts, sizes, targets, out):
             out[np.uint64(at)] = high + (48 if high < 10 else 55)
             out[np.uint64(at + 1)] = low + (48 if low < 10 else 55)
             at += 2
+
+
+@njit([types.void(BYTES, LONGS, INTS, _CARRIED, _OUT_INTS)], nogil=True, cache=True)
+def carry_hashes(buffer, starts, sizes, carried, out):
+    """Java's ``String.hashCode`` of each text behind one whose hash is ``carried[i]``."""
+    address = address_of(buffer)
+    for i in range(len(starts)):
+        out[i] = np.int32(carry_hash_at(address, starts[i], starts[i] + sizes[i], carried[i]))
 
 
 @njit([types.void(BYTES, LONGS, INTS, BYTES, LONGS, _FLAGS)], nogil=True, cache=True)

@@ -1,16 +1,16 @@
-"""Consume queues of a store from its log, by all cores or machines, into a new directory.
+"""Consume queues and index of a store from its log, by all cores or machines, into a new directory.
 
 Entries are grouped by topic, queue and the file that they belong to: a group is one file, so memory stays at some
-megabytes per task however large a queue is. Missing offsets are reported and left as unused places. Nothing in the
-store is touched; the new directory appears when it is complete. Every executor must see it.
-
-The index is not made here: ``penstock store rebuild`` makes one in a single pass on one machine.
+megabytes per task however large a queue is. Missing offsets are reported and left as unused places. The index is
+divided by neighbouring parts of the log with at most two million keys, one file and task each. Nothing in the store is
+touched; the new directory appears when it is complete. Every executor must see it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.proto.errors import ConfigError
+from penstock.proto.record.layout import SysFlag
 
-from ..stores.derived import ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
+from ..stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
 from .config import setting
+from .index_files import WRITTEN, divide, file_names, write_index_files
 from .reading import has_no_entry, read_stores
 from .report import Report, Table
 
@@ -33,7 +35,8 @@ _WRITTEN = "topic string, queueId int, file bigint, entries int, missing int, du
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """RocketMQ's default ``messageDelayLevel``: delayed messages have their time of delivery in place of the tag."""
-PROBLEMS_MAX = 100
+INDEX_UNIT_BYTES = 64 << 20
+"""What a part of the index begins and ends at: a whole number of these in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +46,15 @@ class Config:
     store: str = setting("the store's directory")
     into: str = setting("a new directory, in which consumequeue/ is made")
     entries_per_file: int = setting("entries of one queue file (mappedFileSizeConsumeQueue / 20)", 300_000)
-    topics: tuple[str, ...] = setting("only these topics", ())
+    topics: tuple[str, ...] = setting("only these topics, and no index", ())
+    index: bool = setting("the index of keys too", True)
+    index_slots: int = setting("hash slots of one index file (maxHashSlotNum)", DEFAULT_SLOTS)
+    index_entries: int = setting("entries of one index file (maxIndexNum)", DEFAULT_ENTRIES)
     on_corrupt: str = setting("what to do about damaged bytes: fail or skip", "fail")
 
 
 def run(spark: Any, config: Config) -> Report:
-    """Make the queues. The report fails where a queue has holes."""
+    """Make queues and index. The report fails where a queue has holes."""
     from pyspark.sql import functions as f
 
     into = Path(config.into).resolve()
@@ -77,16 +83,59 @@ def run(spark: Any, config: Config) -> Report:
     try:
         partial.mkdir(parents=True)
         written = entries.groupBy("topic", "queueId", "file").applyInArrow(write, _WRITTEN).collect()
+        indexed = _write_index(spark, config, root) if config.index and not config.topics else []
         partial.rename(into)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     _summarize(report, written, per_file)
+    report.figures["keys"] = sum(row["keys"] for row in indexed)
+    lines = [[row[name] for name in ("part", "keys", "first", "last")] for row in sorted(indexed)]
+    report.tables.append(Table("Index", ["part", "keys", "first position", "last position"], lines))
     report.finish()
     report.figures["entries_per_s"] = round(report.figures["entries"] / max(report.seconds, 1e-3))
     return report
 
 
+def _write_index(spark: Any, config: Config, root: str) -> list[Any]:
+    """Write the index files; a row about each."""
+    from pyspark.sql import functions as f
+
+    columns = "topic string, physicalOffset bigint, sysFlag int, storeTimestamp timestamp, keys array<string>"
+    frame = read_stores(
+        spark, (config.store,), f"{columns}, properties map<string,string>", onCorrupt=config.on_corrupt
+    )
+    kind = f.col("sysFlag").bitwiseAND(f.lit(SysFlag.TRANSACTION_MASK))
+    words = f.concat(f.array(f.col("properties")["UNIQ_KEY"]), f.coalesce("keys", f.array().cast("array<string>")))
+    messages = frame.where(kind != SysFlag.TRANSACTION_ROLLBACK).select(
+        f.floor(f.col("physicalOffset") / INDEX_UNIT_BYTES).alias("unit"),
+        "topic",
+        "physicalOffset",
+        f.unix_millis("storeTimestamp").alias("storeTimestamp"),
+        f.filter(words, lambda word: f.length(word) > 0).alias("words"),
+    )
+    messages = messages.where(f.size("words") > 0)
+    counts = messages.groupBy("unit").agg(f.sum(f.size("words")).alias("keys")).collect()
+    parts, files = divide(((row["unit"], row["keys"]) for row in counts), config.index_entries)
+    if not parts:
+        return []
+    names = file_names(files, time.time_ns() // 1_000_000)
+    slots, room = config.index_slots, config.index_entries
+
+    def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        return write_index_files(root, names, table, slots, room)
+
+    known = spark.createDataFrame(list(parts.items()), "unit bigint, part int")
+    joined = messages.join(f.broadcast(known), "unit").drop("unit")
+    rows: list[Any] = joined.groupBy("part").applyInArrow(write, WRITTEN).collect()
+    return rows
+
+
 def _check_target(into: Path, config: Config) -> None:
+    if not 1 <= config.index_slots <= 1 << 28 or not 2 <= config.index_entries <= 1 << 28:
+        raise ConfigError(
+            f"rebuild: index_slots is {config.index_slots} and index_entries {config.index_entries}: 1 and 2 at "
+            f"least, {1 << 28} at most"
+        )
     if not 1 <= config.entries_per_file <= 10_000_000:
         raise ConfigError(f"rebuild: entries_per_file is {config.entries_per_file}: 1 to 10000000 are allowed")
     if into.exists():

@@ -75,7 +75,8 @@ def test_a_sound_store_passes_and_a_wrong_queue_entry_is_named(spark: Any, store
 
 
 def test_rebuilt_queues_are_those_that_one_machine_makes(spark: Any, store: str, tmp_path: Path) -> None:
-    report = rebuild.run(spark, rebuild.Config(store=store, into=str(tmp_path / "spark"), entries_per_file=40))
+    shape = {"entries_per_file": 40, "index_slots": 100, "index_entries": 500}  # as in the golden store
+    report = rebuild.run(spark, rebuild.Config(store=store, into=str(tmp_path / "spark"), **shape))
     assert report.ok
     rebuild_on_one_machine(inspect_store(Path(store)), tmp_path / "single")
 
@@ -84,7 +85,11 @@ def test_rebuilt_queues_are_those_that_one_machine_makes(spark: Any, store: str,
         files = (path for path in queues.rglob("*") if path.is_file())
         return {path.relative_to(queues): path.read_bytes().rstrip(b"\0") for path in files}
 
+    def index(root: Path) -> list[bytes]:
+        return [path.read_bytes() for path in sorted((root / "index").iterdir())]
+
     assert entries(tmp_path / "spark") == entries(tmp_path / "single")
+    assert index(tmp_path / "spark") == index(tmp_path / "single")
     with pytest.raises(ConfigError, match="exists: name a directory that does not"):
         rebuild.run(spark, rebuild.Config(store=store, into=str(tmp_path / "spark")))
 
