@@ -58,7 +58,7 @@ def session(
         builder = builder.remote(remote)
     elif master is not None:
         builder = builder.master(master)
-    for name, value in (conf or {}).items():
+    for name, value in {**_started_with(master), **(conf or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if is_new:
@@ -67,6 +67,11 @@ def session(
                 spark.conf.set(name, value)
     register(spark)
     return spark
+
+
+def _started_with(master: str | None) -> dict[str, str]:
+    """Settings that count from a session's start: on this machine workers may come from a process of ours."""
+    return {"spark.python.daemon.module": "penstock.pipeline.daemon"} if (master or "").startswith("local[") else {}
 
 
 def own_error(error: BaseException) -> PenstockError | None:
