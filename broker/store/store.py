@@ -162,14 +162,16 @@ class Store:
 
         The store gives each its queue offset, physical offset, store time and host. On return the bytes are
         visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``; with a
-        transient store pool they are visible to nobody before they are committed: see ``request_commit``.
+        transient store pool they are visible to nobody before they are committed: see ``request_commit``. Records of
+        the broker's own state are committed on return, for its tables take them over at once.
         ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
         be. ``records`` are copied.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
             Forbidden: too many light queues, or the topic's queues are of a kind that is not written here.
-            DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored.
+            DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored; of a state record that found no space
+                when it was committed: not yet.
             FlowControl: no buffer of the pool is free; nothing was stored.
         """
         self._check_writable()
@@ -188,6 +190,8 @@ class Store:
             result = self._log.append(ends, data, count=count, is_state=is_state)
         self._placement.on_appended(result.end)
         self._dispatcher.placed.append(result)
+        if is_state and self._committer is not None:
+            self._flusher.commit()
         return result
 
     def _append_lit(self, ends: QueueEnds, topic: str, data: Bytes, count: int | None) -> AppendResult:
