@@ -13,7 +13,6 @@ waits for a commit, where RocketMQ writes the next file through its mapping. The
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import threading
 from dataclasses import dataclass
@@ -130,7 +129,5 @@ class WriteBuffers:
 
 
 def _buffer(size: int) -> Bytes:
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
+    # Small pages, brought by the prefaulter: for a huge one the kernel may compact memory, 9 ms within one append.
+    return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)

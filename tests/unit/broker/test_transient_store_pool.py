@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.role_parts import RoleParts
 from penstock.broker.serving import serving
+from penstock.broker.startup import open_store
+from penstock.proto.record.batch import encode_messages
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
 from tests.support.running_broker import broker_process, calling, running, small_config
+from tests.support.stores import HOST
 from tests.support.waiting import eventually
 
 POOL = {
@@ -69,3 +73,24 @@ def test_messages_are_read_at_once_and_acknowledged_by_slaves(tmp_path: Path) ->
                 assert (await to_slave.fetch((0, BATCHES - 1)))[0].results[0].count == 1
 
     asyncio.run(check())
+
+
+def test_a_master_that_becomes_a_slave_commits_what_it_has(tmp_path: Path) -> None:
+    config = small_config(tmp_path, **POOL)
+    with open_store(config) as opened:
+        store = opened.store
+        end = store.append("orders", encode_messages("orders", [b"x"], None, 0, born_host=HOST), queues=1).end
+        assert store.end_offset == 0
+        parts = RoleParts(
+            config,
+            opened,
+            common_pb2.BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=1),
+            "instance",
+            on_slave_appended=lambda: None,
+            on_confirm=lambda offset: None,
+            on_commits=lambda commits: None,
+            pending_commits=list,
+        )
+        parts._make_slave()
+        assert store.end_offset == end
+        store.close()
