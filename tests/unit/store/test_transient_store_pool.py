@@ -253,6 +253,22 @@ def test_a_failed_write_fences_the_store_and_what_was_committed_is_there(tmp_pat
     reopened.close()
 
 
+def test_a_commit_that_ends_in_the_middle_leaves_a_beginning(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    store = _open(tmp_path, disk)
+    fatal: list[StorageError] = []
+    store.on_fatal = fatal.append
+    ends = [_append(store, number) for number in range(30)]
+    disk.kind, disk.nth, disk.count = "pwrite", 2, 0
+    store.request_commit(ends[-1])
+    wait_until(lambda: fatal, what="the failure")
+    assert store.end_offset == 0
+    store.abandon()
+    reopened = _open(tmp_path)
+    assert _numbers(reopened) == list(range(sum(end <= SEGMENT for end in ends))), "all of the first of two files"
+    reopened.close()
+
+
 def test_a_full_disk_refuses_messages_until_a_commit_finds_space(tmp_path: Path) -> None:
     disk = FailingDisk()
     store = _open(tmp_path, disk, commit_interval_ms=5)
