@@ -121,7 +121,7 @@ def test_a_checkpoint_and_a_flush_commit_first(tmp_path: Path) -> None:
     ],
     ids=["many pages", "any"],
 )
-def test_what_nobody_waits_for_is_committed_in_intervals(tmp_path: Path, settings: dict[str, int]) -> None:
+def test_what_nobody_waits_for_is_committed_in_intervals(tmp_path: Path, settings: dict[str, Any]) -> None:
     store = _open(tmp_path, **settings)
     end = _append(store, 0, size=5000)
     wait_until(lambda: store.end_offset == end, what="the commit")
