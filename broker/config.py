@@ -230,7 +230,9 @@ class FlushSettings:
     thorough_interval_ms: int = key(
         "flushCommitLogThoroughInterval", default=10_000, doc="ASYNC_FLUSH: sync even little"
     )
-    sync_timeout_ms: int = key("syncFlushTimeout", default=5000, doc="SYNC_FLUSH: then the outcome is unknown")
+    sync_timeout_ms: int = key(
+        "syncFlushTimeout", default=5000, doc="SYNC_FLUSH, or a store pool: then the outcome is unknown"
+    )
 
     def __post_init__(self) -> None:
         for name, value in (

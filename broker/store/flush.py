@@ -43,6 +43,7 @@ class Flusher(threading.Thread):
         self._on_failed = on_failed
         self._interval_s = config.flush_interval_ms / 1000 if config.flush_mode is FlushMode.ASYNC_FLUSH else None
         self._thorough_s = config.flush_thorough_interval_ms / 1000
+        self._has_pool = config.transient_store_pool_size > 0
         self._asked = flushed
         self._condition = threading.Condition()
         self._syncing = threading.Lock()
@@ -85,9 +86,11 @@ class Flusher(threading.Thread):
             DiskFull: it is in the buffers still, and may be tried again.
             SyncFailed: it could not; the store is fenced from now on.
         """
+        before = self._log.end_offset
+        if not self._has_pool:
+            return before
         if self.failure is not None:
             raise self.failure
-        before = self._log.end_offset
         try:
             end = self._log.commit()
         except OSError as error:
