@@ -129,5 +129,5 @@ class WriteBuffers:
 
 
 def _buffer(size: int) -> Bytes:
-    # Small pages, brought by the prefaulter: for a huge one the kernel may compact memory, 9 ms within one append.
+    # Small pages, brought by the prefaulter: for a huge one the kernel may compact memory, 6-10 ms within an append.
     return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
