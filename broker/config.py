@@ -230,13 +230,45 @@ class FlushSettings:
     thorough_interval_ms: int = key(
         "flushCommitLogThoroughInterval", default=10_000, doc="ASYNC_FLUSH: sync even little"
     )
-    sync_timeout_ms: int = key("syncFlushTimeout", default=5000, doc="SYNC_FLUSH: then the outcome is unknown")
+    sync_timeout_ms: int = key(
+        "syncFlushTimeout", default=5000, doc="SYNC_FLUSH, or a store pool: then the outcome is unknown"
+    )
 
     def __post_init__(self) -> None:
         for name, value in (
             ("flushIntervalCommitLog", self.interval_ms),
             ("flushCommitLogThoroughInterval", self.thorough_interval_ms),
             ("syncFlushTimeout", self.sync_timeout_ms),
+        ):
+            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSettings:
+    """Appends to memory first, and from there to the files; for ASYNC_FLUSH and masters.
+
+    Unlike in RocketMQ, a message that is only in memory is neither acknowledged, replicated nor read: whoever waits
+    has it committed at once, and the intervals are for what nobody waits for.
+    """
+
+    is_pooled: bool = key(
+        "transientStorePoolEnable", default=False, doc="append to buffers, not to mapped files; lost by no kill"
+    )
+    pool_size: int = key("transientStorePoolSize", default=5, doc="buffers, each of mappedFileSizeCommitLog bytes")
+    fast_fail_if_no_buffer: bool = key(
+        "fastFailIfNoBufferInStorePool", default=False, doc="refuse messages then; else they wait for a commit"
+    )
+    interval_ms: int = key("commitIntervalCommitLog", default=200, doc="time between two commits, at most")
+    least_pages: int = key("commitCommitLogLeastPages", default=4, doc="of 4 KiB: fewer wait until all are committed")
+    thorough_interval_ms: int = key("commitCommitLogThoroughInterval", default=200, doc="commit even little")
+
+    def __post_init__(self) -> None:
+        require(1 <= self.pool_size <= 1000, "transientStorePoolSize must be 1..1000", self.pool_size)
+        in_range = 0 <= self.least_pages <= 1 << 20
+        require(in_range, f"commitCommitLogLeastPages must be 0..{1 << 20}", self.least_pages)
+        for name, value in (
+            ("commitIntervalCommitLog", self.interval_ms),
+            ("commitCommitLogThoroughInterval", self.thorough_interval_ms),
         ):
             require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
 
@@ -389,6 +421,7 @@ class BrokerConfig:
     nameservers: NameserversConfig = field(default_factory=NameserversConfig)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
+    commit: CommitSettings = field(default_factory=CommitSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
@@ -412,6 +445,18 @@ class BrokerConfig:
         else:
             message = "brokerRole must be SLAVE for every brokerId but 0, or enableControllerMode=true"
             require(broker_id == 0, message, f"{role.name} with brokerId={broker_id}")
+
+    @property
+    def uses_transient_store_pool(self) -> bool:
+        """Whether appends go to memory first."""
+        return self.commit.is_pooled and not self.pool_unused_because
+
+    @property
+    def pool_unused_because(self) -> str:
+        """The setting with which there is no use for a transient store pool; empty when there may be."""
+        if self.flush.mode is FlushDiskType.SYNC_FLUSH:
+            return "flushDiskType=SYNC_FLUSH"
+        return "brokerRole=SLAVE" if self.replication.role is BrokerRole.SLAVE else ""
 
     @property
     def advertised_address(self) -> str:
@@ -439,4 +484,7 @@ def load_broker_config(path: str | Path) -> BrokerConfig:
     Raises:
         ConfigError: names file, line, key, value and what is allowed.
     """
-    return bind(BrokerConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    config = bind(BrokerConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    if config.commit.is_pooled and config.pool_unused_because:
+        log.warning("transientStorePoolEnable has no effect with %s file=%s", config.pool_unused_because, path)
+    return config

@@ -101,7 +101,13 @@ class Parts:
                 loop.call_soon_threadsafe(callback, value)
 
         self.store.on_flushed = lambda offset: tell(self.on_flushed, offset)
+        self.store.on_committed = lambda end: tell(self.on_committed, end)
         self.store.on_fatal = lambda error: tell(on_fatal, error)
+
+    def on_committed(self, end: int) -> None:
+        """What was appended to buffers is in the log up to ``end``, unless it has been cut since."""
+        self.role.on_appended()
+        self.acknowledgements.on_committed(min(end, self.store.end_offset))
 
     def on_flushed(self, offset: int) -> None:
         """The log is synced up to ``offset``, unless it has been cut since."""
@@ -223,6 +229,7 @@ class _Assembly:
             sync_flush=config.flush.mode is FlushDiskType.SYNC_FLUSH,
             flush_timeout_s=config.flush.sync_timeout_ms / 1000,
             replica_timeout_s=config.replication.slave_timeout_ms / 1000,
+            commits=config.uses_transient_store_pool,
         )
         sessions = ConsumerSessions(
             committed=self._pending.committed,

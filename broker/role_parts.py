@@ -115,6 +115,7 @@ class RoleParts:
 
     def _make_slave(self) -> SlaveRole:
         opened = self._opened
+        opened.store.commit()  # what a master had in buffers: a slave's log grows by its master's bytes alone
         return SlaveRole(
             self._identity,
             FollowerLog(

@@ -102,7 +102,7 @@ class Broker:
         """Let what was appended reach the disk and the slaves that its senders wait for, for as long as is granted."""
         if self.parts.role.is_master and not self._store_failed:
             with contextlib.suppress(StorageError):
-                await self.parts.acknowledgements.wait(self.parts.store.end_offset, STOP_GRACE_S)
+                await self.parts.acknowledgements.wait(self.parts.store.appended_offset, STOP_GRACE_S)
 
     async def stop(self) -> None:
         """Refuse new work, let requests finish, and make everything durable. ``run`` has ended before."""

@@ -99,7 +99,7 @@ def _make_directory(path: Path, key: str) -> None:
 
 def store_config(config: BrokerConfig) -> StoreConfig:
     """The store's part of the broker's configuration."""
-    settings, flush = config.store, config.flush
+    settings, flush, commit = config.store, config.flush, config.commit
     return StoreConfig(
         root=settings.root,
         commit_log_path=settings.commit_log_path,
@@ -121,6 +121,11 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         replicated=config.replication.is_elected or config.replication.role is not BrokerRole.ASYNC_MASTER,
         multi_dispatch=settings.lmq_enable and settings.multi_dispatch,
         light_queues_max=settings.light_queues_max,
+        transient_store_pool_size=commit.pool_size if config.uses_transient_store_pool else 0,
+        commit_interval_ms=commit.interval_ms,
+        commit_least_pages=commit.least_pages,
+        commit_thorough_interval_ms=commit.thorough_interval_ms,
+        fast_fail_if_no_buffer=commit.fast_fail_if_no_buffer,
     )
 
 

@@ -28,7 +28,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     clientSocketSndBufSize clientWorkerThreads clusterName clusterTopicEnable coldCtrStrategyEnable
     coldDataFlowControlEnable coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf
     combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType commercialBaseCount
-    commercialSizePerMsg commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
+    commercialSizePerMsg
     commitLogForceSwapMapInterval commitLogRollingInterval commitLogRollingMinimumSize commitLogSwapMapInterval
     commitLogSwapMapReserveFileNum compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
     compactionThreadNum compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion configName
@@ -50,7 +50,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister
     enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata enableSplitRegistration enableStatsMetrics
     enableTransactionMetrics endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation
-    expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
+    expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
     fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
     filterSupportRetry flushCommitLogLeastPages flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval
@@ -109,8 +109,8 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
     timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable topicQueueLockNum
     totalReplicas traceOn traceTopicEnable transactionCheckInterval transactionCheckMax transactionMetricFlushInterval
-    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap transientStorePoolEnable
-    transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock useEpollNativeSelector
+    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap
+    travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock useEpollNativeSelector
     usePIDColdCtrStrategy userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
     useServerSideResetOffset useStaticSubscription useTLS validateSystemTopicWhenUpdateTopic value
     waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue

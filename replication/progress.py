@@ -109,7 +109,7 @@ class Progress:
             learner,
             sent=start,
             written=start,
-            lag_bytes=self._end - start,
+            lag_bytes=max(0, self._end - start),
             acked_at=now,
             moved_at=now,
         )
@@ -145,7 +145,7 @@ class Progress:
             )
         before = self._position(replica)
         replica.written, replica.flushed, replica.has_acked = written, flushed, True
-        replica.lag_bytes = self._end - written
+        replica.lag_bytes = max(0, self._end - written)  # a commit may be ahead of on_end
         replica.acked_at = now
         if self._position(replica) > before or self._position(replica) >= self._end:
             replica.moved_at = now

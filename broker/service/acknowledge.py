@@ -1,4 +1,4 @@
-"""Waiting until a log position is as safe as the mode promises: synced here, confirmed by replicas."""
+"""Waiting until a log position is as safe as the mode promises: committed or synced here, confirmed by replicas."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ class FlushedLog(Protocol):
     """What of the store this module needs."""
 
     @property
+    def end_offset(self) -> int: ...
+    @property
     def flushed_offset(self) -> int: ...
     def request_flush(self, end: int) -> None: ...
+    def request_commit(self, end: int) -> None: ...
 
 
 class Confirming(Protocol):
@@ -37,15 +40,26 @@ class Acknowledgements:
     """Waits for flush and replication of appended bytes; event loop only.
 
     Both go on at the same time: the flush is asked for before anything is awaited and replication ships by
-    itself, so waiting for one after the other takes as long as the slower one.
+    itself, so waiting for one after the other takes as long as the slower one. With a transient store pool, which does
+    not go with SYNC_FLUSH, a commit is waited for in place of the flush: before it the bytes go with the process.
     """
 
     def __init__(
-        self, store: FlushedLog, role: Confirming, *, sync_flush: bool, flush_timeout_s: float, replica_timeout_s: float
+        self,
+        store: FlushedLog,
+        role: Confirming,
+        *,
+        sync_flush: bool,
+        flush_timeout_s: float,
+        replica_timeout_s: float,
+        commits: bool = False,
     ) -> None:
+        """``commits``: appends go to a transient store pool first."""
+        assert not (sync_flush and commits)
         self._store = store
         self._role = role
         self._sync_flush = sync_flush
+        self.waits_for_commit = commits
         self._flush_timeout_s = flush_timeout_s
         self._replica_timeout_s = replica_timeout_s
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # heap by position
@@ -54,18 +68,19 @@ class Acknowledgements:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether appended already means acknowledged: ASYNC_FLUSH without synchronous replicas."""
-        return not self._sync_flush and not self._role.waits_for_replicas and self._failure is None
+        """Whether appended already means acknowledged: ASYNC_FLUSH without synchronous replicas and without a pool."""
+        waits_here = self._sync_flush or self.waits_for_commit
+        return not waits_here and not self._role.waits_for_replicas and self._failure is None
 
     @property
     def waiting(self) -> int:
-        """How many wait for a flush."""
+        """How many wait for a flush, or a commit."""
         return len(self._waiting)
 
     def start(self, end: int) -> None:
-        """Let the flush of everything below ``end`` begin, where the mode asks for one."""
-        if self._sync_flush:
-            self._store.request_flush(end)
+        """Let the flush, or commit, of everything below ``end`` begin, where the mode asks for one."""
+        if self._sync_flush or self.waits_for_commit:
+            self._request(end)
 
     async def wait(self, end: int, timeout_s: float | None = None) -> broker_pb2.SendStatus:
         """How far the bytes below ``end`` got, at the latest when the time is up: they are stored in any case.
@@ -81,7 +96,7 @@ class Acknowledgements:
             flush_s, replica_s = min(flush_s, timeout_s), min(replica_s, timeout_s)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        flushed = not self._sync_flush or await self._wait_flushed(end, flush_s)
+        flushed = not (self._sync_flush or self.waits_for_commit) or await self._wait_here(end, flush_s)
         if self._role.waits_for_replicas:
             left_s = max(0.0, replica_s - (loop.time() - started))
             if not await self._role.wait_confirmed(end, left_s):
@@ -92,8 +107,26 @@ class Acknowledgements:
             return FLUSH_SLAVE_TIMEOUT  # another may be master by now: whether it has these bytes, the sender must ask
         return SEND_OK if flushed else FLUSH_DISK_TIMEOUT
 
+    async def wait_committed(self, end: int, timeout_s: float | None = None) -> broker_pb2.SendStatus:
+        """The same for somebody who waits neither for the disk nor for replicas.
+
+        Raises:
+            SyncFailed: the disk failed.
+        """
+        timeout_s = self._flush_timeout_s if timeout_s is None else min(self._flush_timeout_s, timeout_s)
+        is_settled = not self.waits_for_commit or await self._wait_here(end, timeout_s)
+        return SEND_OK if is_settled else FLUSH_DISK_TIMEOUT
+
+    def on_committed(self, offset: int) -> None:
+        """Everything below ``offset`` is in the log's files."""
+        if self.waits_for_commit:
+            self._settle(offset)
+
     def on_flushed(self, offset: int) -> None:
         """Everything below ``offset`` is synced."""
+        self._settle(offset)
+
+    def _settle(self, offset: int) -> None:
         waiting = self._waiting
         while waiting and waiting[0][0] <= offset:
             future = heapq.heappop(waiting)[2]
@@ -108,15 +141,21 @@ class Acknowledgements:
                 future.set_exception(error)
         self._waiting.clear()
 
-    async def _wait_flushed(self, end: int, timeout_s: float) -> bool:
+    def _request(self, end: int) -> None:
+        if self._sync_flush:
+            self._store.request_flush(end)
+        else:
+            self._store.request_commit(end)
+
+    async def _wait_here(self, end: int, timeout_s: float) -> bool:
         if self._failure is not None:
             raise self._failure
-        if self._store.flushed_offset >= end:
+        if (self._store.flushed_offset if self._sync_flush else self._store.end_offset) >= end:
             return True
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         heapq.heappush(self._waiting, (end, next(self._order), future))
-        self._store.request_flush(end)
+        self._request(end)
         timer = loop.call_later(timeout_s, _expire, future)
         try:
             await future

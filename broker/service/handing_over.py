@@ -22,7 +22,7 @@ class GrowingLog(Protocol):
     """The log that is handed over."""
 
     @property
-    def end_offset(self) -> int: ...
+    def appended_offset(self) -> int: ...
 
 
 def successor(members: Collection[int], replicas: Collection[BrokerStatus.Replica]) -> int | None:
@@ -56,14 +56,14 @@ async def await_level(primary: Primary, log: GrowingLog, to_id: int, clock: Cloc
     Raises:
         BrokerUnavailable: it does not get there in time.
     """
-    end = log.end_offset
+    end = log.appended_offset
     deadline = clock.monotonic_s() + HAND_OVER_S
     while True:
         slave = next((each for each in primary.replicas() if each.broker_id == to_id), None)
         has = slave.written if slave is not None and slave.connected else -1
-        if has >= end == log.end_offset and primary.confirm_offset >= end:
+        if has >= end == log.appended_offset and primary.confirm_offset >= end:
             return
-        end = log.end_offset
+        end = log.appended_offset
         if clock.monotonic_s() > deadline:
             raise BrokerUnavailable(
                 f"broker {to_id} has the log up to {has} of {end} after {HAND_OVER_S:g} s: not switched"

@@ -29,7 +29,7 @@ from penstock.replication.sync_state_set import SetRules, Standing, wanted_set
 
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
-from .handing_over import HAND_OVER_S, await_answers, await_level, check_successor, successor
+from .handing_over import HAND_OVER_S, GrowingLog, await_answers, await_level, check_successor, successor
 from .membership import MembershipFile
 from .registers import Registers
 from .roles import MasterRole, SlaveRole
@@ -44,7 +44,7 @@ FIRST_ID = 0
 """The broker with this id makes the register of a new group."""
 
 
-class LeaderStore(Protocol):
+class LeaderStore(GrowingLog, Protocol):
     """What of the store this module needs."""
 
     @property

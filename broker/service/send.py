@@ -60,6 +60,7 @@ class Placed:
     receipt: Receipt
     is_duplicate: bool
     is_settled: bool  # its receipt waits for nothing
+    no_wait: bool  # its receipt waits neither for the disk nor for replicas
     record_sizes: list[int]  # as stored, where they may be others than those sent
     started: float  # of time.perf_counter()
     deadline: float | None
@@ -113,7 +114,9 @@ class Send:
         return Placed(
             receipt,
             is_duplicate=duplicate is not None,
-            is_settled=self._acknowledgements.is_immediate or header.no_wait,
+            is_settled=self._acknowledgements.is_immediate
+            or (header.no_wait and not self._acknowledgements.waits_for_commit),
+            no_wait=header.no_wait,
             record_sizes=self._store.changed_sizes(receipt.start, receipt.end, records) if header.count > 1 else [],
             started=started,
             deadline=started + header.timeout_ms / 1000 if header.timeout_ms > 0 else None,
@@ -128,7 +131,8 @@ class Send:
         status = SEND_OK
         if not placed.is_settled:
             left_s = None if placed.deadline is None else max(placed.deadline - time.perf_counter(), 0.0)
-            status = await self._acknowledgements.wait(placed.receipt.end, left_s)
+            wait = self._acknowledgements.wait_committed if placed.no_wait else self._acknowledgements.wait
+            status = await wait(placed.receipt.end, left_s)
         self._counters.append_seconds.observe(time.perf_counter() - placed.started)
         receipt = placed.receipt
         return broker_pb2.AppendReceipt(

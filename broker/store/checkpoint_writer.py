@@ -41,6 +41,7 @@ class CheckpointWriter:
     def write_locked(self, *, clean: bool = False) -> None:
         """The same, for a caller that has the lock. The order makes it true: first the bytes, then what says so."""
         parts, log_ = self._parts, self._parts.log
+        self._flusher.commit()
         with parts.queues.lock:  # a dispatch changes all three under it
             derived = parts.dispatcher.offset
             queues, entries = parts.queues.totals()

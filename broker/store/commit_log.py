@@ -2,13 +2,15 @@
 
 Offsets are byte positions in the whole sequence. A record, and a batch, never spans two files: where one does not
 fit, with the 8 bytes of a blank record behind it, a blank fills the file. All methods are for the owner thread, but
-:meth:`sync`.
+:meth:`sync` and :meth:`commit`.
+
+With a transient store pool appends go to buffers, and the log ends where the last commit ended.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from .log_file import FileAllocator, LogFile, load_log_files
 from .log_kernels import first_nonzero
 from .prefault import Prefaulter
 from .results import AppendResult
+from .transient_store_pool import WriteBuffers
 from .warming import Warming
 
 _BLANK = struct.Struct(">ii")
@@ -82,7 +85,7 @@ class CommitLog:
         )
         self.files: list[LogFile] = []
         self.min_offset = 0
-        self.end_offset = 0
+        self.end_offset = 0  # behind the last byte in the files; with buffers a commit moves it, in whatever thread
         self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
         self.whole_end = 0  # the end of a record; behind it there may be a part of one, from a master
         self.last_store_timestamp_ms = 0
@@ -94,6 +97,9 @@ class CommitLog:
         if config.segment_bytes >= MIB:
             self._tail_bytes = max(self._tail_bytes, min(MIB, config.segment_bytes // 8))
         self._prefaulter = Prefaulter()
+        self._buffers: WriteBuffers | None = None
+        # Called when an append finds no free buffer, and told whether it is of state: commits everything, or refuses.
+        self.on_no_buffer: Callable[[bool], None] = lambda is_state: None
         self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
         self._stamp = 0
         self._touched_queues: Ints = np.zeros(64, np.int32)
@@ -104,17 +110,31 @@ class CommitLog:
         self.files = load_log_files(self._disk, self.directories, self.segment_bytes)
         if self.files:
             self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
+        if self._config.transient_store_pool_size:
+            self._buffers = WriteBuffers(self._disk, self._config.transient_store_pool_size, self.segment_bytes)
+
+    @property
+    def appended_offset(self) -> int:
+        """Where the next append goes: ``end_offset``, or behind what lies in buffers only."""
+        return self.end_offset if self._buffers is None else max(self.end_offset, self._buffers.appended)
+
+    @property
+    def is_buffered(self) -> bool:
+        """Whether appends have gone to buffers since :meth:`give_back_buffers`."""
+        return self._buffers is not None and self._buffers.appended > 0
 
     def append(
         self, ends: QueueEnds, records: Bytes, *, count: int | None = None, is_state: bool = False
     ) -> AppendResult:
         """Check, place and patch a batch of complete records, of ``count``; the bytes are visible, not yet synced.
 
+        With a pool they are visible, and safe from the process's death, when ``end_offset`` has passed them.
         While no next file can be made, the last bytes of a file are kept for records of the broker's own state.
 
         Raises:
             CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
             DiskFull, StorageError: there is no next file; nothing was stored.
+            FlowControl: ``on_no_buffer`` has refused it; nothing was stored.
         """
         records = self._with_room(ends, records, count) if self._config.append_record_crc else without_seals(records)
         file = self._file_for(len(records), is_state)
@@ -123,10 +143,11 @@ class CommitLog:
             self._touched_queues, self._touched_offsets = np.zeros(queues, np.int32), np.zeros(queues, np.int64)
         now_ms = max(self.last_store_timestamp_ms, self._clock.wall_ms())
         self._stamp += 1
-        start = self.end_offset
+        start = self.appended_offset
+        data = file.bytes if self._buffers is None else self._buffers.borrow(file, start)
         status, bad, placed, touched = place_batch(
             records,
-            file.bytes,
+            data,
             start - file.base,
             file.base,
             now_ms,
@@ -143,16 +164,38 @@ class CommitLog:
         if status != PlaceStatus.OK:
             raise self._refusal(PlaceStatus(status), int(bad), ends, count)
         if self._config.append_record_crc:
-            write_seals(file.bytes, start - file.base, start - file.base + len(records))
+            write_seals(data, start - file.base, start - file.base + len(records))
         self.last_store_timestamp_ms = now_ms
-        self.end_offset = self.whole_end = start + len(records)
-        self._prefaulter.advance(file.bytes, self.end_offset - file.base)
+        self.whole_end = end = start + len(records)
+        if self._buffers is None:
+            self.end_offset = end
+        else:
+            self._buffers.on_placed(end, end)
+        self._prefaulter.advance(data, end - file.base, is_file=self._buffers is None)
         queue_ids = self._touched_queues[:touched].tolist()
-        return AppendResult(start, self.end_offset, placed, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
+        return AppendResult(start, end, placed, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
+
+    def commit(self) -> int:
+        """Write what lies in buffers only to the files, in the log's order; the log's end. From any thread.
+
+        Raises:
+            OSError: the log ends where it did; may be tried again.
+        """
+        if self._buffers is not None:
+            with self._buffers.lock:
+                if self._buffers.appended > self.end_offset:
+                    self.end_offset = self._buffers.write(self.end_offset)
+        return self.end_offset
+
+    def give_back_buffers(self) -> None:
+        """Use none until the next append. Everything is committed."""
+        assert self.appended_offset == self.end_offset, f"{self.appended_offset} of {self.end_offset} not committed"
+        if self._buffers is not None:
+            self._buffers.give_back()
 
     def append_bytes(self, start: int, data: memoryview) -> int:
-        """Append bytes of another log at the same offset; the new end. They lie within one file."""
-        if start != self.end_offset:
+        """Append bytes of another log at the same offset; the new end. They lie within one file, and in no buffer."""
+        if start != self.end_offset or self.is_buffered:
             raise StorageError(f"bytes of offset {start} cannot follow the log's end {self.end_offset}")
         if not len(data):
             return start
@@ -201,11 +244,14 @@ class CommitLog:
         return file.bytes[at : at + size].data.toreadonly() if count == 1 else None
 
     def sizes(self, start: int, end: int) -> list[int]:
-        """Sizes of the records of ``[start, end)``, which lie in one file."""
+        """Sizes of the records of ``[start, end)``, which lie in one file and were appended, or committed, together."""
         file = self.file_of(start)
+        data = file.bytes
+        if self._buffers is not None and start >= self.end_offset:
+            data = self._buffers.held(start)
         first, stop = start - file.base, end - file.base
-        rows = np.zeros(count_records(file.bytes, first, stop, stop - first), ROW)
-        count, _, _ = scan(file.bytes, first, stop, file.base, False, rows)
+        rows = np.zeros(count_records(data, first, stop, stop - first), ROW)
+        count, _, _ = scan(data, first, stop, file.base, False, rows)
         found: list[int] = rows["size"][:count].tolist()
         return found
 
@@ -250,6 +296,7 @@ class CommitLog:
 
         A file made ahead would begin behind a gap, if files go: it goes first.
         """
+        assert not self.is_buffered, "a commit would bring it back"
         self.end_offset = self.whole_end = offset
         if self.files and self.files[-1].base >= offset:
             self._allocator.discard()
@@ -319,19 +366,38 @@ class CommitLog:
                 f"a batch of {size} bytes: at most {self.segment_bytes - BLANK_BYTES} fit a log file of this broker",
                 index=0,
             )
-        if not self.files or self.end_offset == self.files[-1].end:
-            return self._next_file(self.end_offset - self.end_offset % self.segment_bytes)
+        appended = self.appended_offset
+        if not self.files or appended == self.files[-1].end:
+            self._have_buffer(None, is_state)
+            return self._next_file(appended - appended % self.segment_bytes)
         file = self.files[-1]
-        left = file.end - self.end_offset
+        left = file.end - appended
         if size + BLANK_BYTES <= left:
+            self._have_buffer(file, is_state)
             if left - size < self._tail_bytes and not is_state:
                 self._allocator.check(file.end)
             return file
+        self._have_buffer(None, is_state)
         following = self._next_file(file.end)  # first, so that nothing has changed when there is no space
-        at = self.end_offset - file.base
-        file.bytes[at : at + BLANK_BYTES] = np.frombuffer(_BLANK.pack(left, MAGIC_BLANK), np.uint8)
-        self.end_offset = following.base
+        at = appended - file.base
+        buffer = None if self._buffers is None else self._buffers.of(file)
+        data = file.bytes if buffer is None else buffer
+        data[at : at + BLANK_BYTES] = np.frombuffer(_BLANK.pack(left, MAGIC_BLANK), np.uint8)
+        if self._buffers is None or buffer is None:
+            self.end_offset = following.base
+        else:
+            self._buffers.on_placed(appended + BLANK_BYTES, following.base)
         return following
+
+    def _have_buffer(self, file: LogFile | None, is_state: bool) -> None:
+        """See that there is a buffer for ``file``, or for a new one; all are free once everything is committed."""
+        buffers = self._buffers
+        if buffers is None or (file is not None and buffers.of(file) is not None):
+            return
+        buffers.reclaim(self.end_offset)
+        if not buffers.pool.available:
+            self.on_no_buffer(is_state)
+            self.give_back_buffers()
 
     def _with_room(self, ends: QueueEnds, records: Bytes, count: int | None) -> Bytes:
         """The batch with room for the checksum of each whole record; bad records are left to be refused by name."""

@@ -51,6 +51,11 @@ class StoreConfig:
     multi_dispatch: bool = False  # records have entries in the light queues (LMQ) that they name
     light_queues_max: int = 20_000
     lock_files: bool = False  # keep the log file being written, and the next, in memory
+    transient_store_pool_size: int = 0  # buffers of a log file's size that appends go to first; ASYNC_FLUSH only
+    commit_interval_ms: int = 200  # from them to the files: at the latest, for request_commit has it done at once
+    commit_least_pages: int = 4
+    commit_thorough_interval_ms: int = 200  # fewer pages
+    fast_fail_if_no_buffer: bool = False  # refuse an append for which no buffer is free; else it waits for a commit
 
     def __post_init__(self) -> None:
         smallest = FIXED_BYTES + BLANK_BYTES
@@ -60,7 +65,17 @@ class StoreConfig:
         require(self.light_queues_max >= 0, "light_queues_max must be at least 0", self.light_queues_max)
         require(self.index_slots >= 1, "index_slots must be at least 1", self.index_slots)
         require(self.index_entries >= 2, "index_entries must be at least 2", self.index_entries)
-        for name in ("flush_interval_ms", "flush_thorough_interval_ms"):
+        pool = self.transient_store_pool_size
+        require(pool >= 0, "transient_store_pool_size must be at least 0", pool)
+        is_async = self.flush_mode is FlushMode.ASYNC_FLUSH
+        require(is_async or not pool, "transient_store_pool_size must be 0 with SYNC_FLUSH", pool)
+        require(self.commit_least_pages >= 0, "commit_least_pages must be at least 0", self.commit_least_pages)
+        for name in (
+            "flush_interval_ms",
+            "flush_thorough_interval_ms",
+            "commit_interval_ms",
+            "commit_thorough_interval_ms",
+        ):
             require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
         delay_levels_ms(self.delay_levels)
 

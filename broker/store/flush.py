@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from penstock.proto.errors import SyncFailed
+from penstock.proto.errors import DiskFull, SyncFailed
 
 from .commit_log import CommitLog
 from .config import FlushMode, StoreConfig
+from .disk import storage_error
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,16 @@ class Flusher(threading.Thread):
         self._on_failed = on_failed
         self._interval_s = config.flush_interval_ms / 1000 if config.flush_mode is FlushMode.ASYNC_FLUSH else None
         self._thorough_s = config.flush_thorough_interval_ms / 1000
+        self._has_pool = config.transient_store_pool_size > 0
         self._asked = flushed
         self._condition = threading.Condition()
         self._syncing = threading.Lock()
         self._is_stopping = False
         self._cuts = 0
         self.failure: SyncFailed | None = None
+        self.refusal: DiskFull | None = None  # the last commit found no space: nothing more may be appended
+        # Called by any thread: a commit has moved the log's end there.
+        self.on_committed: Callable[[int], None] = lambda end: None
 
     def request(self, end: int) -> None:
         """Have everything below ``end`` synced soon; returns at once."""
@@ -74,13 +79,49 @@ class Flusher(threading.Thread):
         with self._condition:
             self.flushed_offset = self._asked = offset
 
+    def commit(self) -> int:
+        """Have everything appended so far in the files, where a pool's buffers are used; the log's end. Any thread.
+
+        Raises:
+            DiskFull: it is in the buffers still, and may be tried again.
+            SyncFailed: it could not; the store is fenced from now on.
+        """
+        before = self._log.end_offset
+        if not self._has_pool:
+            return before
+        if self.failure is not None:
+            raise self.failure
+        try:
+            end = self._log.commit()
+        except OSError as error:
+            named = storage_error(error, str(self._log.directories), "committing")
+            if isinstance(named, DiskFull):
+                self.refusal = named
+                raise named from error
+            log.error("commit failed path=%s error=%s", self._log.directories, error)
+            failure = SyncFailed(
+                f"{self._log.directories}: writing what was appended last failed: {error.strerror or error}: nothing "
+                "is acknowledged any more, check the disk and restart",
+                path=str(self._log.directories),
+            )
+            self.fail(failure)
+            raise failure from error
+        self.refusal = None
+        if end > before:
+            if self._asked > self.flushed_offset:
+                with self._condition:
+                    self._condition.notify()
+            self.on_committed(end)
+        return end
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Sync everything appended so far, and wait for it.
 
         Raises:
             SyncFailed: it could not.
+            DiskFull: it could not be committed; may be tried again.
         """
-        end = self._log.end_offset
+        end = self.commit()
         self.request(end)
         with self._condition:
             self._condition.wait_for(lambda: self.flushed_offset >= end or self.failure is not None, timeout_s)
@@ -108,12 +149,10 @@ class Flusher(threading.Thread):
         last = time.monotonic()
         while self.failure is None:
             with self._condition:
-                self._condition.wait_for(
-                    lambda: self._asked > self.flushed_offset or self._is_stopping, self._interval_s
-                )
+                self._condition.wait_for(lambda: self._is_asked() or self._is_stopping, self._interval_s)
                 if self._is_stopping:
                     return
-                asked = self._asked > self.flushed_offset
+                asked = self._is_asked()
             end = self._log.end_offset
             now = time.monotonic()
             behind = end - self.flushed_offset
@@ -121,6 +160,10 @@ class Flusher(threading.Thread):
                 last = now
                 with self._syncing:
                     self._sync()
+
+    def _is_asked(self) -> bool:
+        """Whether somebody waits for bytes that can be synced: what is not committed cannot."""
+        return min(self._asked, self._log.end_offset) > self.flushed_offset
 
     def _sync(self) -> None:
         cuts = self._cuts  # before the end is read: behind a cut it may be lower

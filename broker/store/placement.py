@@ -46,13 +46,16 @@ class Placement:
         return found
 
     def learn(self, dispatched: int) -> None:
-        """Know what is in the log behind ``dispatched``; a part of a record or batch at its end is cut off."""
+        """Know what is in the log behind ``dispatched``; a part of a record or batch at its end is cut off.
+
+        Everything appended is committed.
+        """
         self._learn(dispatched)
 
     @property
     def is_level(self) -> bool:
         """Whether the log ends where the last append ended, so that everything in it is known."""
-        return self._known_end == self._log.end_offset
+        return self._known_end == self._log.appended_offset
 
     def forget(self) -> None:
         """The log has lost its end: what was learnt may not be so any more."""

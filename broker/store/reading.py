@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from penstock.proto.errors import MessageNotFound
-from penstock.proto.record.layout import FIXED_BYTES
+from penstock.proto.record.layout import FIXED_BYTES, decode_record
+from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
@@ -251,6 +252,24 @@ class Reader:
         if found is None:
             raise MessageNotFound(f"no message begins at physical offset {physical_offset}", offset=physical_offset)
         return bytes(found)
+
+    def with_key(
+        self, positions: Iterable[int], topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, end: int
+    ) -> list[bytes]:
+        """Of the records that begin at ``positions``, below ``end``, those of ``topic`` with ``key``, in the times."""
+        found: dict[int, bytes] = {}
+        for physical in positions:
+            if len(found) >= count_max:
+                break
+            raw = self._log.record_at(physical) if physical < end else None
+            if physical in found or raw is None or not begin_ms <= store_timestamp(bytes(raw[:76])) <= end_ms:
+                continue
+            record = decode_record(raw)
+            properties = decode_properties(record.properties)
+            keys = properties.get(KEYS, "").split(KEY_SEPARATOR)
+            if record.topic == topic and (properties.get(UNIQ_KEY) == key or key in keys):
+                found[physical] = bytes(raw)
+        return list(found.values())
 
     def _store_timestamp(self, slot: int, offset: int) -> int | None:
         physical, size = self._entry(slot, offset)

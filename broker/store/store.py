@@ -11,17 +11,17 @@ import numpy as np
 from penstock.proto import names
 from penstock.proto.clock import Clock, SystemClock
 from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
-from penstock.proto.record.layout import PhysicalOffset, decode_record
-from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
+from penstock.proto.record.layout import PhysicalOffset
 
 from .checkpoint_writer import CheckpointWriter
+from .commit import Committer
 from .commit_log import QueueEnds
 from .config import StoreConfig
 from .disk import Bytes, Disk, RealDisk, storage_error
 from .flush import Checkpointer, Flusher
 from .opening import Opened, open_parts
 from .placement import Placement
-from .reading import Reader, store_timestamp
+from .reading import Reader
 from .removal import Removal
 from .reserve import BYTES_MAX, Reserve
 from .results import AppendResult, DispatchResult, ReadResult, RecoveryReport
@@ -36,18 +36,21 @@ _COUNT_MAX = (1 << 31) - 1
 class Store:
     """One open store directory. The owner thread calls everything; flushing has threads of its own.
 
-    ``on_flushed(flushed offset)`` and ``on_fatal(error)`` are called from those threads. After a fatal error every
+    ``on_flushed(flushed offset)``, ``on_committed(end offset)`` and ``on_fatal(error)`` are called from those threads,
+    ``on_committed`` only with a transient store pool, and from the owner's thread as well. After a fatal error every
     append raises it, and the only way on is to end the process and open the store again. While ``refusal`` is set,
     appends raise such an error, except records of the broker's own state.
 
-    Offsets of the log: ``min_offset`` <= ``dispatched_offset`` <= ``confirm_offset`` <= ``end_offset``. Readers by
-    queue see what is dispatched.
+    Offsets of the log: ``min_offset`` <= ``dispatched_offset`` <= ``confirm_offset`` <= ``end_offset`` <=
+    ``appended_offset``. Readers by queue see what is dispatched. What lies behind ``end_offset`` is in buffers of the
+    pool, and goes with the process; without a pool there is nothing.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk, opened: Opened) -> None:
         """See :meth:`open`."""
         self.recovery: RecoveryReport = opened.report
         self.on_flushed: Callable[[int], None] | None = None
+        self.on_committed: Callable[[int], None] | None = None
         self.on_fatal: Callable[[StorageError], None] | None = None
         self.segment_bytes = config.segment_bytes
         opened.log.confirm_offset = opened.dispatcher.offset
@@ -64,6 +67,8 @@ class Store:
         self.refusal: StorageError | None = None
         self._is_closed = False
         self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)
+        self._flusher.on_committed = self._tell_committed
+        self._committer = Committer(config, opened.log, self._flusher) if config.transient_store_pool_size else None
         self._checkpoints = CheckpointWriter(str(config.root), opened, self._flusher)
         self._truncation = Truncation(str(config.root), opened, self._flusher, self._checkpoints, self._placement)
         self._checkpointer = Checkpointer(
@@ -102,6 +107,8 @@ class Store:
             raise storage_error(error, error.filename or root, "opening the store") from error
         store = cls(config, used, opened)
         store._flusher.start()
+        if store._committer is not None:
+            store._committer.start()
         store._checkpointer.start()
         store._flusher.request(store.end_offset)
         if opened.checkpoint.is_known:
@@ -122,6 +129,10 @@ class Store:
     @property
     def end_offset(self) -> int:
         return self._log.end_offset
+
+    @property
+    def appended_offset(self) -> int:
+        return self._log.appended_offset
 
     @property
     def flushed_offset(self) -> int:
@@ -150,20 +161,25 @@ class Store:
         """Place one batch of complete records of ``topic`` at the end of the log.
 
         The store gives each its queue offset, physical offset, store time and host. On return the bytes are
-        visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``.
+        visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``; with a
+        transient store pool they are visible to nobody before they are committed: see ``request_commit``. Records of
+        the broker's own state are committed on return, for its tables take them over at once.
         ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
         be. ``records`` are copied.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
             Forbidden: too many light queues, or the topic's queues are of a kind that is not written here.
-            DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored.
+            DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored; of a state record that found no space
+                when it was committed: not yet.
+            FlowControl: no buffer of the pool is free; nothing was stored.
         """
         self._check_writable()
         self._parts.others.check(topic)
         is_state = topic == names.STATE_TOPIC
-        if self.refusal is not None and not is_state:
-            raise type(self.refusal)(self.refusal.message, **self.refusal.details)
+        refusal = self._flusher.refusal or (None if is_state else self.refusal)
+        if refusal is not None:
+            raise type(refusal)(refusal.message, **refusal.details)
         if not self._placement.is_level:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
@@ -174,6 +190,8 @@ class Store:
             result = self._log.append(ends, data, count=count, is_state=is_state)
         self._placement.on_appended(result.end)
         self._dispatcher.placed.append(result)
+        if is_state and self._committer is not None:
+            self._flusher.commit()
         return result
 
     def _append_lit(self, ends: QueueEnds, topic: str, data: Bytes, count: int | None) -> AppendResult:
@@ -201,11 +219,13 @@ class Store:
             StorageError: nothing was appended.
         """
         self._check_writable()
+        self.commit()
         return self._log.append_bytes(start, data)
 
     def start_at(self, offset: int) -> None:
         """Let the log, which must be empty, begin at ``offset``, as the master's does."""
         self._check_writable()
+        self.commit()
         with self._named_errors("beginning anew"):
             self._truncation.start_at(offset)
         self._checkpointer.want()
@@ -240,6 +260,7 @@ class Store:
             SyncFailed, Corrupt: the store is fenced from now on.
         """
         self._check_writable()
+        self.commit()
         with self._named_errors("cutting the log"):
             self._truncation.cut(offset, rebuild=rebuild)
 
@@ -257,8 +278,27 @@ class Store:
         """A read-only view of at most ``max_bytes`` from ``start`` on, of one file, below the end."""
         return self._log.read_bytes(start, max_bytes)
 
+    def request_commit(self, end: int) -> None:
+        """Have everything below ``end`` in the files soon, where appends go to a pool; ``on_committed`` tells when."""
+        if self._committer is not None:
+            self._committer.request(end)
+
+    def commit(self) -> None:
+        """Have everything appended in the files now, and use no buffer of a pool until the next append.
+
+        For a master that becomes a slave, before anybody is told where its log ends.
+
+        Raises:
+            DiskFull: it is in buffers still; may be tried again.
+            SyncFailed: the store is fenced from now on.
+        """
+        if self._log.is_buffered:
+            self._flusher.commit()
+            self._log.give_back_buffers()
+
     def request_flush(self, end: int) -> None:
         """Have everything below ``end`` synced with whatever else waits; ``on_flushed`` tells when."""
+        self.request_commit(end)
         self._flusher.request(end)
 
     def set_confirm(self, offset: int) -> None:
@@ -357,22 +397,8 @@ class Store:
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Records of ``topic`` with ``key`` among their keys, or as unique key, in the time range; newest first."""
         with self._named_errors("reading the index"):
-            return self._query(topic, key, max_count, begin_ms, end_ms)
-
-    def _query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        found: dict[int, bytes] = {}
-        for physical in self._parts.index.query(topic, key, begin_ms, end_ms):
-            if len(found) >= max_count:
-                break
-            raw = self._log.record_at(physical) if physical < self._dispatcher.offset else None
-            if physical in found or raw is None or not begin_ms <= store_timestamp(bytes(raw[:76])) <= end_ms:
-                continue
-            record = decode_record(raw)
-            properties = decode_properties(record.properties)
-            keys = properties.get(KEYS, "").split(KEY_SEPARATOR)
-            if record.topic == topic and (properties.get(UNIQ_KEY) == key or key in keys):
-                found[physical] = bytes(raw)
-        return list(found.values())
+            positions = self._parts.index.query(topic, key, begin_ms, end_ms)
+            return self._reader.with_key(positions, topic, key, max_count, begin_ms, end_ms, self._dispatcher.offset)
 
     def drop_topic(self, topic: str) -> None:
         """Forget the topic's queues; its records stay in the log, and a topic made anew begins at offset 0."""
@@ -425,6 +451,8 @@ class Store:
             self._release()
 
     def _release(self) -> None:
+        if self._committer is not None:
+            self._committer.stop()
         self._flusher.stop()
         self.removal.close(delete=False)
         self._log.close()
@@ -442,11 +470,16 @@ class Store:
 
     def _learn_end(self) -> None:
         """Have the placement know the log's end. It may lose a part of a record there: nobody may count on that."""
+        self.commit()
         with self._named_errors("reading the log's end"), self._flusher.held():
             self._placement.learn(self._dispatcher.offset)
             if self._log.end_offset < max(self._flusher.flushed_offset, self._log.confirm_offset):
                 self._flusher.on_cut(self._log.end_offset)
                 self._log.confirm_offset = min(self._log.confirm_offset, self._log.end_offset)
+
+    def _tell_committed(self, end: int) -> None:
+        if self.on_committed is not None:
+            self.on_committed(end)
 
     def _tell_flushed(self, offset: int) -> None:
         if self._checkpoints.write_hint(offset) and self.on_flushed is not None:

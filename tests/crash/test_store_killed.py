@@ -1,4 +1,4 @@
-"""SIGKILL of a process that writes: nothing that was flushed is missing, and what is there is in order."""
+"""SIGKILL of a process that writes: nothing flushed, or committed from a pool, is missing, and all is in order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,25 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.support.stores import batch, flush, store_config
+from tests.support.waiting import wait_until
 from penstock.broker.store import FlushMode, Store
 
-store = Store.open(store_config(Path(sys.argv[1]), flush_mode=FlushMode.SYNC_FLUSH, flush_thorough_interval_ms=30))
+pool_size = int(sys.argv[3])
+mode = FlushMode.ASYNC_FLUSH if pool_size else FlushMode.SYNC_FLUSH
+store = Store.open(
+    store_config(
+        Path(sys.argv[1]), flush_mode=mode, flush_thorough_interval_ms=30, transient_store_pool_size=pool_size
+    )
+)
 number = int(sys.argv[2])
 while True:
     bodies = [b"%08d-%d" % (number, part) + b"." * 300 for part in range(5)]
     result = store.append("t", batch("t", bodies, [number % 3] * 5, mark=(7, 0, 0, number)), queues=3)
-    flush(store)
+    if pool_size:
+        store.request_commit(result.end)
+        wait_until(lambda: store.end_offset >= result.end, what="the commit")
+    else:
+        flush(store)
     store.set_confirm(store.end_offset)
     store.dispatch()
     print(number, flush=True)
@@ -32,14 +43,18 @@ while True:
 """
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_was_flushed_survives_kill_minus_nine_again_and_again(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "pool_size"), [(0, 0), (1, 0), (2, 0), (3, 1), (4, 2)])
+def test_what_was_flushed_or_committed_survives_kill_minus_nine_again_and_again(
+    tmp_path: Path, seed: int, pool_size: int
+) -> None:
     randomly = random.Random(seed)
     following = 0
     for _ in range(4):
         stop_at = following + randomly.randrange(1, 60)
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(following)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, str(tmp_path), str(following), str(pool_size)],
+            stdout=subprocess.PIPE,
+            text=True,
         ) as child:
             assert child.stdout is not None
             last = -1

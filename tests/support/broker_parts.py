@@ -89,6 +89,7 @@ class Parts:
         self,
         *,
         sync_flush: bool = False,
+        commits: bool = False,
         master: bool = True,
         auto_create: bool = True,
         store: FakeStore | None = None,
@@ -104,9 +105,15 @@ class Parts:
         self.fetch = Fetch(self.store, self.state, self.role, self.counters)
         self.dispatcher = Dispatcher(self.store, self.state, self.producers, self.fetch.waiters.on_arrived)
         self.acknowledgements = Acknowledgements(
-            self.store, self.role, sync_flush=sync_flush, flush_timeout_s=0.05, replica_timeout_s=0.05
+            self.store,
+            self.role,
+            sync_flush=sync_flush,
+            flush_timeout_s=0.05,
+            replica_timeout_s=0.05,
+            commits=commits,
         )
         self.store.on_flushed = self.acknowledgements.on_flushed
+        self.store.on_committed = self.acknowledgements.on_committed
         self.state_log = StateLog(self.state, self.store, BORN, self.on_appended)
         self.pending = PendingCommits(self.state)
         self.state.on_offsets_applied = self.pending.on_applied

@@ -4,6 +4,8 @@ A history is a list of steps, each a name and a seed of its own; so a part of th
 how :func:`shortest` makes a failure readable. After each recovery the store is compared with what was appended:
 all that was acknowledged is there, then a prefix of the rest, and nothing else; queues and index follow from that.
 
+In a fifth of the histories appends go to a transient store pool: what is not committed goes with the process.
+
 Record sizes are few, so that new records end where old ones did, and a leftover behind the log's end fits exactly.
 """
 
@@ -24,7 +26,14 @@ from penstock.proto.record.layout import Host
 from tests.support.clock import ManualClock
 from tests.support.log_history import LogHistory, check_derived, check_end, check_index_files, check_key, check_reading
 from tests.support.simulated_disk import PowerCut, SimulatedDisk
-from tests.support.stepped_store import abandon, flusher_of, forget_background, run_background, stepped_stores
+from tests.support.stepped_store import (
+    abandon,
+    committer_of,
+    flusher_of,
+    forget_background,
+    run_background,
+    stepped_stores,
+)
 
 SEGMENT_BYTES = 8192
 INDEX_SLOTS, INDEX_ENTRIES = 7, 24
@@ -50,7 +59,8 @@ WEIGHTS = {
     "lose_derived": 1,
     "truncate": 2,
 }
-REPLICA_WEIGHTS = WEIGHTS | {"ship": 20, "promote": 1}
+REPLICA_WEIGHTS = {"ship": 20, "promote": 1}
+POOL_WEIGHTS = {"commit": 20, "kill": 4}
 
 
 class Step(NamedTuple):
@@ -67,7 +77,7 @@ class Failed(AssertionError):
 def steps_of(seed: int, count: int) -> list[Step]:
     """The history with that seed."""
     chooser = random.Random(seed)
-    weights = REPLICA_WEIGHTS if is_replica(seed) else WEIGHTS
+    weights = WEIGHTS | (REPLICA_WEIGHTS if is_replica(seed) else {}) | (POOL_WEIGHTS if is_pooled(seed) else {})
     names = chooser.choices(list(weights), list(weights.values()), k=count)
     return [Step(name, chooser.getrandbits(48)) for name in names]
 
@@ -75,6 +85,11 @@ def steps_of(seed: int, count: int) -> list[Step]:
 def is_replica(seed: int) -> bool:
     """Whether that history is about a store that gets a master's bytes."""
     return seed % 4 == 3
+
+
+def is_pooled(seed: int) -> bool:
+    """Whether that history's appends go to a transient store pool."""
+    return seed % 5 == 2
 
 
 def run(seed: int, steps: list[Step]) -> CrashRun:
@@ -129,7 +144,8 @@ class CrashRun:
     def __init__(self, seed: int, root: str = "/srv/broker/store") -> None:
         chooser = random.Random(seed ^ 0x5EED)
         self.cuts = self.recoveries = self.messages = 0
-        self.sync_mode = chooser.random() < 0.7
+        self.pool_size = 1 + seed % 3 if is_pooled(seed) else 0
+        self.sync_mode = chooser.random() < 0.7 and not self.pool_size
         self.master: CrashRun | None = None
         self.root = root
         self.chooser = chooser
@@ -188,6 +204,7 @@ class CrashRun:
             index_slots=INDEX_SLOTS,
             index_entries=INDEX_ENTRIES,
             multi_dispatch=True,
+            transient_store_pool_size=self.pool_size,
         )
 
     def _open(self) -> None:
@@ -285,6 +302,8 @@ class CrashRun:
         """A slave takes some of the master's bytes, wherever they are divided."""
         if self.master is None or self.master.store is None:
             return
+        if self.master.pool_size and self.chooser.random() < 0.7:
+            committer_of(self.master.open).step()
         for _ in range(self.chooser.randint(1, 4)):
             start = self.open.end_offset
             wanted = self.chooser.choice((1, 50, 300, 700, 2000, 8192))
@@ -330,6 +349,9 @@ class CrashRun:
             history.truncate(offset)
         check_derived(store, self._known())
         check_reading(store, self._known(), self.chooser.choice(TOPICS), self.chooser.randrange(QUEUES))
+
+    def _commit(self) -> None:
+        committer_of(self.open).step()
 
     def _sync(self) -> None:
         self._meanwhile()
@@ -399,10 +421,12 @@ class CrashRun:
         self.disk = self.disk.cut()
 
     def _kill(self) -> None:
-        """The process ends without a word, the system goes on."""
+        """The process ends without a word, the system goes on: nothing that reached the files is missing."""
+        whole, cuts = self._known().whole_below(self.open.end_offset), self.cuts
         self._gone()
         self.disk = self.disk.kill()
         self._open()
+        assert self.cuts > cuts or self.open.end_offset == whole, f"a kill at {whole} left {self.open.end_offset}"
 
     def _gone(self) -> None:
         if self.store is not None:

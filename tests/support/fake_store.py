@@ -65,11 +65,15 @@ class ReadResult:
 
 
 class FakeStore:
-    """``confirms`` and ``flushes``: whether appended bytes are confirmed, and asked-for flushes done, at once."""
+    """``confirms``, ``flushes``, ``commits``: whether appended bytes are confirmed, and asked-for flushes and commits
+    done, at once.
+    """
 
-    def __init__(self, *, confirms: bool = True, flushes: bool = True) -> None:
+    def __init__(self, *, confirms: bool = True, flushes: bool = True, commits: bool = True) -> None:
         self.confirms = confirms
         self.flushes = flushes
+        self.commits = commits
+        self.appended_offset = 0
         self.min_offset = self.end_offset = self.flushed_offset = self.confirm_offset = self.dispatched_offset = 0
         self.segment_bytes = 1 << 26
         self.batches: list[Batch] = []
@@ -77,6 +81,7 @@ class FakeStore:
         self.closed = False
         self.failure: PenstockError | None = None
         self.on_flushed: Callable[[int], None] | None = None
+        self.on_committed: Callable[[int], None] | None = None
         self.on_fatal: Callable[[Any], None] | None = None
         self._next: dict[tuple[str, int], int] = {}
         self._queues: dict[tuple[str, int], list[tuple[bytes, int]]] = {}
@@ -104,7 +109,7 @@ class FakeStore:
             if record.queue_id not in queue_ids:
                 queue_ids.append(record.queue_id)
                 queue_offsets.append(offset)
-            physical = self.end_offset + position
+            physical = self.appended_offset + position
             raw = bytearray(data[position : position + size])
             raw[20:28] = offset.to_bytes(8, "big")
             raw[28:36] = physical.to_bytes(8, "big")
@@ -115,9 +120,11 @@ class FakeStore:
             raise CorruptBatch(f"{count} records announced, {len(placed)} there", index=len(placed))
         self._next = following
         self._clock_ms += 1
-        start = self.end_offset
-        self.end_offset += len(data)
-        result = AppendResult(start, self.end_offset, len(placed), self._clock_ms, queue_ids, queue_offsets)
+        start = self.appended_offset
+        self.appended_offset += len(data)
+        if self.commits:
+            self.end_offset = self.appended_offset
+        result = AppendResult(start, self.appended_offset, len(placed), self._clock_ms, queue_ids, queue_offsets)
         self.batches.append(Batch(result, topic, placed))
         if self.confirms:
             self.confirm_offset = self.end_offset
@@ -125,6 +132,14 @@ class FakeStore:
 
     def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]:
         return []
+
+    def request_commit(self, end: int) -> None:
+        self.requested = max(self.requested, end)
+
+    def commit(self) -> None:
+        self.end_offset = self.appended_offset
+        if self.on_committed is not None:
+            self.on_committed(self.end_offset)
 
     def request_flush(self, end: int) -> None:
         self.requested = max(self.requested, end)

@@ -65,7 +65,7 @@ class LogHistory:
         """Take what ``store`` has laid down for a batch, and the blank in front of it."""
         before = self.end
         while self.end < result.end:
-            self.image += store.read_bytes(self.end, result.end - self.end)
+            self.image += _appended(store, self.end, result.end)
         if result.start > before:
             self.ends.append(result.start)
         start = result.start
@@ -113,6 +113,17 @@ class LogHistory:
         for name, offset in _lights(properties):
             lit = replace(written, topic=name, queue_id=0, queue_offset=offset)
             self.by_queue.setdefault((name, 0), []).append(lit)
+
+
+def _appended(store: Store, start: int, end: int) -> bytes:
+    """Some bytes of the log from ``start`` on, those in buffers of a pool too."""
+    if start < store.end_offset:
+        return bytes(store.read_bytes(start, end - start))
+    assert store._log._buffers is not None
+    filling = next(each for each in store._log._buffers._filling if each.base <= start < each.end)
+    if start >= filling.placed:
+        return bytes(min(end, filling.end) - start)  # behind a blank
+    return filling.buffer[start - filling.base : min(end, filling.placed) - filling.base].tobytes()
 
 
 _start_of, _end_of = attrgetter("start"), attrgetter("end")

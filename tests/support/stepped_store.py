@@ -25,6 +25,7 @@ from penstock.broker.store import (
     truncation,
 )
 from penstock.broker.store import store as store_module
+from penstock.broker.store.commit import Committer
 from penstock.broker.store.flush import Checkpointer, Flusher
 
 T = TypeVar("T")
@@ -42,10 +43,21 @@ class SteppedFlusher(Flusher):
             self._sync()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        self.request(self._log.end_offset)
+        self.request(self.commit())
         self.step()
         if self.failure is not None:
             raise self.failure
+
+
+class SteppedCommitter(Committer):
+    """Commits in the caller's thread, when :meth:`step` is called."""
+
+    def start(self) -> None:
+        """No thread."""
+
+    def step(self) -> None:
+        """What the thread does when somebody has asked."""
+        self._commit()
 
 
 class SteppedCheckpointer(Checkpointer):
@@ -111,6 +123,7 @@ def stepped_stores(*, arena_entries: int = 3) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
             (store_module, "Flusher", SteppedFlusher),
+            (store_module, "Committer", SteppedCommitter),
             (store_module, "Checkpointer", SteppedCheckpointer),
             (log_file, "ThreadPoolExecutor", LateExecutor),
             (consume_queue, "ThreadPoolExecutor", LateExecutor),
@@ -136,6 +149,13 @@ def flusher_of(store: Store) -> SteppedFlusher:
     flusher = store._flusher
     assert isinstance(flusher, SteppedFlusher), "open the store inside stepped_stores()"
     return flusher
+
+
+def committer_of(store: Store) -> SteppedCommitter:
+    """Its committer, to be stepped; it has a pool."""
+    committer = store._committer
+    assert isinstance(committer, SteppedCommitter), "open the store inside stepped_stores()"
+    return committer
 
 
 def abandon(store: Store) -> None:

@@ -161,6 +161,31 @@ async def test_replica_time_out_wins_over_flush_time_out_and_no_wait_waits_for_n
 
 
 @in_loop
+async def test_with_a_store_pool_an_append_is_answered_when_it_is_committed() -> None:
+    parts = Parts(commits=True, store=FakeStore(commits=False))
+    parts.add_topic()
+    pending = asyncio.create_task(parts.append())
+    await eventually(lambda: parts.acknowledgements.waiting)
+    assert parts.store.requested == parts.store.appended_offset, "a commit begins before anybody waits for it"
+    assert not pending.done()
+    parts.store.commit()
+    assert (await pending).status == broker_pb2.SEND_OK
+    assert (await parts.append()).status == broker_pb2.FLUSH_DISK_TIMEOUT
+
+
+@in_loop
+async def test_with_a_store_pool_no_wait_waits_for_the_commit_alone() -> None:
+    parts = Parts(commits=True, store=FakeStore(commits=False))
+    parts.add_topic()
+    parts.role.waits_for_replicas, parts.role.confirms = True, False
+    pending = asyncio.create_task(parts.append(no_wait=True))
+    await eventually(lambda: parts.acknowledgements.waiting)
+    assert not pending.done()
+    parts.store.commit()
+    assert (await pending).status == broker_pb2.SEND_OK
+
+
+@in_loop
 async def test_after_a_failed_sync_nothing_is_acknowledged_any_more() -> None:
     parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
     parts.add_topic()

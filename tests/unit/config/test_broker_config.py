@@ -81,6 +81,12 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         flushIntervalCommitLog = 100
         flushCommitLogThoroughInterval = 2000
         syncFlushTimeout = 3000
+        transientStorePoolEnable = true
+        transientStorePoolSize = 2
+        fastFailIfNoBufferInStorePool = true
+        commitIntervalCommitLog = 100
+        commitCommitLogLeastPages = 1
+        commitCommitLogThoroughInterval = 300
         storePathRootDir = /data/store
         storePathCommitLog = /log
         readOnlyCommitLogStorePaths = /old
@@ -211,6 +217,9 @@ def test_the_port_chosen_by_the_system_can_be_filled_in(tmp_path: Path) -> None:
             "FILE:1: metricsExporterType must be one of DISABLE, PROM, not 'OTLP_GRPC'",
         ),
         ("syncFlushTimeout = 0", "FILE:1: syncFlushTimeout must be 1..600000 ms, not '0'"),
+        ("transientStorePoolSize = 0", "FILE:1: transientStorePoolSize must be 1..1000, not '0'"),
+        ("commitIntervalCommitLog = 0", "FILE:1: commitIntervalCommitLog must be 1..600000 ms, not '0'"),
+        ("commitCommitLogLeastPages = -1", "FILE:1: commitCommitLogLeastPages must be 0..1048576, not '-1'"),
     ],
 )
 def test_a_bad_value_is_refused_with_line_key_and_what_is_allowed(tmp_path: Path, text: str, message: str) -> None:
@@ -234,6 +243,24 @@ def test_any_values_load_or_raise_a_configuration_error(
         load_broker_config(path)
     except ConfigError as error:
         assert "fuzz.conf:" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("flushDiskType = SYNC_FLUSH", "flushDiskType=SYNC_FLUSH"),
+        ("brokerRole = SLAVE\nbrokerId = 1\nhaMasterAddress = m:1", "brokerRole=SLAVE"),
+        ("brokerRole = SYNC_MASTER", ""),
+        ("enableControllerMode = true\nnamesrvAddr = n:1", ""),
+    ],
+)
+def test_a_store_pool_is_for_masters_that_flush_behind_and_named_where_it_has_no_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, because: str
+) -> None:
+    config = load(tmp_path, f"transientStorePoolEnable = true\ntransientStorePoolSize = 3\n{text}")
+    assert config.uses_transient_store_pool == (not because)
+    assert store_config(config).transient_store_pool_size == (0 if because else 3)
+    assert (f"transientStorePoolEnable has no effect with {because} " in caplog.text) == bool(because)
 
 
 def test_light_queues_need_both_of_their_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
