@@ -95,22 +95,24 @@ class _Opening:
                 path=str(self._log.directories),
                 offset=files_end,
             )
+        self._set_min(positions)
         todo = plan(
             positions,
             aborted=aborted or not self._is_unused(positions),
             log_min=self._log.min_offset,
-            log_end=files_end,
+            log_end=self._log.end_offset,
             segment_bytes=self._config.segment_bytes,
         )
-        self._set_min(positions)
         found = self._find_end(todo, positions)
         self._abort.create()
         self._checkpoint.begin()
         self._log.remove_before(self._log.min_offset)
-        if positions is not None and found.end < positions.flushed:
-            # Before the bytes go, or their files would be missed.
+        begin = self._log.min_offset
+        if positions is not None and (found.end < positions.flushed or positions.min_offset < begin == found.end):
+            # Before the bytes go, or their files would be missed; or, when all go, where the log was.
             self._checkpoint.write_hint(found.end, min(found.end, self._checkpoint.confirmed))
-            self._checkpoint.write(positions._replace(clean=False, flushed=found.end), self._checkpoint.standard)
+            noted = positions._replace(clean=False, min_offset=begin, flushed=found.end)
+            self._checkpoint.write(noted, self._checkpoint.standard)
         zeroed = 0 if todo.clean else self._log.cut(found.end)
         self._log.end_offset = found.end
         self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
@@ -158,7 +160,8 @@ class _Opening:
     def _set_min(self, positions: Positions | None) -> None:
         log_ = self._log
         if not log_.files:
-            at = positions.min_offset if positions is not None and positions.min_offset == positions.end else 0
+            is_empty = positions is not None and positions.flushed <= positions.min_offset  # else they were taken away
+            at = positions.min_offset if positions is not None and is_empty else 0
             log_.min_offset = log_.end_offset = at
         elif positions is not None and log_.min_offset <= positions.min_offset < log_.files[0].end:
             log_.min_offset = positions.min_offset
@@ -189,7 +192,7 @@ class _Opening:
         if todo.clean and positions is not None:
             return LogEnd(positions.end, positions.last_store_timestamp_ms, True, 0, "")
         if not self._log.files:
-            return LogEnd(self._log.end_offset, 0, False, 0, "")
+            return LogEnd(self._log.end_offset, 0, todo.derived == self._log.end_offset, 0, "")
         if positions is not None:
             self._log.last_store_timestamp_ms = positions.last_store_timestamp_ms if todo.derived else 0
         start = max(todo.scan_from or 0, self._log.min_offset)
