@@ -165,8 +165,8 @@ class _Opening:
             log_.min_offset = log_.end_offset = at
         elif positions is not None and log_.min_offset <= positions.min_offset < log_.files[0].end:
             log_.min_offset = positions.min_offset
-        elif positions is not None and log_.files[0].end <= positions.min_offset <= log_.files[-1].base:
-            log_.min_offset = positions.min_offset  # files before it were on their way out
+        elif positions is not None and log_.files[0].end <= positions.min_offset <= log_.files[-1].end:
+            log_.min_offset = positions.min_offset  # files before it were on their way out, perhaps all that there are
         else:
             log_.min_offset = first_record(log_)
             if positions is not None and positions.min_offset < log_.min_offset:

@@ -351,3 +351,25 @@ def test_a_log_that_lost_all_that_retention_had_left_goes_on_at_its_minimum(is_n
     assert store.append("t", batch("t", [b"next"]), queues=4).queue_offsets == [high]
     abandon(store)
     abandon(source)
+
+
+def test_a_file_that_was_taken_out_does_not_come_back_when_the_log_is_cut_to_its_minimum() -> None:
+    disk = SimulatedDisk()
+    store = _open(disk)
+    while store.end_offset <= SEGMENT:
+        _put(store, b"x" * 900)
+    dispatch_all(store)
+    store.checkpoint()
+    store.removal.take_out(SEGMENT)  # and a reader holds it
+    store.checkpoint()
+    store.truncate_to(SEGMENT)
+    disk = _kill(store, disk)
+    store = _open(disk)
+    assert (store.min_offset, store.end_offset) == (SEGMENT, SEGMENT)
+    assert _put(store, b"y" * 900) > SEGMENT
+    dispatch_all(store)
+    store.close()
+    store = _open(disk)
+    assert store.min_offset == SEGMENT
+    assert disk.list(f"{ROOT}/commitlog") == [f"{SEGMENT:020d}"]
+    store.close()
