@@ -111,8 +111,8 @@ class _Opening:
         if positions is not None and (found.end < positions.flushed or positions.min_offset < begin == found.end):
             # Before the bytes go, or their files would be missed; or, when all go, where the log was.
             self._checkpoint.write_hint(found.end, min(found.end, self._checkpoint.confirmed))
-            noted = positions._replace(clean=False, min_offset=begin, flushed=found.end)
-            self._checkpoint.write(noted, self._checkpoint.standard)
+            positions = positions._replace(clean=False, min_offset=begin, flushed=found.end)
+            self._checkpoint.write(positions, self._checkpoint.standard)
         zeroed = 0 if todo.clean else self._log.cut(found.end)
         self._log.end_offset = found.end
         self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
@@ -207,7 +207,10 @@ class _Opening:
         if loaded and positions is not None:
             loaded = self._queues.totals() == (positions.queues, positions.entries)
         rebuilt = not loaded
+        assert self._checkpoint is not None
         if rebuilt:
+            if positions is not None:  # what is made now is not synced: no start may take it for what was noted
+                self._checkpoint.write(positions._replace(clean=False, queues=-1), self._checkpoint.standard)
             self._queues.close()
             self._queues = self._new_queues()
             loader = QueueLoader(self._queues, self._log)
@@ -216,7 +219,6 @@ class _Opening:
             else:
                 loader.drop()  # some files do not fit the checkpoint: no entry can be believed for looking right
         known = positions if derived is not None else None
-        assert self._checkpoint is not None
         standard = self._checkpoint.standard
         self._index.settled_ms = standard.index_ms
         index_good = self._index.load(known, clean=clean if known is not None else not aborted)

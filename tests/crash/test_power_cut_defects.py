@@ -373,3 +373,24 @@ def test_a_file_that_was_taken_out_does_not_come_back_when_the_log_is_cut_to_its
     assert store.min_offset == SEGMENT
     assert disk.list(f"{ROOT}/commitlog") == [f"{SEGMENT:020d}"]
     store.close()
+
+
+def test_queues_built_anew_by_a_killed_process_are_not_taken_for_those_of_the_checkpoint() -> None:
+    disk = SimulatedDisk()
+    store = _open(disk)
+    for _ in range(20):  # a file full of entries
+        _put(store, b"x")
+    _sync(store)
+    dispatch_all(store)
+    store.checkpoint()
+    disk = _kill(store, disk)
+    disk.lose(f"{ROOT}/consumequeue")
+    store = _open(disk)
+    disk = _kill(store, disk)
+    store = _open(disk)
+    store.checkpoint()
+    disk = _cut(store, disk, share=0)
+    store = _open(disk)
+    assert not store.recovery.queues_rebuilt
+    assert bodies(store, "t") == [b"x"] * 20
+    abandon(store)
