@@ -173,7 +173,7 @@ class Admin:
         return broker_pb2.MessageRecords(records=[bytes(self._store.view(physical_offset))])
 
     def _is_dropping(self, name: str) -> bool:
-        """Whether the topic's deletion is not dispatched yet: made anew now, it would keep its old messages."""
+        """Whether the topic's deletion is not dispatched yet: made anew now, it would show its old messages."""
         if self._dropping.get(name, 0) <= self._store.dispatched_offset:
             self._dropping.pop(name, None)
         return name in self._dropping

@@ -40,14 +40,13 @@ class DispatchStore(Protocol):
     @property
     def dispatched_offset(self) -> int: ...
     def dispatch(self, max_bytes: int = SLICE_BYTES) -> DispatchResult: ...
-    def drop_topic(self, topic: str) -> None: ...
 
 
 class Dispatcher:
     """Runs the store's dispatch up to the confirm offset whenever there is progress; one task owns it.
 
-    Applies state records and producer marks, drops the queues of deleted topics, then tells ``on_arrived``
-    which queues have new messages. ``is_awaited`` tells whether somebody waits for any.
+    Applies state records and producer marks, then tells ``on_arrived`` which queues have new messages. ``is_awaited``
+    tells whether somebody waits for any.
     """
 
     def __init__(
@@ -131,9 +130,7 @@ class Dispatcher:
         if result.arrived and self._is_awaited():
             for topic, queue_id, _ in result.arrived:
                 arrivals.setdefault(topic, set()).add(queue_id)
-        for topic in apply(result, self._state, self._producers):
-            if self._state.topic(topic) is None:  # else it was made anew in this slice: its queues began again
-                self._store.drop_topic(topic)
+        apply(result, self._state, self._producers)
         if arrivals:
             self._on_arrived(arrivals)
         if self._waiting:

@@ -158,17 +158,21 @@ class ConsumeQueues:
         """Forget the topic's queues and delete their files; with ``below`` only those that end in front of it.
 
         ``below`` is where the topic was deleted: a queue made anew since then has later records, and those only.
+
+        Raises:
+            OSError: files are left, and the queues with them; may be tried again.
         """
         with self.lock:
             slots = self.slots.by_topic.get(topic, {})
             gone = [queue_id for queue_id, slot in slots.items() if below is None or self.slots.ends[slot] <= below]
             if slots and len(gone) == len(slots):
-                self.slots.remove_topic(topic)
                 self.files.remove(topic)
+                self.slots.remove_topic(topic)
                 return
             for queue_id in gone:
-                self.slots.remove(topic, queue_id)
                 self.files.remove(topic, queue_id)
+            if gone:
+                self.slots.remove(topic, *gone)
 
     def flush(self) -> None:
         """Write and sync every entry there is; for the checkpoint thread.
@@ -288,6 +292,9 @@ class ConsumeQueues:
         topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
         offset, expected = int(row["queue_offset"]), int(slots.next_offsets[slot])
         is_light = topic.startswith(LIGHT_PREFIX)
+        if status == GAP and self.rebuilding and slots.min_offsets[slot] == expected:
+            self.files.remove(topic, queue_id)  # it had nothing to read, and began at a wrong offset
+            status = SPARSE
         filled_max = LIGHT_FILLED_MAX if is_light else FILLED_MAX
         is_near = status == GAP and expected < offset <= expected + filled_max
         if is_near and (is_light or self._is_lost(slot, row)):

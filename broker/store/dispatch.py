@@ -37,8 +37,9 @@ class Dispatcher:
         self.last_store_timestamp_ms = 0
         # Own appends that are not dispatched yet: their queues need no counting.
         self.placed: deque[AppendResult] = deque(maxlen=100_000)
-        # Which topic a state record deletes, if any.
+        # Which topic a state record deletes, if any; and who is told of such topics when their queues are gone.
         self.deletes: Callable[[bytes], str] = lambda record: ""
+        self.on_deleted: Callable[[str], None] = lambda topic: None
         # For records that RocketMQ wrote; nobody appends inner batches here.
         self.find_batches: Callable[[Chunk, Ints, ConsumeQueues], None] | None = None
         self._log = log
@@ -54,6 +55,8 @@ class Dispatcher:
 
     def run(self, limit: int, bytes_max: int) -> DispatchResult:
         """Dispatch one slice of about ``bytes_max``, of one file, that ends at or below ``limit``.
+
+        Topics that it deletes lose their queues, but for those that have begun anew behind the deletion.
 
         Raises:
             Corrupt: the log or a queue is not as it must be.
@@ -72,13 +75,20 @@ class Dispatcher:
             self._set_delivery_times(chunk)
             state_records, marks = self._state_records(chunk), self._marks(chunk)
             rows, count, slots = self._queues.expand(chunk.file.bytes, chunk.rows, chunk.count, self._slots)
+        deletions = {self.deletes(record): position for position, record in state_records}
+        deletions.pop("", None)
         with self._queues.lock:  # a checkpoint must see all of it or nothing
             if chunk.count:
                 arrived = self._queues.put(rows, count, slots)
                 self._index.put(chunk.file.bytes, chunk.rows, chunk.count, chunk.end)
                 self.last_store_timestamp_ms = int(chunk.rows["store_timestamp"][chunk.count - 1])
                 self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, self.last_store_timestamp_ms)
+            for topic, position in deletions.items():
+                self._queues.drop_topic(topic, below=position)
+                self.on_deleted(topic)
             self.offset = chunk.end
+        if deletions:
+            arrived = [queue for queue in arrived if queue[0]]  # without those that are gone
         while self.placed and self.placed[0].start < chunk.end:
             self.placed.popleft()
         return DispatchResult(chunk.end, arrived, state_records, marks)
@@ -86,20 +96,13 @@ class Dispatcher:
     def catch_up(self, end: int, bytes_max: int) -> None:
         """Dispatch everything up to ``end`` again, as far as records and batches are whole.
 
-        Queues of topics that are deleted on the way do not come back, whoever has forgotten about the deletion.
-
         Raises:
             As :meth:`run`.
         """
-        deletions: dict[str, int] = {}
         before = -1
         while self.offset != before:
             before = self.offset
-            for position, record in self.run(end, bytes_max).state_records:
-                deletions[self.deletes(record)] = position
-        deletions.pop("", None)
-        for topic, position in deletions.items():
-            self._queues.drop_topic(topic, below=position)
+            self.run(end, bytes_max)
 
     def replay(self, start: int, end: int | None = None) -> Iterator[DispatchResult]:
         """State records and marks from ``start``, the position of a record, up to ``end``, or what is dispatched."""

@@ -95,22 +95,24 @@ class _Opening:
                 path=str(self._log.directories),
                 offset=files_end,
             )
+        self._set_min(positions)
         todo = plan(
             positions,
             aborted=aborted or not self._is_unused(positions),
             log_min=self._log.min_offset,
-            log_end=files_end,
+            log_end=self._log.end_offset,
             segment_bytes=self._config.segment_bytes,
         )
-        self._set_min(positions)
         found = self._find_end(todo, positions)
         self._abort.create()
         self._checkpoint.begin()
         self._log.remove_before(self._log.min_offset)
-        if positions is not None and found.end < positions.flushed:
-            # Before the bytes go, or their files would be missed.
+        begin = self._log.min_offset
+        if positions is not None and (found.end < positions.flushed or positions.min_offset < begin == found.end):
+            # Before the bytes go, or their files would be missed; or, when all go, where the log was.
             self._checkpoint.write_hint(found.end, min(found.end, self._checkpoint.confirmed))
-            self._checkpoint.write(positions._replace(clean=False, flushed=found.end), self._checkpoint.standard)
+            positions = positions._replace(clean=False, min_offset=begin, flushed=found.end)
+            self._checkpoint.write(positions, self._checkpoint.standard)
         zeroed = 0 if todo.clean else self._log.cut(found.end)
         self._log.end_offset = found.end
         self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
@@ -158,12 +160,13 @@ class _Opening:
     def _set_min(self, positions: Positions | None) -> None:
         log_ = self._log
         if not log_.files:
-            at = positions.min_offset if positions is not None and positions.min_offset == positions.end else 0
+            is_empty = positions is not None and positions.flushed <= positions.min_offset  # else they were taken away
+            at = positions.min_offset if positions is not None and is_empty else 0
             log_.min_offset = log_.end_offset = at
         elif positions is not None and log_.min_offset <= positions.min_offset < log_.files[0].end:
             log_.min_offset = positions.min_offset
-        elif positions is not None and log_.files[0].end <= positions.min_offset <= log_.files[-1].base:
-            log_.min_offset = positions.min_offset  # files before it were on their way out
+        elif positions is not None and log_.files[0].end <= positions.min_offset <= log_.files[-1].end:
+            log_.min_offset = positions.min_offset  # files before it were on their way out, perhaps all that there are
         else:
             log_.min_offset = first_record(log_)
             if positions is not None and positions.min_offset < log_.min_offset:
@@ -189,7 +192,7 @@ class _Opening:
         if todo.clean and positions is not None:
             return LogEnd(positions.end, positions.last_store_timestamp_ms, True, 0, "")
         if not self._log.files:
-            return LogEnd(self._log.end_offset, 0, False, 0, "")
+            return LogEnd(self._log.end_offset, 0, todo.derived == self._log.end_offset, 0, "")
         if positions is not None:
             self._log.last_store_timestamp_ms = positions.last_store_timestamp_ms if todo.derived else 0
         start = max(todo.scan_from or 0, self._log.min_offset)
@@ -204,7 +207,10 @@ class _Opening:
         if loaded and positions is not None:
             loaded = self._queues.totals() == (positions.queues, positions.entries)
         rebuilt = not loaded
+        assert self._checkpoint is not None
         if rebuilt:
+            if positions is not None:  # what is made now is not synced: no start may take it for what was noted
+                self._checkpoint.write(positions._replace(clean=False, queues=-1), self._checkpoint.standard)
             self._queues.close()
             self._queues = self._new_queues()
             loader = QueueLoader(self._queues, self._log)
@@ -213,7 +219,6 @@ class _Opening:
             else:
                 loader.drop()  # some files do not fit the checkpoint: no entry can be believed for looking right
         known = positions if derived is not None else None
-        assert self._checkpoint is not None
         standard = self._checkpoint.standard
         self._index.settled_ms = standard.index_ms
         index_good = self._index.load(known, clean=clean if known is not None else not aborted)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 
-from penstock.proto.names import LIGHT_PREFIX
+from penstock.proto.names import LIGHT_PREFIX, STATE_TOPIC
 from penstock.proto.record.rows import ROW
 
-from .commit_log import ROWS_AT_ONCE, CommitLog, QueueEnds
+from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog, QueueEnds
 from .consume_queue import ConsumeQueues
 from .kernels import Ints, Longs, Rows
 from .light_queues import LightOffsets
@@ -24,14 +25,21 @@ class Placement:
 
     Bytes that came by replication, or that recovery found, change it as well; so it is learnt again whenever the
     log does not end where the last append ended.
+
+    Behind the deletion of a topic its queues begin at 0, dispatched or not.
     """
 
-    def __init__(self, log_: CommitLog, queues: ConsumeQueues, light_queues_max: int) -> None:
+    def __init__(
+        self, log_: CommitLog, queues: ConsumeQueues, light_queues_max: int, deletes: Callable[[bytes], str]
+    ) -> None:
+        """``deletes``: which topic a record of the state topic deletes, or none."""
         self.lights = LightOffsets(queues, light_queues_max)
         self._log = log_
         self._queues = queues
+        self._deletes = deletes
         self._ends: dict[str, QueueEnds] = {}
         self._undispatched: dict[str, dict[int, int]] = {}
+        self._anew: set[str] = set()  # topics whose queues are still those in front of their deletion
         self._known_end = -1
 
     def ends(self, topic: str, queues: int, dispatched: int) -> QueueEnds:
@@ -58,24 +66,30 @@ class Placement:
         return self._known_end == self._log.appended_offset
 
     def forget(self) -> None:
-        """The log has lost its end: what was learnt may not be so any more."""
+        """The log has lost its end, or a light queue its slot: what was learnt may not be so any more."""
         self._known_end = -1
 
-    def on_appended(self, end: int) -> None:
-        """An append moved the offsets on itself."""
+    def on_appended(self, start: int, end: int, *, is_state: bool) -> None:
+        """An append moved the offsets on itself; those of topics that its records delete go back to 0."""
         self._known_end = end
+        while is_state and start < end:
+            record = self._log.read_bytes(start, end - start)
+            size = int.from_bytes(record[:4], "big")
+            topic = self._deletes(bytes(record[:size]))
+            if topic:
+                self._begin_anew(topic)
+            start += size
 
     def drop_topic(self, topic: str) -> None:
         """The topic's queues begin at 0 again."""
         self.lights.forget_topic(topic)
         self._ends.pop(topic, None)
         self._undispatched.pop(topic, None)
+        self._anew.discard(topic)
 
     def _next_offsets(self, topic: str) -> Longs:
-        known = {
-            queue_id: int(self._queues.slots.next_offsets[slot])
-            for queue_id, slot in self._queues.slots.by_topic.get(topic, {}).items()
-        }
+        slots = {} if topic in self._anew else self._queues.slots.by_topic.get(topic, {})
+        known = {queue_id: int(self._queues.slots.next_offsets[slot]) for queue_id, slot in slots.items()}
         known.update(self._undispatched.get(topic, {}))
         offsets = np.zeros(max(known, default=-1) + 1, np.int64)
         for queue_id, offset in known.items():
@@ -91,6 +105,7 @@ class Placement:
         self._ends.clear()
         self.lights.forget()
         self._undispatched.clear()
+        self._anew.clear()
         queues = self._queues
         rows, slots = np.zeros(ROWS_AT_ONCE, ROW), np.zeros(ROWS_AT_ONCE, np.int32)
         tracker, marked = MarkTracker(), np.zeros(ROWS_AT_ONCE, np.int32)
@@ -103,7 +118,7 @@ class Placement:
             if chunk.count:
                 track(tracker, chunk, marked)
                 queues.assign(chunk.file.bytes, rows, chunk.count, slots)
-                self._take_highest(*queues.expand(chunk.file.bytes, rows, chunk.count, slots))
+                self._take(chunk, slots)
                 newest = int(rows["store_timestamp"][: chunk.count].max())
                 self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, newest)
             if end == chunk.file.end:
@@ -114,6 +129,27 @@ class Placement:
             self._log.cut(end)
             self._learn(dispatched)
         self._known_end = self._log.end_offset
+
+    def _take(self, chunk: Chunk, slots: Ints) -> None:
+        """Queues go on behind the records of the chunk, or at 0 where these delete their topic."""
+        buffer, rows, start = chunk.file.bytes, chunk.rows, 0
+        state = self._queues.slots.find(STATE_TOPIC, 0)
+        for number in np.flatnonzero(slots[: chunk.count] == state).tolist() if state is not None else ():
+            at = int(rows["position"][number])
+            topic = self._deletes(buffer[at : at + int(rows["size"][number])].tobytes())
+            if topic:
+                self._take_highest(*self._queues.expand(buffer, rows[start:], number - start, slots[start:]))
+                self._begin_anew(topic)
+                start = number
+        self._take_highest(*self._queues.expand(buffer, rows[start:], chunk.count - start, slots[start:]))
+
+    def _begin_anew(self, topic: str) -> None:
+        self._ends.pop(topic, None)
+        self._undispatched.pop(topic, None)
+        self._anew.add(topic)
+        if topic.startswith(LIGHT_PREFIX):
+            for slot in self._queues.slots.by_topic.get(topic, {}).values():
+                self.lights.learn(slot, 0)
 
     def _take_highest(self, rows: Rows, count: int, slots: Ints) -> None:
         """Queues go on behind these rows."""

@@ -47,9 +47,7 @@ class QueueLoader:
                 self._files.check_size(queue, base)
             if not queue.bases:
                 continue
-            steps = {later - base for base, later in itertools.pairwise(queue.bases)}
-            whole = steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
-            if whole and self._load(queue, derived, clean=clean):
+            if self._is_whole(queue) and self._load(queue, derived, clean=clean):
                 continue
             if derived is not None:
                 return False
@@ -62,12 +60,23 @@ class QueueLoader:
     def drop(self) -> None:
         """Delete every queue that can be derived from the log.
 
-        Light queues can when records are dispatched to them; otherwise they are believed as without a checkpoint.
+        Light queues can when records are dispatched to them; otherwise they are believed as without a checkpoint. Of a
+        queue there remains what retention has left behind: where it goes on when all its records are gone, which
+        nothing else tells.
         """
         for queue in self._files.scan():
-            is_kept = queue.topic.startswith(LIGHT_PREFIX) and not self._queues.has_lights
-            if not is_kept or not self._load(queue, None, clean=False):
+            for base in queue.bases:
+                self._files.check_size(queue, base)
+            is_believed = queue.topic.startswith(LIGHT_PREFIX) and not self._queues.has_lights
+            derived = None if is_believed else self._log.min_offset
+            is_kept = self._is_whole(queue) and (derived is None or self.end_below(queue, derived) > 0)
+            if not is_kept or not self._load(queue, derived, clean=False):
                 self._files.remove(queue.topic, queue.queue_id)
+
+    def _is_whole(self, queue: QueueName) -> bool:
+        """Whether the queue has files, and none is missing between two."""
+        steps = {later - base for base, later in itertools.pairwise(queue.bases)}
+        return bool(queue.bases) and steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
 
     def _load(self, queue: QueueName, derived: int | None, *, clean: bool) -> bool:
         first = queue.bases[0] // ENTRY

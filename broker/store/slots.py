@@ -110,13 +110,14 @@ class Slots:
             self._free.append(slot)
         self._rebuild_keys(len(self._keys))
 
-    def remove(self, topic: str, queue_id: int) -> None:
-        """Forget one queue."""
-        slot = self.by_topic[topic].pop(queue_id)
-        self.light_count -= topic.startswith(LIGHT_PREFIX)
-        self.clear(slot)
-        self.topics[slot] = ""
-        self._free.append(slot)
+    def remove(self, topic: str, *queue_ids: int) -> None:
+        """Forget these queues."""
+        for queue_id in queue_ids:
+            slot = self.by_topic[topic].pop(queue_id)
+            self.light_count -= topic.startswith(LIGHT_PREFIX)
+            self.clear(slot)
+            self.topics[slot] = ""
+            self._free.append(slot)
         if not self.by_topic[topic]:
             del self.by_topic[topic]
         self._rebuild_keys(len(self._keys))

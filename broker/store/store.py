@@ -59,7 +59,8 @@ class Store:
         self._parts = opened
         self._log, self._queues = opened.log, opened.queues
         self._dispatcher = opened.dispatcher
-        self._placement = Placement(opened.log, opened.queues, config.light_queues_max)
+        self._placement = Placement(opened.log, opened.queues, config.light_queues_max, opened.dispatcher.deletes)
+        opened.dispatcher.on_deleted = self._on_deleted
         self._reader = Reader(opened.log, opened.queues)
         self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
         reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
@@ -90,7 +91,7 @@ class Store:
         After a clean exit that is quick and ends where the last dispatch ended; otherwise everything in the log is
         dispatched, whether it was confirmed or not, but with ``replicated`` only what is known to be confirmed: a
         master that has replaced this one may take back the rest. ``deletes``: which topic a record of the state topic
-        deletes, or none; what is dispatched again does not bring back its queues.
+        deletes, or none. Dispatch drops its queues, each time anew; what is appended behind begins at offset 0.
 
         Raises:
             StoreLocked: another process has it open.
@@ -188,7 +189,7 @@ class Store:
             result = self._append_lit(ends, topic, data, count)
         else:
             result = self._log.append(ends, data, count=count, is_state=is_state)
-        self._placement.on_appended(result.end)
+        self._placement.on_appended(result.start, result.end, is_state=is_state)
         self._dispatcher.placed.append(result)
         if is_state and self._committer is not None:
             self._flusher.commit()
@@ -480,6 +481,13 @@ class Store:
     def _tell_committed(self, end: int) -> None:
         if self.on_committed is not None:
             self.on_committed(end)
+
+    def _on_deleted(self, topic: str) -> None:
+        """Dispatch has dropped queues of the topic."""
+        if topic.startswith(names.LIGHT_PREFIX):
+            self._placement.forget()
+        self._parts.others.drop_topic(topic)
+        self._checkpointer.want()
 
     def _tell_flushed(self, offset: int) -> None:
         if self._checkpoints.write_hint(offset) and self.on_flushed is not None:

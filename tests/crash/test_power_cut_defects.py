@@ -324,3 +324,73 @@ def test_queue_entries_of_records_that_a_crash_took_are_not_believed() -> None:
     assert bodies(store, "t", 1) == [b"other"] * 4
     assert bodies(store, "t", 3) == [b"other"]
     abandon(store)
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_log_that_lost_all_that_retention_had_left_goes_on_at_its_minimum(is_noted: bool) -> None:
+    source = Store.open(store_config(Path("/source"), segment_bytes=SEGMENT), disk=SimulatedDisk())
+    while source.end_offset < SEGMENT:
+        _put(source, b"x" * 900)
+    disk = SimulatedDisk()
+    store = _open(disk, flush_mode=FlushMode.ASYNC_FLUSH)
+    _feed(store, source, SEGMENT)
+    dispatch_all(store)
+    store.checkpoint()
+    _feed(store, source, SEGMENT + 100)
+    store.removal.take_out(SEGMENT)
+    if is_noted:
+        store.checkpoint()
+    store.removal.delete_taken(0)
+    _, high = store.queue_range("t", 0)
+    for _ in range(3):
+        disk = _cut(store, disk, share=0)
+        store = _open(disk)
+        assert (store.min_offset, store.end_offset) == (SEGMENT, SEGMENT)
+        assert not store.recovery.queues_rebuilt
+    assert store.queue_range("t", 0) == (high, high)
+    assert store.append("t", batch("t", [b"next"]), queues=4).queue_offsets == [high]
+    abandon(store)
+    abandon(source)
+
+
+def test_a_file_that_was_taken_out_does_not_come_back_when_the_log_is_cut_to_its_minimum() -> None:
+    disk = SimulatedDisk()
+    store = _open(disk)
+    while store.end_offset <= SEGMENT:
+        _put(store, b"x" * 900)
+    dispatch_all(store)
+    store.checkpoint()
+    store.removal.take_out(SEGMENT)  # and a reader holds it
+    store.checkpoint()
+    store.truncate_to(SEGMENT)
+    disk = _kill(store, disk)
+    store = _open(disk)
+    assert (store.min_offset, store.end_offset) == (SEGMENT, SEGMENT)
+    assert _put(store, b"y" * 900) > SEGMENT
+    dispatch_all(store)
+    store.close()
+    store = _open(disk)
+    assert store.min_offset == SEGMENT
+    assert disk.list(f"{ROOT}/commitlog") == [f"{SEGMENT:020d}"]
+    store.close()
+
+
+def test_queues_built_anew_by_a_killed_process_are_not_taken_for_those_of_the_checkpoint() -> None:
+    disk = SimulatedDisk()
+    store = _open(disk)
+    for _ in range(20):  # a file full of entries
+        _put(store, b"x")
+    _sync(store)
+    dispatch_all(store)
+    store.checkpoint()
+    disk = _kill(store, disk)
+    disk.lose(f"{ROOT}/consumequeue")
+    store = _open(disk)
+    disk = _kill(store, disk)
+    store = _open(disk)
+    store.checkpoint()
+    disk = _cut(store, disk, share=0)
+    store = _open(disk)
+    assert not store.recovery.queues_rebuilt
+    assert bodies(store, "t") == [b"x"] * 20
+    abandon(store)

@@ -1,5 +1,7 @@
 """Random histories of a store on a simulated disk: appends, syncs, rolls, checkpoints, power cuts, recoveries.
 
+Retention takes old files away meanwhile, and topics are deleted and made anew: see :mod:`.crash_removals`.
+
 A history is a list of steps, each a name and a seed of its own; so a part of the steps is a history too, which is
 how :func:`shortest` makes a failure readable. After each recovery the store is compared with what was appended:
 all that was acknowledged is there, then a prefix of the rest, and nothing else; queues and index follow from that.
@@ -20,11 +22,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.broker.service.state import deleted_topic
 from penstock.broker.store import AppendResult, FlushMode, Store, StoreConfig
 from penstock.proto.record.batch import BatchEncoder, producer_mark
 from penstock.proto.record.layout import Host
 from tests.support.clock import ManualClock
-from tests.support.log_history import LogHistory, check_derived, check_end, check_index_files, check_key, check_reading
+from tests.support.crash_removals import clean, delete_topic, interrupted
+from tests.support.log_history import (
+    LogHistory,
+    Slack,
+    check_derived,
+    check_end,
+    check_index_files,
+    check_key,
+    check_reading,
+)
 from tests.support.simulated_disk import PowerCut, SimulatedDisk
 from tests.support.stepped_store import (
     abandon,
@@ -58,6 +70,8 @@ WEIGHTS = {
     "close": 2,
     "lose_derived": 1,
     "truncate": 2,
+    "clean": 2,
+    "delete_topic": 2,
 }
 REPLICA_WEIGHTS = {"ship": 20, "promote": 1}
 POOL_WEIGHTS = {"commit": 20, "kill": 4}
@@ -153,6 +167,9 @@ class CrashRun:
         self.disk = SimulatedDisk(chooser.getrandbits(32))
         self.history = LogHistory()
         self.may_rebuild = True  # all queues; a crash alone must not cost that
+        self.noted = 0  # up to where the last checkpoint had things dispatched
+        self.slack = Slack()
+        self.minimum = 0  # the log begins there, or later
         self.acknowledged = 0  # every byte below survives whatever happens
         self.sequence = 0
         self.store: Store | None = None
@@ -171,7 +188,12 @@ class CrashRun:
         if self.store is None:
             self._open()
         self.clock.set_wall(self.clock.wall_ms() + self.chooser.choice((0, 0, 1, 1, 1000, -5)))
-        action: Callable[[], None] = getattr(self, f"_{step.name}")
+        self.disk.now_ms = self.clock.wall_ms()
+        self.play_now(step.name)
+
+    def play_now(self, name: str) -> None:
+        """A step inside another."""
+        action: Callable[[], None] = getattr(self, f"_{name}")
         action()
 
     def finish(self) -> None:
@@ -184,7 +206,7 @@ class CrashRun:
         self.store = None
         index = f"{self.root}/index"
         files = [self.disk.contents(f"{index}/{name}") for name in self.disk.list(index)]
-        check_index_files(files, INDEX_SLOTS, INDEX_ENTRIES, self._known(), end)
+        check_index_files(files, INDEX_SLOTS, INDEX_ENTRIES, self._known(), self.slack, end)
 
     def close(self) -> None:
         """Give the lock back, however it ended."""
@@ -213,7 +235,7 @@ class CrashRun:
             if self.disk.cut_after is None and self.chooser.random() < 0.3:
                 self.disk.cut_after = self.chooser.randint(0, 60)
             try:
-                store = Store.open(self._config, disk=self.disk, clock=self.clock)
+                store = Store.open(self._config, disk=self.disk, clock=self.clock, deletes=deleted_topic)
                 break
             except PowerCut:
                 self._power_cut()
@@ -221,24 +243,36 @@ class CrashRun:
         self.store = store
         store.on_flushed = self._on_flushed
         self.recoveries += 1
-        assert self.may_rebuild or not store.end_offset or not store.recovery.queues_rebuilt, (
+        history = self._known()
+        deleted = any(one.end > self.noted for one in history.deletions)
+        assert self.may_rebuild or deleted or not store.end_offset or not store.recovery.queues_rebuilt, (
             "the checkpoint did not fit the queues"
         )
         self.may_rebuild = self.may_rebuild and self.recoveries > 1  # the first start notes where it stands
-        history = self._known()
+        assert self.minimum <= store.min_offset <= self.slack.taken, (
+            f"the log begins at {store.min_offset}, not at {self.minimum}..{self.slack.taken}"
+        )
+        assert store.min_offset % SEGMENT_BYTES == 0, "half a file has come back"
+        self.minimum = store.min_offset
         end = check_end(store, history, self.acknowledged)
         history.truncate(end)
         self.history = history
         if not store.recovery.clean:
             self.acknowledged = history.whole_below(self.acknowledged)
         assert store.recovery.clean or store.dispatched_offset == end, "everything recovered is dispatched"
-        check_derived(store, history)
+        self.compare()
         check_reading(store, history, self.chooser.choice(TOPICS), self.chooser.randrange(QUEUES))
         check_reading(store, history, "%LMQ%a", 0)
         for _ in range(2):
-            check_key(store, history, self.chooser.choice(TOPICS), f"k{self.chooser.randrange(6)}")
+            check_key(store, history, self.chooser.choice(TOPICS), f"k{self.chooser.randrange(6)}", self.slack)
         if self.sync_mode:
             self.acknowledged = max(self.acknowledged, end)  # consumers have seen it
+
+    def compare(self) -> None:
+        """Queues and marks with the history, which learns what queues have forgotten."""
+        if self.master is None:
+            self.history.forget(self.open, self.slack.forgotten)
+        check_derived(self.open, self._known(), self.slack)
 
     def _known(self) -> LogHistory:
         """What the log can be a prefix of."""
@@ -255,12 +289,7 @@ class CrashRun:
 
     def _produce(self, count: int, *, marked: bool, size: int | None = None) -> None:
         if self.master is not None:
-            if self.master.store is None:
-                with_cuts, self.master.chooser = self.chooser, random.Random(0)
-                self.master._open()
-                self.master.chooser = with_cuts
-            self.master.chooser = self.chooser
-            self.master._produce(count, marked=marked, size=size)
+            self.open_master()._produce(count, marked=marked, size=size)
             return
         topic = self.chooser.choice(TOPICS)
         bodies, properties = [], []
@@ -280,10 +309,19 @@ class CrashRun:
         records = _ENCODERS[topic].encode(bodies, properties, queues, mark=mark, born_timestamp_ms=1)
         before = self.history.end
         result = self.open.append(topic, records, queues=QUEUES)
-        self._on_appended(before, result, marked=marked)
+        self.on_appended(before, result, marked=marked)
         self.messages += count
 
-    def _on_appended(self, before: int, result: AppendResult, *, marked: bool) -> None:
+    def open_master(self) -> CrashRun:
+        """The master, which makes what it appends from this step's seed."""
+        assert self.master is not None
+        if self.master.store is None:
+            self.master.chooser = random.Random(0)
+            self.master._open()
+        self.master.chooser = self.chooser
+        return self.master
+
+    def on_appended(self, before: int, result: AppendResult, *, marked: bool) -> None:
         assert result.start >= before - before % SEGMENT_BYTES
         assert result.start == before or result.start % SEGMENT_BYTES == 0, "a gap in the log"
         self.history.on_append(self.open, result, marked=marked)
@@ -325,14 +363,15 @@ class CrashRun:
     def _truncate(self) -> None:
         """The log's end is cut off, perhaps with a power cut on the way: then any of its ends behind may be left."""
         store, history = self.open, self.history
-        low = max(store.min_offset, store.end_offset - self.chooser.choice((300, 3000, 20_000)))
+        low = max(store.min_offset, self.slack.taken, store.end_offset - self.chooser.choice((300, 3000, 20_000)))
         offset = self.chooser.randint(low, store.end_offset)
         if self.master is None:
             offset = history.whole_below(offset)
         lowered = offset if self.master is None else self._known().whole_below(offset)
         if self.chooser.random() < 0.4:
             self.disk.cut_after = self.chooser.randint(0, 30)
-        rebuild = self.chooser.random() < 0.2
+        deleted = any(offset < one.end <= store.dispatched_offset for one in self._known().deletions)
+        rebuild = self.chooser.random() < 0.2 or deleted
         self.may_rebuild = self.may_rebuild or rebuild
         try:
             store.truncate_to(offset, rebuild=rebuild)
@@ -347,7 +386,7 @@ class CrashRun:
         assert store.dispatched_offset <= offset
         if self.master is None:
             history.truncate(offset)
-        check_derived(store, self._known())
+        self.compare()
         check_reading(store, self._known(), self.chooser.choice(TOPICS), self.chooser.randrange(QUEUES))
 
     def _commit(self) -> None:
@@ -388,13 +427,24 @@ class CrashRun:
         while store.dispatched_offset != before:
             before = store.dispatched_offset
             store.dispatch()
-        check_derived(store, self._known())
+        self.compare()
 
     def _checkpoint(self) -> None:
         self._meanwhile()
-        self.open.checkpoint()
-        self.may_rebuild = False
+        self.checkpoint()
         self.disk.on_synced = None
+
+    def checkpoint(self) -> None:
+        """Note how far everything is: a crash alone must not cost more than what follows."""
+        begin = self.open.min_offset
+        self.open.checkpoint()
+        self.may_rebuild, self.minimum = False, begin
+
+    def _clean(self) -> None:
+        interrupted(self, clean)
+
+    def _delete_topic(self) -> None:
+        interrupted(self, delete_topic)
 
     def _write_back(self) -> None:
         self.disk.write_back()
@@ -408,7 +458,7 @@ class CrashRun:
             self.disk.cut_after = self.chooser.randint(0, 6)
             try:
                 for name in self.chooser.choices(("append", "marked", "roll", "sync", "dispatch", "checkpoint"), k=4):
-                    getattr(self, f"_{name}")()
+                    self.play_now(name)
             except PowerCut:
                 pass
             self.disk.on_synced = None
@@ -423,13 +473,21 @@ class CrashRun:
     def _kill(self) -> None:
         """The process ends without a word, the system goes on: nothing that reached the files is missing."""
         whole, cuts = self._known().whole_below(self.open.end_offset), self.cuts
-        self._gone()
-        self.disk = self.disk.kill()
-        self._open()
+        self.end_unclean(by_cut=False)
         assert self.cuts > cuts or self.open.end_offset == whole, f"a kill at {whole} left {self.open.end_offset}"
+
+    def end_unclean(self, *, by_cut: bool) -> None:
+        """The power fails, or only the process ends; then the store is opened."""
+        if by_cut:
+            self._power_cut()
+        else:
+            self._gone()
+            self.disk = self.disk.kill()
+        self._open()
 
     def _gone(self) -> None:
         if self.store is not None:
+            self.noted = self.store.checkpointed_offset
             abandon(self.store)
         forget_background()
         self.store = None
@@ -437,7 +495,7 @@ class CrashRun:
     def _close(self) -> None:
         """A clean end; afterwards perhaps a power cut."""
         self.open.close()
-        self.may_rebuild = False
+        self.may_rebuild, self.noted = False, self.open.dispatched_offset
         self.acknowledged = max(self.acknowledged, self.open.end_offset)
         self.store = None
         if self.chooser.random() < 0.5:
@@ -455,5 +513,6 @@ class CrashRun:
         for name in self.chooser.choice((("consumequeue",), ("index",), ("consumequeue", "index"))):
             self.disk.lose(f"{self.root}/{name}")
         self.may_rebuild = True
+        self.slack.forgotten.update(name for name, _ in self._known().by_queue)
         self.clock.advance(10)  # a new index file gets no name that one had
         self._open()

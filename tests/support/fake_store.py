@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
+from penstock.broker.service.state import deleted_topic
 from penstock.proto import names
 from penstock.proto.errors import Corrupt, CorruptBatch, MessageNotFound, PenstockError
 from penstock.proto.record.hashing import string_hash
@@ -169,6 +170,7 @@ class FakeStore:
                 queue.append((raw, tag))
                 arrived[batch.topic, queue_id] = len(queue)
             self._collect(batch, state_records, marks)
+            self._drop_deleted(batch)
             self.dispatched_offset = batch.result.end
             done += batch.result.end - batch.result.start
         rows = [(topic, queue_id, high) for (topic, queue_id), high in arrived.items() if topic != names.STATE_TOPIC]
@@ -240,6 +242,11 @@ class FakeStore:
 
     def close(self) -> None:
         self.closed = True
+
+    def _drop_deleted(self, batch: Batch) -> None:
+        if batch.topic == names.STATE_TOPIC:
+            for topic in filter(None, (deleted_topic(raw) for _, raw, _, _ in batch.records)):
+                self.drop_topic(topic)
 
     @staticmethod
     def _collect(batch: Batch, state_records: list[tuple[int, bytes]], marks: list[MarkedBatch]) -> None:

@@ -1,7 +1,10 @@
 """What a store must hold, kept beside it by a test, and the comparison of the two.
 
 The history is a byte image of the log with the places where it may end, and from the image alone, in plain Python,
-come the queues, the entries and the index that a store must have derived.
+come the queues, the entries and the index that a store must have derived. A queue begins at offset 0 again behind
+each deletion of its topic.
+
+A store that retention has been at holds what lies from its minimum on; :class:`Slack` is what may be missing there.
 """
 
 from __future__ import annotations
@@ -9,12 +12,16 @@ from __future__ import annotations
 import ctypes
 import struct
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
+from penstock.broker.service.state import deleted_topic
 from penstock.broker.store import AppendResult, ReadStatus, Store
+from penstock.proto.names import STATE_TOPIC
 from penstock.proto.record.hashing import index_key_hash, tags_code
 from penstock.proto.record.layout import decode_record
 from penstock.proto.record.producer_mark import parse_producer_mark
@@ -47,6 +54,27 @@ class Written:
     is_first: bool
 
 
+class Deletion(NamedTuple):
+    """The record that deletes a topic."""
+
+    start: int
+    end: int
+    topic: str
+
+
+@dataclass(slots=True)
+class Slack:
+    """What a store may have lost although its log has it, or had it.
+
+    A crash can bring log files back that were taken out, whose entries in queues and index are gone: they lie below
+    ``taken``. A queue whose messages are all gone goes on where its files say; topics in ``forgotten`` may have lost
+    these, and begin at 0 again.
+    """
+
+    taken: int = 0
+    forgotten: set[str] = field(default_factory=set)
+
+
 @dataclass(slots=True)
 class LogHistory:
     """Everything appended to one log, from offset 0 on."""
@@ -55,6 +83,7 @@ class LogHistory:
     records: list[Written] = field(default_factory=list)
     ends: list[int] = field(default_factory=lambda: [0])  # where the log may end after a crash, ascending
     by_queue: dict[tuple[str, int], list[Written]] = field(default_factory=dict)  # light queues too, in order
+    deletions: list[Deletion] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -84,20 +113,29 @@ class LogHistory:
         for records in (self.records, *self.by_queue.values()):
             del records[bisect_left(records, end, key=_start_of) :]
         del self.ends[bisect_right(self.ends, end) :]
+        self.deletions = [one for one in self.deletions if one.end <= end]
 
     def copy(self) -> LogHistory:
         """Another history of the same log."""
         by_queue = {name: list(records) for name, records in self.by_queue.items()}
-        return LogHistory(bytearray(self.image), list(self.records), list(self.ends), by_queue)
+        return LogHistory(bytearray(self.image), list(self.records), list(self.ends), by_queue, list(self.deletions))
 
     def whole_below(self, offset: int) -> int:
         """The last place at or below ``offset`` where the log may end."""
         return self.ends[bisect_right(self.ends, offset) - 1]
 
     def queue(self, name: tuple[str, int], end: int) -> list[Written]:
-        """Records of that queue below ``end``, in order."""
+        """Records of that queue below ``end``, in order, since its topic was last deleted."""
         records = self.by_queue.get(name, [])
-        return records[: bisect_right(records, end, key=_end_of)]
+        deleted = max((one.start for one in self.deletions if one.topic == name[0] and one.end <= end), default=0)
+        return records[bisect_left(records, deleted, key=_start_of) : bisect_right(records, end, key=_end_of)]
+
+    def forget(self, store: Store, topics: Collection[str]) -> None:
+        """Queues of these topics begin at 0 again where all messages are gone, and the store does not know them."""
+        for name, written in list(self.by_queue.items()):
+            expired = bool(written) and written[-1].start < store.min_offset
+            if expired and name[0] in topics and store.queue_range(*name) == (0, 0):
+                del self.by_queue[name]
 
     def _add(self, start: int, end: int, marked_end: int, *, is_first: bool) -> None:
         record = decode_record(bytes(self.image[start:end]))
@@ -110,6 +148,8 @@ class LogHistory:
         )
         self.records.append(written)
         self.by_queue.setdefault((record.topic, record.queue_id), []).append(written)
+        if record.topic == STATE_TOPIC:
+            self.deletions.append(Deletion(start, end, deleted_topic(bytes(self.image[start:end]))))
         for name, offset in _lights(properties):
             lit = replace(written, topic=name, queue_id=0, queue_offset=offset)
             self.by_queue.setdefault((name, 0), []).append(lit)
@@ -143,7 +183,7 @@ def check_end(store: Store, history: LogHistory, acknowledged: int) -> int:
     assert end >= history.whole_below(acknowledged), f"acknowledged up to {acknowledged}, recovered {end}"
     whole = end in history.ends or (store.recovery.clean and end == acknowledged)  # a slave's may end anywhere
     assert whole, f"the log ends at {end}, inside a record or batch, or behind what was appended"
-    at = 0
+    at = store.min_offset
     while at < end:
         found = store.read_bytes(at, end - at)
         assert found == history.image[at : at + len(found)], f"bytes from {at} on are not those that were appended"
@@ -151,32 +191,40 @@ def check_end(store: Store, history: LogHistory, acknowledged: int) -> int:
     return end
 
 
-def check_derived(store: Store, history: LogHistory) -> None:
+def check_derived(store: Store, history: LogHistory, slack: Slack) -> None:
     """That queues, index and marks are those of the dispatched part of the history, each by each."""
-    end = store.dispatched_offset
+    begin, end = store.min_offset, store.dispatched_offset
     expected = {name: found for name in history.by_queue if (found := history.queue(name, end))}
     for name, written in expected.items():
         assert [one.queue_offset for one in written] == list(range(len(written))), f"{name} has a gap in the log"
-        assert store.queue_range(*name) == (0, len(written)), f"range of {name}"
+        low, high = store.queue_range(*name)
+        if high == 0 and name[0] in slack.forgotten and written[-1].start < begin:
+            continue
+        assert high == len(written), f"{name} ends at {high}, not at {len(written)}"
+        first, last = (bisect_left(written, least, key=_start_of) for least in (begin, max(begin, slack.taken)))
+        assert first <= low <= last, f"{name} begins at {low}, not at {first}..{last}"
         slot = store._queues.slots.find(*name)
         assert slot is not None
         entries = b""
-        while len(entries) < 20 * len(written):
-            entries += store._queues.entries(slot, len(entries) // 20, len(written)).tobytes()
-        assert entries == b"".join(one.entry for one in written), f"entries of {name}"
+        while len(entries) < 20 * (high - low):
+            entries += store._queues.entries(slot, low + len(entries) // 20, high - low).tobytes()
+        assert entries == b"".join(one.entry for one in written[low:]), f"entries of {name}"
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:
             assert (topic, queue_id) in expected or store.queue_range(topic, queue_id) == (0, 0), "a queue too much"
     marks = [(found.start, found.end) for result in store.replay(0) for found in result.marks]
     assert marks == [
-        (one.start, one.marked_end) for one in history.records if one.marked_end and one.is_first and one.end <= end
+        (one.start, one.marked_end)
+        for one in history.records
+        if one.marked_end and one.is_first and begin <= one.start and one.end <= end
     ], "whole marked batches, each once"
 
 
 def check_reading(store: Store, history: LogHistory, topic: str, queue_id: int) -> None:
     """That a consumer of that queue gets the bytes that were appended, all of them in order."""
-    expected = history.queue((topic, queue_id), store.dispatched_offset)
-    received, offset = b"", 0
+    offset, _ = store.queue_range(topic, queue_id)
+    written = history.queue((topic, queue_id), store.dispatched_offset)[offset:]
+    expected, received = [one for one in written if one.start >= store.min_offset], b""
     while expected:
         found = store.read(topic, queue_id, offset, 700)
         if found.status is ReadStatus.NO_NEW_MESSAGE:
@@ -189,14 +237,21 @@ def check_reading(store: Store, history: LogHistory, topic: str, queue_id: int) 
     assert received == b"".join(bytes(history.image[one.start : one.end]) for one in expected)
 
 
-def check_key(store: Store, history: LogHistory, topic: str, key: str) -> None:
+def check_key(store: Store, history: LogHistory, topic: str, key: str, slack: Slack) -> None:
     """That a query by key finds each record that has it, newest first, and no other."""
     found = [decode_record(raw).physical_offset for raw in store.query(topic, key, 1000, 0, _ALL_TIME)]
-    expected = [one.start for one in history.records if one.topic == topic and key in one.keys]
-    assert found == [start for start in reversed(expected) if start < store.dispatched_offset], f"key {key}"
+    expected = [
+        one.start
+        for one in reversed(history.records)
+        if one.topic == topic and key in one.keys and store.min_offset <= one.start < store.dispatched_offset
+    ]
+    least = sum(start >= slack.taken for start in expected)
+    assert found == expected[: max(least, len(found))], f"key {key}"
 
 
-def check_index_files(files: list[bytes], slots: int, entries: int, history: LogHistory, end: int) -> None:
+def check_index_files(
+    files: list[bytes], slots: int, entries: int, history: LogHistory, slack: Slack, end: int
+) -> None:
     """That the index files of a closed store hold each key of the log once, in order, and chains over all of them."""
     found: list[tuple[int, int]] = []
     for content in files:
@@ -214,7 +269,8 @@ def check_index_files(files: list[bytes], slots: int, entries: int, history: Log
     expected = [
         (index_key_hash(one.topic, key), one.start) for one in history.records if one.end <= end for key in one.keys
     ]
-    assert found == expected, "entries of the index"
+    least = sum(start >= slack.taken for _, start in expected)
+    assert found == expected[len(expected) - max(least, len(found)) :], "entries of the index"
 
 
 def mark_of(properties: bytes) -> bool:

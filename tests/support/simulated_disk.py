@@ -35,6 +35,7 @@ class _File:
         self.data: Bytes = np.zeros(0, np.uint8)
         self.saved: Bytes = np.zeros(0, np.uint8)
         self.sizes: list[int] = [0]  # each that a cut may leave: the saved one, and all since
+        self.modified_ms = 0
 
     def resize(self, size: int) -> None:
         if size != len(self.data):
@@ -94,6 +95,7 @@ class _Directory:
                 file = _File()
                 file.data = entry.after_cut(survival)
                 file.sync()
+                file.modified_ms = entry.modified_ms
                 left.names[name] = file
         left.saved = dict(left.names)
         return left
@@ -130,12 +132,14 @@ class _Survival:
 class SimulatedDisk:
     """A :class:`penstock.broker.store.disk.Disk` under the directory ``/``, cut by :meth:`cut`.
 
+    ``used_percent`` of it count as in use, and ``now_ms`` is when files are modified: at a write or sync.
     ``cut_after`` effects from now on the power fails by itself. ``on_synced``, when set, is called once by the
     next sync, behind its effect: something else happens while the caller still waits. Of the calls of ``fail_kind``
     the one with number ``fail_nth``, from 1, fails with ``fail_code``; ``calls`` counts them.
     """
 
     def __init__(self, seed: int = 0, root: _Directory | None = None) -> None:
+        self.used_percent, self.now_ms = 1, 0
         self.cut_after: int | None = None
         self.on_synced: Callable[[], None] | None = None
         self.fail_kind, self.fail_nth, self.fail_code, self.calls = "", 0, errno.EIO, 0
@@ -210,7 +214,9 @@ class SimulatedDisk:
 
     def sync(self, descriptor: int) -> None:
         self._call("sync")
-        self._file(descriptor).sync()
+        file = self._file(descriptor)
+        file.sync()
+        file.modified_ms = self.now_ms
         self._tell_synced()
 
     def sync_directory(self, path: str) -> None:
@@ -232,6 +238,7 @@ class SimulatedDisk:
         if position + len(written) > len(file.data):
             file.resize(position + len(written))
         file.data[position : position + len(written)] = written
+        file.modified_ms = self.now_ms
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:
         self._call("pread", changes=False)
@@ -311,16 +318,17 @@ class SimulatedDisk:
     def remove_tree(self, path: str) -> None:
         self._call("remove_tree", changes=False)
         if self.exists(path):
-            self.unlink(path)
+            self._remove(path)
 
     def free_bytes(self, path: str) -> int:
-        return 1 << 40
+        return (100 - self.used_percent) << 30
 
     def used_bytes(self, path: str) -> int:
-        return 1 << 30
+        return self.used_percent << 30
 
     def modified_ms(self, path: str) -> int:
-        return 0
+        entry = self._entry(path)
+        return entry.modified_ms if isinstance(entry, _File) else 0
 
     def lock(self, descriptor: int) -> int | None:
         return None
@@ -365,6 +373,14 @@ class SimulatedDisk:
             self.calls += 1
             if self.calls == self.fail_nth:
                 raise OSError(self.fail_code, os.strerror(self.fail_code))
+
+    def _remove(self, path: str) -> None:
+        """One after the other: a cut may leave any of it."""
+        entry = self._entry(path)
+        if isinstance(entry, _Directory):
+            for name in sorted(entry.names):
+                self._remove(f"{path}/{name}")
+        self.unlink(path)
 
     def _tell_synced(self) -> None:
         told, self.on_synced = self.on_synced, None

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from penstock.broker.service import dispatch
-from penstock.broker.service.state import Topic
 from penstock.proto.errors import Corrupt, DiskFull
 from tests.support.broker_parts import Parts, in_loop
 from tests.support.fake_store import FakeStore
@@ -52,19 +51,6 @@ async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> No
         parts.dispatcher.poke()
         with pytest.raises(Corrupt):
             await task
-
-
-@in_loop
-async def test_a_topic_made_anew_in_the_slice_of_its_deletion_keeps_its_new_messages() -> None:
-    parts = Parts()
-    parts.add_topic()
-    dropped: list[str] = []
-    parts.store.drop_topic = dropped.append
-    parts.state_log.delete_topic("orders")
-    parts.state_log.put_topic(Topic("orders", 4, 4))
-    parts.state_log.delete_topic("other")
-    parts.dispatch()
-    assert dropped == ["other"]
 
 
 @in_loop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -293,3 +294,24 @@ def test_memory_that_cannot_be_locked_is_one_named_warning(
     warming.unlock(data)
     assert data[0] == data[4096] == data[8192] == 0
     assert caplog.text.count("mlockMappedFileEnable has no effect") == 1
+
+
+def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was_after_queues_are_built_anew(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path))
+    store.append("once", batch("once", [b"1", b"2", b"3"]), queues=1)
+    store.close()
+    store = filled(tmp_path)
+    store.removal.take_out(SEGMENT)
+    store.removal.delete_taken(0)
+    align(store)
+    assert store.queue_range("once", 0) == (3, 3)
+    store.checkpoint()
+    store.abandon()
+    shutil.rmtree(tmp_path / "consumequeue/t")
+    store = Store.open(store_config(tmp_path))
+    assert store.recovery.queues_rebuilt
+    assert store.queue_range("once", 0) == (3, 3)
+    assert store.append("once", batch("once", [b"4"]), queues=1).queue_offsets == [3]
+    dispatch_all(store)
+    assert bodies(store, "once") == [b"4"]
+    store.close()
