@@ -14,8 +14,6 @@ from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog, QueueEnds
 from .consume_queue import ConsumeQueues
 from .kernels import Ints, Longs, Rows
 from .light_queues import LightOffsets
-from .marks import track
-from .recovery import MarkTracker
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +52,24 @@ class Placement:
         return found
 
     def learn(self, dispatched: int) -> None:
-        """Know what is in the log behind ``dispatched``; a part of a record or batch at its end is cut off.
+        """Know what is in the log behind ``dispatched``: whole records and batches, all committed.
 
-        Everything appended is committed.
+        A slave that became master may have had a part of one at its log's end. The rest of it will not come, and what
+        is appended behind it could not be told from it; so it has been cut off.
         """
-        self._learn(dispatched)
+        self._ends.clear()
+        self.lights.forget()
+        self._undispatched.clear()
+        self._anew.clear()
+        queues = self._queues
+        rows, slots = np.zeros(ROWS_AT_ONCE, ROW), np.zeros(ROWS_AT_ONCE, np.int32)
+        for chunk in self._log.chunks(dispatched, self._log.end_offset, rows, check_crc=False):
+            if chunk.count:
+                queues.assign(chunk.file.bytes, rows, chunk.count, slots)
+                self._take(chunk, slots)
+                newest = int(rows["store_timestamp"][: chunk.count].max())
+                self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, newest)
+        self._known_end = self._log.end_offset
 
     @property
     def is_level(self) -> bool:
@@ -69,16 +80,15 @@ class Placement:
         """The log has lost its end, or a light queue its slot: what was learnt may not be so any more."""
         self._known_end = -1
 
-    def on_appended(self, start: int, end: int, *, is_state: bool) -> None:
-        """An append moved the offsets on itself; those of topics that its records delete go back to 0."""
+    def on_appended(self, end: int, state_records: bytes) -> None:
+        """An append moved the offsets on itself; those of topics that these records delete go back to 0."""
         self._known_end = end
-        while is_state and start < end:
-            record = self._log.read_bytes(start, end - start)
-            size = int.from_bytes(record[:4], "big")
-            topic = self._deletes(bytes(record[:size]))
+        while state_records:
+            size = int.from_bytes(state_records[:4], "big")
+            topic = self._deletes(state_records[:size])
             if topic:
                 self._begin_anew(topic)
-            start += size
+            state_records = state_records[size:]
 
     def drop_topic(self, topic: str) -> None:
         """The topic's queues begin at 0 again."""
@@ -95,40 +105,6 @@ class Placement:
         for queue_id, offset in known.items():
             offsets[queue_id] = offset
         return offsets
-
-    def _learn(self, dispatched: int) -> None:
-        """Learn the offsets anew, and cut off what has no end.
-
-        A slave that became master may have a part of a record, of a batch or of a blank at its log's end: the rest of
-        it will not come, and what is appended behind it could not be told from it.
-        """
-        self._ends.clear()
-        self.lights.forget()
-        self._undispatched.clear()
-        self._anew.clear()
-        queues = self._queues
-        rows, slots = np.zeros(ROWS_AT_ONCE, ROW), np.zeros(ROWS_AT_ONCE, np.int32)
-        tracker, marked = MarkTracker(), np.zeros(ROWS_AT_ONCE, np.int32)
-        end = dispatched
-        for chunk in self._log.chunks(dispatched, self._log.end_offset, rows, check_crc=False):
-            if chunk.end <= self._log.end_offset:
-                end = chunk.end
-            elif chunk.count:
-                end = int(rows["physical_offset"][chunk.count - 1] + rows["size"][chunk.count - 1])
-            if chunk.count:
-                track(tracker, chunk, marked)
-                queues.assign(chunk.file.bytes, rows, chunk.count, slots)
-                self._take(chunk, slots)
-                newest = int(rows["store_timestamp"][: chunk.count].max())
-                self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, newest)
-            if end == chunk.file.end:
-                tracker.on_file_end()
-        end = tracker.cut_at(end)
-        if end < self._log.end_offset:
-            log.warning("unfinished batch cut from the log's end at=%d end=%d", end, self._log.end_offset)
-            self._log.cut(end)
-            self._learn(dispatched)
-        self._known_end = self._log.end_offset
 
     def _take(self, chunk: Chunk, slots: Ints) -> None:
         """Queues go on behind the records of the chunk, or at 0 where these delete their topic."""

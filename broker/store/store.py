@@ -189,7 +189,7 @@ class Store:
             result = self._append_lit(ends, topic, data, count)
         else:
             result = self._log.append(ends, data, count=count, is_state=is_state)
-        self._placement.on_appended(result.start, result.end, is_state=is_state)
+        self._placement.on_appended(result.end, data.tobytes() if is_state else b"")
         self._dispatcher.placed.append(result)
         if is_state and self._committer is not None:
             self._flusher.commit()
@@ -470,13 +470,13 @@ class Store:
             raise storage_error(error, error.filename or str(self._config.root), doing) from error
 
     def _learn_end(self) -> None:
-        """Have the placement know the log's end. It may lose a part of a record there: nobody may count on that."""
+        """Have the placement know the log's end. It may lose a part of a batch there: nobody may count on that."""
         self.commit()
-        with self._named_errors("reading the log's end"), self._flusher.held():
+        with self._named_errors("reading the log's end"):
+            if self._dispatcher.offset < self._log.end_offset:
+                whole = self.whole_below(self._log.end_offset)
+                self._truncation.cut(whole, rebuild=False)  # what was synced of it is noted as synced no more
             self._placement.learn(self._dispatcher.offset)
-            if self._log.end_offset < max(self._flusher.flushed_offset, self._log.confirm_offset):
-                self._flusher.on_cut(self._log.end_offset)
-                self._log.confirm_offset = min(self._log.confirm_offset, self._log.end_offset)
 
     def _tell_committed(self, end: int) -> None:
         if self.on_committed is not None:
