@@ -185,11 +185,10 @@ class ConsumerSession:
         failures = 0
         while not self._closed.is_set():
             self._route_changed.clear()
-            address = self._host()
-            if address is None:
+            joined, error = self._follow()
+            if error is None:
                 self._route_changed.wait(RECONNECT_S_MAX)
                 continue
-            joined, error = self._follow(address)
             failures = 0 if joined else failures + 1
             if self._closed.is_set():
                 return
@@ -199,16 +198,19 @@ class ConsumerSession:
                 delay_s = min(RECONNECT_S_MIN * 2 ** min(failures, 10), RECONNECT_S_MAX)
                 self._route_changed.wait(delay_s * (0.5 + random.random()))  # noqa: S311  spreads the members' retries
 
-    def _follow(self, address: str) -> tuple[bool, PenstockError]:
-        """One stream from its begin to its end: whether it was joined, and what ended it."""
+    def _follow(self) -> tuple[bool, PenstockError | None]:
+        """One stream from its begin to its end: whether it was joined, and what ended it; None: nobody lives."""
         joined = False
-        error: PenstockError = BrokerUnavailable(f"broker {address}: the broker ended the session")
-        error_source = f"broker {address}"
+        error: PenstockError = BrokerUnavailable(f"broker group {self.broker_name}: the broker ended the session")
+        error_source = f"broker group {self.broker_name}"
         try:
-            stream = _Stream(address, self._connections.broker(address))
-            stream.send(self._join())
-            with self._lock:
-                self._stream = stream
+            with self._lock:  # a change of the routes comes before this, or finds the stream
+                address = self._host()
+                if address is None:
+                    return False, None
+                error_source = f"broker {address}"
+                stream = self._stream = _Stream(address, self._connections.broker(address))
+                stream.send(self._join())
             if self._closed.is_set():
                 stream.finish()
             stream.open()

@@ -21,7 +21,8 @@ def offsets(history: History, conditions: Conditions) -> Verdict:
 
     While something is broken, a slave may answer that has not heard yet how far all is confirmed: then the end may be
     behind for that time, if it comes back. The committed offset may go back at a change of master, to what was
-    committed one commit interval before; that is what a slave has at least. It never returns to the beginning.
+    committed one commit interval before it, or before the master was cut off; that is what a slave has at least. It
+    never returns to the beginning.
     """
     read = history.of(Op.READ)
     read = read[np.argsort(places(read), kind="stable")]
@@ -63,7 +64,8 @@ def _went_back(history: History, looks: Events, conditions: Conditions) -> list[
     committed = looks["offset"]
     highest = np.maximum.accumulate(committed)
     for index in np.flatnonzero(committed[1:] < committed[:-1]).tolist():
-        then = looks["end_ns"][index] - conditions.commit_interval_ms * 1_000_000
+        seen_ns = _last_shared(int(looks["end_ns"][index]), conditions)
+        then = seen_ns - conditions.commit_interval_ms * 1_000_000
         settled = int(np.searchsorted(looks["end_ns"], then, side="right"))
         floor = int(highest[settled - 1]) if settled else -1
         if committed[index + 1] < floor or (committed[index + 1] <= 0 and floor > 0):
@@ -72,6 +74,12 @@ def _went_back(history: History, looks: Events, conditions: Conditions) -> list[
                 f"{floor} was committed {conditions.commit_interval_ms} ms before"
             )
     return problems
+
+
+def _last_shared(at_ns: int, conditions: Conditions) -> int:
+    """That time, or the begin of a partition that it lies in: a master cut off goes on telling what it took last."""
+    cut_off = [each.start_ns for each in conditions.windows if each.start_ns <= at_ns and "partition" in each.what]
+    return min((start for start in cut_off if _is_broken(at_ns, conditions)), default=at_ns)
 
 
 def progress(history: History, conditions: Conditions) -> Verdict:

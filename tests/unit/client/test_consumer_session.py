@@ -116,6 +116,38 @@ def test_a_session_joins_claims_and_is_granted() -> None:
         assert one.heard.members == [["me"]]
 
 
+def test_a_master_that_is_told_of_while_a_stream_is_begun_at_a_slave_is_not_missed() -> None:
+    with GroupCluster(2, topics={"T": 4}) as cluster, OneSession(cluster) as one:
+        slave, master = (broker.address for broker in cluster.brokers.values())
+
+        def host() -> str:
+            if one.host != slave:
+                return master
+            one.host = master  # the route changes behind this look at it
+            change = threading.Thread(target=one.session.on_routes)
+            change.start()
+            change.join(0.1)
+            changes.append(change)
+            return slave
+
+        changes: list[threading.Thread] = []
+        one.session.close()
+        one.host = slave
+        one.session = ConsumerSession(
+            one.connections,
+            "broker-a",
+            group="g",
+            client_id="late",
+            subscriptions={"T": Filter(kind=Filter.ALL)},
+            host=host,
+            listener=one.heard,
+        )
+        one.session.start()
+        wait_until(lambda: one.session.address == master and one.heard.joined, what="the session at the master")
+        for change in changes:
+            change.join(5)
+
+
 def test_a_released_queue_can_be_claimed_again_at_once() -> None:
     with GroupCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one:
         wait_until(lambda: one.heard.joined, what="join")

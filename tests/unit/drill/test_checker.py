@@ -13,7 +13,7 @@ import pytest
 
 from penstock.drill.checker import TITLES, Verdict, judge
 from penstock.drill.checker.offsets import outages
-from penstock.drill.conditions import LogComparison, Stop, StoreFinding
+from penstock.drill.conditions import LogComparison, Stop, StoreFinding, Window
 from penstock.drill.history import NO_KEY, Op, Outcome
 from tests.support.drill_history import FAULT_END, FAULT_START, MS, Damaged, clean, rows
 
@@ -24,6 +24,14 @@ def verdicts(damaged: Damaged) -> dict[str, Verdict]:
 
 def violated(damaged: Damaged) -> dict[str, Verdict]:
     return {name: each for name, each in verdicts(damaged).items() if each.holds is False}
+
+
+def test_what_a_master_took_while_it_was_cut_off_may_be_lost() -> None:
+    damaged = clean()
+    committed_goes_back_further_than_a_commit_interval(damaged)
+    assert "I5" in violated(damaged)
+    damaged.conditions.windows = [Window("partition", "broker-a-0", FAULT_START, FAULT_END)]
+    assert "I5" not in violated(damaged)
 
 
 def test_a_clean_history_passes_every_invariant() -> None:
@@ -89,6 +97,11 @@ def committed_goes_back_to_the_beginning(damaged: Damaged) -> None:
 
 def committed_goes_back_further_than_a_commit_interval(damaged: Damaged) -> None:
     damaged.looks["offset"][12:] -= 60
+
+
+def committed_goes_back_further_than_before_a_partition(damaged: Damaged) -> None:
+    damaged.conditions.windows = [Window("partition", "broker-a-0", FAULT_START, FAULT_END)]
+    damaged.looks["offset"][12:] -= 90
 
 
 def max_goes_back(damaged: Damaged) -> None:
@@ -190,6 +203,7 @@ DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I5", gap, "broker-b queue 1 offset 51 follows offset 49"),
     ("I5", committed_goes_back_to_the_beginning, "the committed offset went back from 110 to 0"),
     ("I5", committed_goes_back_further_than_a_commit_interval, "went back from 110 to 60; 90 was committed"),
+    ("I5", committed_goes_back_further_than_before_a_partition, "went back from 110 to "),
     ("I5", max_goes_back, "the max offset went back from 165 to 145"),
     ("I5", max_goes_back_for_good, "the max offset went back from 95 to 40"),
     ("I6", never_delivered, "was never delivered"),
