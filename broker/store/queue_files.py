@@ -251,7 +251,7 @@ class QueueFiles:
     def _create(self, path: str) -> int:
         queue = path.rpartition("/")[0]
         topic = queue.rpartition("/")[0]
-        if not self._disk.exists(queue):
+        if not self._disk.list(queue):  # it may be there, of a process that was killed before its name was synced
             self._disk.make_directories(queue)
             self._new_names.update((topic, self.directory))
         handle = self._disk.open(path, create=True)
