@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Files go to the workers as they are collected, the longest first; many wait for other processes, so one more than cores.
-WORKERS := 3
+WORKERS := 4
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,7 +21,7 @@ demo-spark: setup-spark ## flights as a stream through Spark, a death in the mid
 	@$(PY) -m penstock.cli.demo_spark --dir .demo-spark
 
 test: setup-spark ## all tests, 8 to 12 minutes on 2 cores
-	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
 	@POWER_CUTS=200 CRASH_HISTORIES=20000 SHORT_WORKLOADS=3 $(PY) -m pytest -s tests/crash tests/model/test_crash_model.py

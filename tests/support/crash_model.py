@@ -476,9 +476,7 @@ class CrashRun:
         self.end_unclean(by_cut=False)
         left = self.open.end_offset
         blank_end = -(-whole // SEGMENT_BYTES) * SEGMENT_BYTES  # a slave may have had a part of a file's blank end
-        assert self.cuts > cuts or left in (whole, blank_end if self.master else whole), (
-            f"kill at {whole} left {left}"
-        )
+        assert self.cuts > cuts or left in (whole, blank_end if self.master else whole), f"kill at {whole} left {left}"
 
     def end_unclean(self, *, by_cut: bool) -> None:
         """The power fails, or only the process ends; then the store is opened."""
