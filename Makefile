@@ -2,7 +2,7 @@
 .PHONY: demo demo-spark test test-crash test-drills test-seeded test-spark-full check bench bench-spark proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-# Files go to the workers as they are collected, the longest first; many wait for other processes, so one more than cores.
+# Files go to the workers as they are collected, the longest first; many wait for other processes: more than cores.
 WORKERS := 4
 
 help: ## what there is
@@ -20,7 +20,7 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
 	@$(PY) -m penstock.cli.demo_spark --dir .demo-spark
 
-test: setup-spark ## all tests, 8 to 12 minutes on 2 cores
+test: setup-spark ## all tests, 7 to 12 minutes on 2 cores
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
