@@ -6,7 +6,8 @@ through every retry, and the broker knows a repeated batch by its lane and seque
 
 Messages without a sharding key are sticky: a whole batch goes to one queue, the next one to the next queue. Messages
 with one are spread over the lanes of their queues, where neighbours are joined to batches again; what waits without a
-key rides in such a batch too, so that each kind leaves room for the other however busy the lanes are.
+key rides in such a batch too, or where it cannot has the lane's next one to itself, so that each kind leaves room for
+the other however busy the lanes are.
 
 What happens to a batch that brought no receipt:
 
@@ -168,6 +169,8 @@ class Lanes:
         """When to call :meth:`start` or :meth:`expire` again, if nothing else happens before."""
         due = [self.waiting.earliest, self.keyed.earliest]
         due += [line[0].not_before for line in (self.waiting, self.keyed) if line and line[0].not_before > now]
+        if self.keyed and self.keyed[0].not_before <= now and self.queues.total:
+            due.append(now)  # back from a lost group
         for lane in self.lanes.values():
             if lane.batch is not None and lane.batch.retry_at is not None:
                 due.append(min(lane.batch.retry_at, lane.batch.deadline))
@@ -237,9 +240,7 @@ class Lanes:
         return batches
 
     def _next_queue(self, now: float, per_broker: int) -> tuple[str, int] | None:
-        avoided = {name for name, _ in self.queues.shards if self._health.is_avoided(name, now * 1000)}
-        if len(avoided) == len(self.queues.shards):
-            avoided = set()
+        avoided = self._avoided(now)
 
         def is_free(name: str, queue_id: int) -> bool:
             if name in avoided or self._in_flight.get(name, 0) >= per_broker:
@@ -276,15 +277,28 @@ class Lanes:
         return taken
 
     def _lane_batch(self, lane: Lane, now: float) -> Batch:
-        """What is pending in a free lane, and behind it what waits for any queue and is like it."""
-        parts = self._joined(lane.pending)
-        queue_ids = [part.queue_ids for part in parts]
-        if self.waiting and self.waiting[0].not_before <= now:
-            riding = self._joined(self.waiting, parts)
-            if riding:
-                queue_ids.append(np.full(sum(part.count for part in riding), self._queue_of(lane, parts), np.int32))
-                parts += riding
-        return self._new_batch(lane, parts, np.concatenate(queue_ids))  # type: ignore[arg-type]
+        """What is pending in a free lane, and behind it what waits for any queue and is like it.
+
+        Where nothing of that could ride, it has the lane's next batch to itself.
+        """
+        is_due = bool(self.waiting) and self.waiting[0].not_before <= now
+        may_ride = is_due and lane.broker_name not in self._avoided(now)
+        parts: list[Part] = []
+        queue_ids: list[npt.NDArray[np.int32]] = []
+        if not (may_ride and lane.owes_a_turn):
+            parts = self._joined(lane.pending)
+            queue_ids = [part.queue_ids for part in parts if part.queue_ids is not None]
+        riding = self._joined(self.waiting, parts) if may_ride else []
+        lane.owes_a_turn = may_ride and not riding
+        if riding:
+            chosen = self._queue_of(lane, parts or [lane.pending[0]])
+            queue_ids.append(np.full(sum(part.count for part in riding), chosen, np.int32))
+        return self._new_batch(lane, parts + riding, np.concatenate(queue_ids))
+
+    def _avoided(self, now: float) -> set[str]:
+        """Broker groups that are in trouble, unless all are."""
+        avoided = {name for name, _ in self.queues.shards if self._health.is_avoided(name, now * 1000)}
+        return avoided if len(avoided) < len(self.queues.shards) else set()
 
     def _queue_of(self, lane: Lane, parts: list[Part]) -> int:
         """The lane's next queue in turn."""

@@ -187,7 +187,7 @@ class Line(deque[Part]):
 class Lane:
     """One ordered stream of batches to one broker group."""
 
-    __slots__ = ("batch", "broker_name", "number", "pending", "retry_at", "sequence")
+    __slots__ = ("batch", "broker_name", "number", "owes_a_turn", "pending", "retry_at", "sequence")
 
     def __init__(self, broker_name: str, number: int) -> None:
         self.broker_name = broker_name
@@ -196,6 +196,7 @@ class Lane:
         self.batch: Batch | None = None  # under way, or waiting for its next try
         self.pending = Line()  # behind it, queues chosen
         self.retry_at = 0.0  # nothing of pending starts before
+        self.owes_a_turn = False  # the next batch is for what waits for any queue
 
     @property
     def is_free(self) -> bool:

@@ -171,6 +171,7 @@ class Leadership:
         try:
             await await_level(master.primary, self._store, to_id, self._clock)
             await await_answers(self.is_answered, self._clock)
+            await await_level(master.primary, self._store, to_id, self._clock)  # commits of slaves may have come
             if self._changing is not None:
                 await asyncio.wait((self._changing,))
             current = self.register

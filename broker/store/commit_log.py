@@ -121,7 +121,7 @@ class CommitLog:
     @property
     def is_buffered(self) -> bool:
         """Whether appends have gone to buffers since :meth:`give_back_buffers`."""
-        return self._buffers is not None and self._buffers.appended > 0
+        return self._buffers is not None and self._buffers.is_in_use
 
     def append(
         self, ends: QueueEnds, records: Bytes, *, count: int | None = None, is_state: bool = False
@@ -396,7 +396,8 @@ class CommitLog:
             return
         buffers.reclaim(self.end_offset)
         if not buffers.pool.available:
-            self.on_no_buffer(is_state)
+            if self.appended_offset > self.end_offset:
+                self.on_no_buffer(is_state)
             self.give_back_buffers()
 
     def _with_room(self, ends: QueueEnds, records: Bytes, count: int | None) -> Bytes:

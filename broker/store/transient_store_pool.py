@@ -80,6 +80,11 @@ class WriteBuffers:
         self._disk = disk
         self._filling: list[_Filling] = []
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a buffer stands for a file, be anything in it or not."""
+        return bool(self._filling)
+
     def of(self, file: LogFile) -> Bytes | None:
         """The buffer of the file being written, if it has one."""
         last = self._filling[-1] if self._filling else None

@@ -64,7 +64,8 @@ def _went_back(history: History, looks: Events, conditions: Conditions) -> list[
     committed = looks["offset"]
     highest = np.maximum.accumulate(committed)
     for index in np.flatnonzero(committed[1:] < committed[:-1]).tolist():
-        seen_ns = _last_shared(int(looks["end_ns"][index]), conditions)
+        shard = history.shards[int(looks["shard"][0])]
+        seen_ns = _last_shared(int(looks["end_ns"][index]), shard, conditions)
         then = seen_ns - conditions.commit_interval_ms * 1_000_000
         settled = int(np.searchsorted(looks["end_ns"], then, side="right"))
         floor = int(highest[settled - 1]) if settled else -1
@@ -76,10 +77,16 @@ def _went_back(history: History, looks: Events, conditions: Conditions) -> list[
     return problems
 
 
-def _last_shared(at_ns: int, conditions: Conditions) -> int:
+def _last_shared(at_ns: int, shard: str, conditions: Conditions) -> int:
     """That time, or the begin of a partition that it lies in: a master cut off goes on telling what it took last."""
-    cut_off = [each.start_ns for each in conditions.windows if each.start_ns <= at_ns and "partition" in each.what]
-    return min((start for start in cut_off if _is_broken(at_ns, conditions)), default=at_ns)
+    cut_off = (
+        each.start_ns
+        for each in conditions.windows
+        if each.start_ns <= at_ns < each.end_ns + RETURN_NS
+        and each.target.startswith(shard)
+        and each.what.startswith(("partition", "lost on the way"))
+    )
+    return min(cut_off, default=at_ns)
 
 
 def progress(history: History, conditions: Conditions) -> Verdict:

@@ -256,6 +256,47 @@ def test_with_every_lane_busy_with_keys_what_has_none_goes_on_to_queues_in_turn(
         assert busy.queue_ids.tolist() == [3, (3, 11)[number]]
 
 
+def test_what_cannot_ride_with_keys_has_every_other_batch_of_a_busy_lane() -> None:
+    topic = lanes(("a", 1))
+    topic.add([part(b"key 0", hashes=[0])])
+    (busy,) = start(topic)
+    topic.add([part(b"free", kind=Kind.SEND)])
+    sent = []
+    for number in range(1, 4):
+        topic.add([part(b"key %d" % number, hashes=[0])])
+        assert start(topic) == []
+        topic.acknowledged(busy)
+        (busy,) = start(topic)
+        sent += bodies(busy)
+    assert sent == [b"key 1", b"free", b"key 2", b"key 3"]
+
+
+def test_nothing_rides_to_a_group_that_is_avoided() -> None:
+    topic = lanes(("a", 2), ("b", 1))
+    topic.add([part(b"first", hashes=[0]), part(b"second", hashes=[1])])
+    first, _ = start(topic)
+    topic.on_error(first, NotEnoughReplicas("one of two"), NOW)
+    topic.add([part(b"free")])
+    (free,) = start(topic)
+    assert (free.lane.broker_name, bodies(free)) == ("b", [b"free"])
+    topic.add([part(b"more")])
+    (again,) = start(topic, NOW + 5)
+    assert (again.lane.broker_name, bodies(again)) == ("a", [b"first"])
+
+
+def test_keys_of_a_lost_group_go_on_at_once() -> None:
+    topic = lanes(("a", 1), ("b", 1), retry_another_shard_on_unknown=True)
+    topic.add([part(b"key", hashes=[0])])
+    (batch,) = start(topic)
+    assert topic.on_error(batch, BROKEN, NOW) == []
+    topic.adopt(WriteQueues([("b", 1)]), NOW)
+    assert topic.start(NOW + 0.1, LANES, lambda name: name == "b") == []
+    assert topic.start(NOW + 2, LANES, lambda name: name == "b") == []
+    assert topic.next_due(NOW + 2) == NOW + 2
+    (moved,) = topic.start(NOW + 2, LANES, lambda name: name == "b")
+    assert (moved.lane.broker_name, bodies(moved)) == ("b", [b"key"])
+
+
 def test_of_a_mixed_batch_that_was_not_stored_keys_keep_their_lane_and_the_rest_goes_elsewhere() -> None:
     topic = lanes(("a", 1), ("b", 1))
     topic.add([part(b"1", hashes=[0])])
