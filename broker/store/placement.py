@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +13,6 @@ from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog, QueueEnds
 from .consume_queue import ConsumeQueues
 from .kernels import Ints, Longs, Rows
 from .light_queues import LightOffsets
-
-log = logging.getLogger(__name__)
 
 
 class Placement:
