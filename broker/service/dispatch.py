@@ -77,11 +77,11 @@ class Dispatcher:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
 
     def catch_up(self) -> None:
-        """Have what lingers dispatched now: queues and tables are about to be looked at.
+        """Have what is confirmed dispatched now: queues and tables are about to be looked at.
 
         More than a slice, and a store that cannot, are left to the task.
         """
-        if self._timer is None or self._progress.is_set():
+        if self._store.dispatched_offset >= self._store.confirm_offset:
             return
         try:
             self.dispatch_slice()

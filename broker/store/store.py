@@ -388,12 +388,12 @@ class Store:
         return self._reader.store_timestamp_at(topic, queue_id, offset)
 
     def view(self, physical_offset: int) -> bytes:
-        """The dispatched record that begins there.
+        """The confirmed record that begins there, dispatched or not.
 
         Raises:
             MessageNotFound: none does.
         """
-        return self._reader.view(PhysicalOffset(physical_offset), self._dispatcher.offset)
+        return self._reader.view(PhysicalOffset(physical_offset), self._log.confirm_offset)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Records of ``topic`` with ``key`` among their keys, or as unique key, in the time range; newest first."""

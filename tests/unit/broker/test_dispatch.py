@@ -82,6 +82,10 @@ async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_s
         await parts.append()
         lingering.poke()
         await eventually(lambda: parts.store.queue_range("orders", 0) == (0, 5))
+        await parts.append()
+        lingering.poke()
+        lingering.catch_up()  # the task has its turn coming, whoever looks is here now
+        assert parts.store.queue_range("orders", 0) == (0, 6)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -112,7 +112,7 @@ def test_view_finds_exactly_record_starts(store: Store) -> None:
     for offset in (-1, 1, size - 1, store.end_offset, 1 << 50):
         with pytest.raises(MessageNotFound):
             store.view(offset)
-    store.append("t", batch("t", [b"not dispatched"]), queues=1)
+    store.append("t", batch("t", [b"not confirmed"]), queues=1)
     with pytest.raises(MessageNotFound):
         store.view(3 * size)
 
