@@ -164,13 +164,16 @@ class StagingTable:
             self._apply_gone(position, document)
 
     def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(kind, body) of new records for everything that is known from records below ``position``."""
-        for name, held in list(self._positions.items()):
-            if held < position:
+        """(kind, body) of new records for everything that is known from records below ``position``.
+
+        The table may change between two of them: what has gone meanwhile is not told.
+        """
+        for name in list(self.writers):
+            if self._positions.get(name, position) < position:
                 yield WRITER, self.writers[name].to_json()
         for each, staged in list(self.staged.items()):
             for number, held in list(staged.recorded.items()):
-                if held < position:
+                if held < position and self.staged.get(each) is staged:
                     yield STAGED, staged_body(each, staged, number)
         for writer, (batch, held) in list(self.published.items()):
             if held < position:
@@ -218,7 +221,9 @@ class StagingTable:
         yield from _rows(writer.to_json() for writer in list(self.writers.values()))
         yield '],\n\t"staged":['
         yield from _rows(
-            staged_body(each, staged, number) for each, staged in list(self.staged.items()) for number in staged.chunks
+            staged_body(each, staged, number)
+            for each, staged in list(self.staged.items())
+            for number in list(staged.chunks)  # it may be added to between two pieces
         )
         yield '],\n\t"published":'
         yield json.dumps(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from penstock.broker.service.identity import check_identity, write_identity
 from penstock.broker.service.producers import ProducerTable, Receipt
 from penstock.broker.service.snapshots import LOG_POSITION, Loaded, Snapshots, parse_rocketmq_json
+from penstock.broker.service.staging_table import STAGED, STAGED_GONE, StagedId, gone_body
 from penstock.broker.service.state import Group, State, Topic
 from penstock.proto.errors import Corrupt, WrongStore
 
@@ -56,6 +59,47 @@ def test_files_have_rocketmqs_shape_in_valid_json(tmp_path: Path) -> None:
     for document in documents.values():
         assert document[LOG_POSITION] == 500
         assert set(document["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+
+
+def staged(number: int) -> dict[str, object]:
+    return {
+        **{"writer": "sink", "batch": 1, "key": "0", "chunk": number, "topic": "orders", "coordinator": "broker-a"},
+        **{"expiresMs": 1 << 50, "position": 1000 + number, "count": 5},
+    }
+
+
+def test_tables_may_change_between_two_pieces_of_a_file(tmp_path: Path) -> None:
+    async def check() -> None:
+        state, producers = filled()
+        for number in range(3):
+            state.staging.apply(40 + number, STAGED, staged(number))
+        snapshots = Snapshots(tmp_path, state, producers)
+        writing = asyncio.create_task(snapshots.write_changed(lambda: 500, at_once=True))
+        for number in itertools.count(1):
+            if writing.done():
+                break
+            state.topics.put(500 + number, f"orders{number}", Topic(f"orders{number}", 1, 1, 6))
+            state.groups.put(500 + number, f"billing{number}", Group(f"billing{number}"))
+            state.offsets.put(500 + number, f"billing{number}", "orders", {number: 1})
+            state.staging.apply(500 + number, STAGED, staged(number + 10))
+            await asyncio.sleep(0)
+        await writing
+        assert number > 20
+
+    asyncio.run(check())
+    state, _, _ = loaded(tmp_path)
+    assert state.committed("billing", "orders", 0) == 17
+    assert {0, 1, 2} <= set(state.staging.staged[StagedId("sink", 1, "0")].chunks)
+
+
+def test_what_goes_while_the_table_is_repeated_does_not_come_back() -> None:
+    table = State().staging
+    for number in range(3):
+        table.apply(40 + number, STAGED, staged(number))
+    told = table.repeated(500)
+    next(told)
+    table.apply(600, STAGED_GONE, gone_body("sink", 1, ["0"]))
+    assert list(told) == []
 
 
 def test_empty_tables_make_valid_json_too(tmp_path: Path) -> None:
