@@ -41,7 +41,8 @@ class ProducerConfig:
 
     send_retries: int = 2
     """Tries after the first one that a broker refused without storing (RocketMQ's ``retryTimesWhenSendFailed``).
-    A broker that cannot be reached, and an outcome that is unknown, are tried until the time-out."""
+    A broker that cannot be reached, one that is not master or has too few replicas for the moment, and an outcome that
+    is unknown are tried until the time-out."""
 
     delivery_timeout_s: float = 30.0
     """``produce``, ``produce_many``: how long delivery is tried. Longer than a broker's restart takes."""

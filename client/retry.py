@@ -8,6 +8,8 @@ import random
 from penstock.proto.errors import (
     BrokerUnavailable,
     DiskFull,
+    NotEnoughReplicas,
+    NotMaster,
     OutcomeUnknown,
     PenstockError,
     Refused,
@@ -55,8 +57,9 @@ def outcome_of(error: PenstockError) -> Outcome:
 
 
 def counts_as_refusal(error: PenstockError) -> bool:
-    """Whether a broker itself said no, as opposed to a broker that was not there."""
-    return not never_reached(error) and not error.details.get("no_master")
+    """Whether a broker itself said no, as opposed to a group that is between two masters or waits for its replicas."""
+    is_passing = isinstance(error, (NotMaster, NotEnoughReplicas)) or error.details.get("no_master")
+    return not never_reached(error) and not is_passing
 
 
 def reworded(error: PenstockError, addition: str) -> PenstockError:

@@ -14,6 +14,7 @@ from penstock.proto.errors import (
     FlowControl,
     InvalidArgument,
     NameserverUnavailable,
+    NotEnoughReplicas,
     NotMaster,
     OutcomeUnknown,
     PenstockError,
@@ -89,10 +90,12 @@ def test_what_an_error_says_about_the_batch(error: PenstockError, outcome: Outco
     assert outcome_of(error) is outcome
 
 
-def test_a_broker_that_was_not_there_did_not_refuse() -> None:
+def test_a_group_that_is_not_ready_did_not_refuse() -> None:
     assert never_reached(BrokerUnavailable("failed to connect to all addresses", status="UNAVAILABLE"))
     assert not counts_as_refusal(BrokerUnavailable("no master", no_master=True))
-    assert counts_as_refusal(NotMaster("no"))
+    assert not counts_as_refusal(NotMaster("no"))
+    assert not counts_as_refusal(NotEnoughReplicas("one of two"))
+    assert counts_as_refusal(FlowControl("too many"))
 
 
 def test_back_off_grows_to_a_second() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from penstock.client.config import ProducerConfig
 from penstock.client.lanes import LANES, Lanes
@@ -11,9 +12,12 @@ from penstock.client.selection import BrokerHealth, WriteQueues
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
+    FlowControl,
     MessageTooLarge,
     NotEnoughReplicas,
+    NotMaster,
     OutcomeUnknown,
+    PenstockError,
     TopicNotFound,
 )
 
@@ -191,16 +195,19 @@ def test_a_waiting_send_gives_up_after_its_retries_and_a_produced_message_does_n
         failures = []
         for attempt in range(6):
             for batch in start(topic, NOW + attempt * 2):
-                failures += topic.on_error(batch, NotEnoughReplicas("too few"), NOW + attempt * 2)
+                failures += topic.on_error(batch, FlowControl("too many"), NOW + attempt * 2)
         assert bool(failures) is gives_up
 
 
-def test_an_unreachable_broker_does_not_use_up_retries() -> None:
+@pytest.mark.parametrize("error", [NEVER_CONNECTED, NotMaster("a slave"), NotEnoughReplicas("one of two")])
+def test_a_group_without_a_master_or_replicas_for_the_moment_uses_up_no_retries(error: PenstockError) -> None:
     topic = lanes(("a", 1), send_retries=0)
     topic.add([part(b"x", kind=Kind.SEND)])
     (batch,) = start(topic)
-    assert topic.on_error(batch, NEVER_CONNECTED, NOW) == []
-    assert len(start(topic, NOW + 2)) == 1
+    assert topic.on_error(batch, error, NOW) == []
+    (again,) = start(topic, NOW + 2)
+    (failure,) = topic.on_error(again, error, again.parts[0].deadline)
+    assert failure.error is error
 
 
 def test_what_was_never_sent_is_not_stored_when_its_time_is_up() -> None:
