@@ -3,67 +3,39 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 
 from penstock.proto.errors import FlowControl, StorageError, SyncFailed
 
 from .commit_log import CommitLog
 from .config import StoreConfig
 from .flush import Flusher
+from .on_demand import LogFollower
 
 log = logging.getLogger(__name__)
 
 _PAGE = 4096
 
 
-class Committer(threading.Thread):
+class Committer(LogFollower):
     """Commits everything appended whenever somebody asks, and in intervals what nobody asks for.
 
-    One commit takes all that has come up while the last one was written. A commit that finds no space is tried again
-    after the interval, and appends are refused until one has succeeded (:attr:`Flusher.refusal`).
+    A commit that finds no space is tried again after the interval, and appends are refused until one has succeeded
+    (:attr:`Flusher.refusal`).
     Source: RocketMQ CommitLog.CommitRealTimeService; differs: whoever waits is not made to wait for an interval.
     """
 
     def __init__(self, config: StoreConfig, commit_log: CommitLog, flusher: Flusher) -> None:
-        super().__init__(name="log-commit", daemon=True)
+        super().__init__(
+            "log-commit",
+            0,
+            interval_s=config.commit_interval_ms / 1000,
+            thorough_s=config.commit_thorough_interval_ms / 1000,
+            least_bytes=max(config.commit_least_pages * _PAGE, 1),
+        )
         commit_log.on_no_buffer = self._on_no_buffer
         self._config = config
         self._log = commit_log
         self._flusher = flusher
-        self._interval_s = config.commit_interval_ms / 1000
-        self._least_bytes = config.commit_least_pages * _PAGE
-        self._thorough_s = config.commit_thorough_interval_ms / 1000
-        self._asked = 0
-        self._condition = threading.Condition()
-        self._is_stopping = False
-
-    def request(self, end: int) -> None:
-        """Have everything below ``end`` committed soon; returns at once."""
-        with self._condition:
-            self._asked = max(self._asked, end)
-            self._condition.notify()
-
-    def stop(self) -> None:
-        """End the thread after what it is doing; nothing more is committed."""
-        with self._condition:
-            self._is_stopping = True
-            self._condition.notify()
-        if self.is_alive():
-            self.join()
-
-    def run(self) -> None:
-        last = time.monotonic()
-        while self._flusher.failure is None:
-            with self._condition:
-                self._condition.wait_for(lambda: self._is_asked() or self._is_stopping, self._interval_s)
-                if self._is_stopping:
-                    return
-                asked = self._is_asked()
-            behind, now = self._log.appended_offset - self._log.end_offset, time.monotonic()
-            if behind > 0 and (asked or behind >= self._least_bytes or now - last >= self._thorough_s):
-                last = now
-                self._commit()
 
     def _on_no_buffer(self, is_state: bool) -> None:
         """All buffers are in use, and the owner's append needs one."""
@@ -74,11 +46,17 @@ class Committer(threading.Thread):
             )
         self._flusher.commit()
 
+    def _may_work(self) -> bool:
+        return self._flusher.failure is None
+
     def _is_asked(self) -> bool:
         """Whether somebody waits for bytes that are not committed; those of a log that was cut are not waited for."""
         return min(self._asked, self._log.appended_offset) > self._log.end_offset
 
-    def _commit(self) -> None:
+    def _bytes_behind(self) -> int:
+        return self._log.appended_offset - self._log.end_offset
+
+    def _work(self) -> None:
         was_refused = self._flusher.refusal is not None
         try:
             self._flusher.commit()

@@ -16,6 +16,7 @@ from penstock.proto.errors import DiskFull, SyncFailed
 from .commit_log import CommitLog
 from .config import FlushMode, StoreConfig
 from .disk import storage_error
+from .on_demand import LogFollower
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _DERIVED_FILES_MANY = 256
 _DERIVED_MANY_S = 60.0
 
 
-class Flusher(threading.Thread):
+class Flusher(LogFollower):
     """Syncs the log: everything waiting at once, whenever somebody asks; in ASYNC_FLUSH also in intervals."""
 
     def __init__(
@@ -36,30 +37,24 @@ class Flusher(threading.Thread):
         on_flushed: Callable[[int], None],
         on_failed: Callable[[SyncFailed], None],
     ) -> None:
-        super().__init__(name="log-flush", daemon=True)
+        super().__init__(
+            "log-flush",
+            flushed,
+            interval_s=config.flush_interval_ms / 1000 if config.flush_mode is FlushMode.ASYNC_FLUSH else None,
+            thorough_s=config.flush_thorough_interval_ms / 1000,
+            least_bytes=_LEAST_BYTES,
+        )
         self.flushed_offset = flushed
         self._log = commit_log
         self._on_flushed = on_flushed
         self._on_failed = on_failed
-        self._interval_s = config.flush_interval_ms / 1000 if config.flush_mode is FlushMode.ASYNC_FLUSH else None
-        self._thorough_s = config.flush_thorough_interval_ms / 1000
         self._has_pool = config.transient_store_pool_size > 0
-        self._asked = flushed
-        self._condition = threading.Condition()
         self._syncing = threading.Lock()
-        self._is_stopping = False
         self._cuts = 0
         self.failure: SyncFailed | None = None
         self.refusal: DiskFull | None = None  # the last commit found no space: nothing more may be appended
         # Called by any thread: a commit has moved the log's end there.
         self.on_committed: Callable[[int], None] = lambda end: None
-
-    def request(self, end: int) -> None:
-        """Have everything below ``end`` synced soon; returns at once."""
-        if end > self._asked:
-            with self._condition:
-                self._asked = max(self._asked, end)
-                self._condition.notify()
 
     def on_cut(self, end: int) -> None:
         """The log ends at ``end`` now: what lay behind it, synced or not, is gone."""
@@ -128,14 +123,6 @@ class Flusher(threading.Thread):
         if self.failure is not None:
             raise self.failure
 
-    def stop(self) -> None:
-        """End the thread after what it is doing; nothing more is synced."""
-        with self._condition:
-            self._is_stopping = True
-            self._condition.notify()
-        if self.is_alive():
-            self.join()
-
     def fail(self, failure: SyncFailed) -> None:
         """Something else of the store could not be synced: that ends this as well."""
         with self._condition:
@@ -145,25 +132,19 @@ class Flusher(threading.Thread):
             self._condition.notify_all()
         self._on_failed(failure)
 
-    def run(self) -> None:
-        last = time.monotonic()
-        while self.failure is None:
-            with self._condition:
-                self._condition.wait_for(lambda: self._is_asked() or self._is_stopping, self._interval_s)
-                if self._is_stopping:
-                    return
-                asked = self._is_asked()
-            end = self._log.end_offset
-            now = time.monotonic()
-            behind = end - self.flushed_offset
-            if asked or behind >= _LEAST_BYTES or (behind > 0 and now - last >= self._thorough_s):
-                last = now
-                with self._syncing:
-                    self._sync()
+    def _may_work(self) -> bool:
+        return self.failure is None
 
     def _is_asked(self) -> bool:
         """Whether somebody waits for bytes that can be synced: what is not committed cannot."""
         return min(self._asked, self._log.end_offset) > self.flushed_offset
+
+    def _bytes_behind(self) -> int:
+        return self._log.end_offset - self.flushed_offset
+
+    def _work(self) -> None:
+        with self._syncing:
+            self._sync()
 
     def _sync(self) -> None:
         cuts = self._cuts  # before the end is read: behind a cut it may be lower

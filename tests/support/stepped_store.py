@@ -57,7 +57,7 @@ class SteppedCommitter(Committer):
 
     def step(self) -> None:
         """What the thread does when somebody has asked."""
-        self._commit()
+        self._work()
 
 
 class SteppedCheckpointer(Checkpointer):
