@@ -355,10 +355,11 @@ class CrashRun:
             abandon(self.master.store)
         history, self.master = self.master.history, None
         sent = self.open.end_offset
-        history.truncate(history.whole_below(sent))
+        end = history.whole_below(sent)
+        history.truncate(end)
         self.history = history
-        self.acknowledged = min(self.acknowledged, history.end)
         self._produce(1, marked=False)
+        self.acknowledged = min(self.acknowledged, end)  # the part that was cut off may have been synced first
 
     def _truncate(self) -> None:
         """The log's end is cut off, perhaps with a power cut on the way: then any of its ends behind may be left."""
