@@ -21,6 +21,7 @@ demo-spark: setup-spark ## flights as a stream through Spark, a death in the mid
 	@$(PY) -m penstock.cli.demo_spark --dir .demo-spark
 
 test: setup-spark ## all tests, 7 to 12 minutes on 2 cores
+	@$(PY) -m tests.support.kernels
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes

@@ -1,4 +1,7 @@
-"""How the tests are shared among workers: a file stays on one, and so does all that needs the Spark session."""
+"""How the tests are shared among workers: a file stays on one, and so does all that needs the Spark session.
+
+That session's tests are the longest piece of work, and begin first.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if nodeid.startswith("tests/spark/") else str(super()._split_scope(nodeid))
+            return "tests/spark" if _needs_spark(nodeid) else str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
+
+
+def _needs_spark(nodeid: str) -> bool:
+    return nodeid.startswith("tests/spark/")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests first, everything else as it was collected."""
+    items.sort(key=lambda item: not _needs_spark(item.nodeid))

@@ -1,0 +1,28 @@
+"""``python -m tests.support.kernels``: have all kernels in the cache before the workers begin.
+
+On a cold cache each worker, and each process that it starts, would compile all of them, at the same time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+OTHERS = (
+    "penstock.broker.store.store",
+    "penstock.client.kernels penstock.broker.inspection penstock.pipeline.column_kernels",
+)
+
+
+def main() -> int:
+    """First those that the others are built of, then the others in two processes; 0 if all could be compiled."""
+    from penstock.proto.record.warmup import compile_kernels
+
+    print("preparing kernels (the first time on a machine compiles them)", flush=True)
+    compile_kernels()
+    processes = [subprocess.Popen([sys.executable, "-c", f"import {', '.join(modules.split())}"]) for modules in OTHERS]
+    return max(process.wait() for process in processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
