@@ -509,6 +509,7 @@ class CrashRun:
         """Somebody deletes queues, index or both, of a store that is not open."""
         if self.chooser.random() < 0.5:
             self.open.close()
+            self.acknowledged = max(self.acknowledged, self.open.end_offset)
         else:
             self._gone()
             self.disk = self.disk.kill()
