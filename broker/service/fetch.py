@@ -82,11 +82,15 @@ class _Wanted:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """A waiting fetch: its queues by topic, and those of them that have news."""
+    """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit."""
 
     queues: dict[str, dict[int, list[_Wanted]]]
     wake: asyncio.Future[None]
-    hits: list[_Wanted] = field(default_factory=list)
+    hits: dict[int, _Wanted] = field(default_factory=dict)  # by identity
+
+    def hit(self, wanted: Iterable[_Wanted]) -> None:
+        """These have news."""
+        self.hits.update((id(each), each) for each in wanted)
 
 
 class Waiters:
@@ -123,14 +127,14 @@ class Waiters:
                 hits = queue_ids.intersection(wanted) if len(queue_ids) <= len(wanted) else wanted.keys() & queue_ids
                 if hits:
                     for queue_id in hits:
-                        waiter.hits.extend(wanted[queue_id])
+                        waiter.hit(wanted[queue_id])
                     _finish(waiter.wake)
 
     def wake_topic(self, topic: str) -> None:
         """Wake every fetch that waits in ``topic``: it was changed or deleted."""
         for waiter in self._by_topic.get(topic, ()):
             for wanted in waiter.queues[topic].values():
-                waiter.hits.extend(wanted)
+                waiter.hit(wanted)
             _finish(waiter.wake)
 
     def wake_all(self) -> None:
@@ -223,8 +227,8 @@ class Fetch:
                 if loop.time() >= deadline:
                     return
                 waiter.wake = loop.create_future()
-                hits, waiter.hits = waiter.hits, []
-                reading.look(hits)
+                hits, waiter.hits = waiter.hits, {}
+                reading.look(hits.values())
         finally:
             timer.cancel()
             self.waiters.remove(waiter)

@@ -10,7 +10,7 @@ from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
 from penstock.proto.record.layout import decode_record
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
-from tests.support.broker_parts import Parts, in_loop, wanting
+from tests.support.broker_parts import Parts, batch, in_loop, wanting
 from tests.support.fake_store import FakeStore
 from tests.support.waiting import eventually
 
@@ -62,6 +62,19 @@ async def test_a_waiting_fetch_wakes_on_arrival_and_leaves_nothing_behind() -> N
     reply, data = await waiting
     assert (by_queue(reply)[3].next_offset, bodies(data)) == (1, [b"here"])
     assert len(parts.fetch.waiters) == 0
+
+
+@in_loop
+async def test_a_queue_that_has_news_twice_before_a_waiting_fetch_runs_is_read_once() -> None:
+    parts = Parts()
+    parts.add_topic()
+    waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
+    await eventually(lambda: len(parts.fetch.waiters))
+    for body in (b"one", b"two"):
+        parts.send.place(batch([body]))
+        parts.dispatch()
+    reply, data = await waiting
+    assert ([result.next_offset for result in reply.results], bodies(data)) == ([2], [b"one", b"two"])
 
 
 @in_loop
