@@ -2,6 +2,8 @@
 .PHONY: demo demo-spark test test-crash test-drills test-seeded test-spark-full check bench bench-spark proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+# Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
+export PYTHONDONTWRITEBYTECODE :=
 # Files go to the workers as they are collected, the longest first; many wait for other processes: more than cores.
 WORKERS := 4
 
