@@ -43,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     records = [json.loads(line) for line in given.records.read_text().splitlines()] if given.records.exists() else []
     done = {(each["drill"], each["seed"], each["options"]) for each in records}
     options = shlex.join(given.options)
+    earlier = given.earlier.read_text() if given.earlier else ""
     deadline = time.monotonic() + given.minutes * 60
     with open(given.records, "a") as output:
         for name, seed in wanted(given.drill or [f"{name}:20" for name in DRILLS], given.seed):
@@ -55,9 +56,9 @@ def main(arguments: Sequence[str]) -> int:
             records.append(record)
             output.write(json.dumps(record) + "\n")
             output.flush()
-            given.page.write_text(page(records, given.note))
+            given.page.write_text(page(records, given.note, earlier))
             print(f"{name} seed {seed}: {verdict(record)} ({record['seconds']:.0f} s)", flush=True)
-    given.page.write_text(page(records, given.note))
+    given.page.write_text(page(records, given.note, earlier))
     return 0 if all(each["ok"] for each in records) else 1
 
 
@@ -70,6 +71,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dir", default=None, help="for clusters; a temporary directory")
     parser.add_argument("--records", type=Path, default=None, help="JSON lines; kept in --dir")
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--earlier", type=Path, help="the page of a series whose records are gone, to be kept below")
     parser.add_argument("--note", action="append", default=[], help="a figure that was measured beside, for the page")
     parser.add_argument("options", nargs="*", metavar="-- OPTIONS")
     given = parser.parse_args(arguments)
@@ -112,8 +114,8 @@ def verdict(record: Record) -> str:
     return f"violated {', '.join(broken)}" if broken else "all held"
 
 
-def page(records: Sequence[Record], notes: Sequence[str]) -> str:
-    """The whole page."""
+def page(records: Sequence[Record], notes: Sequence[str], earlier: str) -> str:
+    """The whole page, with an ``earlier`` one below."""
     done = [each for each in records if "verdicts" in each]
     lines = [HEAD, *conditions(done), "", "## Figures", "", *figures(done), *(f"- {note}" for note in notes), ""]
     lines += [
@@ -135,6 +137,8 @@ def page(records: Sequence[Record], notes: Sequence[str]) -> str:
         for found in each.get("verdicts", []):
             if found["holds"] is False:
                 lines.append(f"  - {found['invariant']}: {found['examples'][0]}")
+    if earlier:
+        lines += ["", "# An earlier series", *earlier.removeprefix(HEAD).rstrip().split("\n")]
     return "\n".join(lines) + "\n"
 
 
