@@ -17,6 +17,7 @@ from penstock.proto.errors import PenstockError
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.common_pb2 import MASTER
 
+from .traffic import PAUSE_S
 from .waiting import wait_until
 
 TOPIC = "orders"
@@ -72,6 +73,7 @@ class Writer:
                 self.errors.append((body, error))
             else:
                 self.acknowledged.append((time.monotonic(), body, receipt))
+            self._stop.wait(PAUSE_S)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,10 @@ Position = tuple[int, int]
 """(queue id, queue offset)"""
 
 
+PAUSE_S = 0.002
+"""Between two sends: a loop without pause takes the processor from the brokers that a test waits for."""
+
+
 @dataclass
 class History:
     """What became of the messages sent. Written by the sending thread, read after it."""
@@ -69,6 +73,7 @@ class Writer:
             while not self._stop.is_set():
                 self._send(append, turn % self._queues)
                 turn += 1
+                self._stop.wait(PAUSE_S)
 
     def _send(self, append: grpc.StreamStreamMultiCallable, queue_id: int) -> None:  # type: ignore[type-arg]
         history = self.history
