@@ -13,7 +13,7 @@ import grpc.aio
 
 from penstock.proto.channel import reporting, reporting_stream
 from penstock.proto.clock import SystemClock
-from penstock.proto.errors import PenstockError, StorageError
+from penstock.proto.errors import DiskFull, PenstockError, StorageError
 from penstock.proto.record.layout import Host
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
@@ -156,9 +156,11 @@ class Parts:
             apply(result, self.state, self.producers)
         self.on_flushed(self.store.flushed_offset)
         self.role.on_appended()
-        for commits in self.pending.take():
-            self.offsets.take_from_slave(commits)
-        self._record_import()
+        self.offsets.take_over()
+        try:
+            self._record_import()
+        except DiskFull as error:  # the next change of role, or start, tries again
+            log.error("imported tables not recorded error=%s", error)
 
     def _record_import(self) -> None:
         """Put what RocketMQ's files said into the log, so that replicas and later starts find it there."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from penstock.proto import names
 from penstock.proto.errors import (
+    DiskFull,
     GroupNotFound,
     InvalidArgument,
     NotMaster,
@@ -74,6 +75,11 @@ class PendingCommits:
         """The group is gone, or the topic: nobody would take their offsets, and one made anew begins without."""
         for key in [key for key in self._offsets if group in ("", key[0]) and topic in ("", key[1])]:
             del self._offsets[key]
+
+    def forget(self, commits: ReplicaReport.Commits) -> None:
+        """These were taken, or cannot be."""
+        for topic, queue_id, _ in each_queue(commits.offsets):
+            self._offsets.pop((commits.group, topic, queue_id), None)
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """The greater of what is kept here and what the log says."""
@@ -192,6 +198,20 @@ class OffsetService:
         if greater:
             self.state_log.ensure_group(commits.group)
             self.state_log.commit(commits.group, greater)
+
+    def take_over(self) -> None:
+        """Take what was kept while this broker was a slave, now that it is master.
+
+        What lies behind the end of its log goes with the messages that only the old master had: kept, it would have
+        the group pass over new ones. What finds no space is kept.
+        """
+        for commits in self._pending.take():
+            try:
+                self.take_from_slave(commits)
+            except DiskFull as error:
+                log.error("commits kept in memory group=%s error=%s", commits.group, error)
+            else:
+                self._pending.forget(commits)
 
     def query(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
         """Committed offsets of the queues asked for, or of all that the group has; -1: never committed."""

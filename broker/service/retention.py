@@ -170,8 +170,8 @@ class Retention:
         """
         removal = self._store.removal
         if not self._is_state_complete and self.state_log is not None:
+            self._is_state_complete = True  # unless the repetition says otherwise
             await self._repeat_state(self._store.min_offset)  # an earlier role, or start, may have lost sight of some
-            self._is_state_complete = True
         for _ in self._expire_topics():
             await asyncio.sleep(0)
         files, self.use = removal.files(), removal.disk_use()
@@ -305,14 +305,18 @@ class Retention:
 
     async def _repeat_state(self, position: int) -> int:
         """Record again what the tables have from records below ``position``; the end of the last record."""
-        assert self.state_log is not None
+        state_log = self.state_log
+        assert state_log is not None
         end, count = 0, 0
         try:
-            for recorded in self.state_log.repeat_older(position):
+            for recorded in state_log.repeat_older(position):
                 end = recorded
                 count += 1
                 if count % _STEPS == 0:
                     await asyncio.sleep(0)
+                    if self.state_log is not state_log:  # master no more: the log is another's to write
+                        self._is_state_complete = False
+                        break
         except DiskFull as error:
             # The tables are in the snapshots; the records follow when the deletion has made space.
             self._is_state_complete = False

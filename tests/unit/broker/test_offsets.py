@@ -13,6 +13,7 @@ from penstock.broker.service.state import (
     encode_topic_deleted,
 )
 from penstock.proto.errors import (
+    DiskFull,
     GroupNotFound,
     InvalidArgument,
     InvalidName,
@@ -144,6 +145,27 @@ async def test_the_master_takes_only_greater_offsets_from_a_slave() -> None:
     for offset, expected in ((5, 7), (9, 9), (999, 9)):
         parts.offsets.take_from_slave(ReplicaReport.Commits(group="billing", offsets=to_wire({"orders": {0: offset}})))
         assert parts.offsets.committed("billing", "orders", 0) == expected
+
+
+@in_loop
+async def test_a_slave_that_becomes_master_forgets_commits_behind_its_log_and_keeps_those_without_space() -> None:
+    parts = await with_messages(Parts(master=False))
+    for queue_id, offset in ((0, 999), (1, 0)):
+        parts.pending.put("billing", "orders", queue_id, offset)
+    parts.offsets.state_log = parts.state_log
+    record, parts.state_log.commit = parts.state_log.commit, failing_for_want_of_space
+    parts.offsets.take_over()
+    assert parts.offsets.committed("billing", "orders", 1) == 0
+    parts.state_log.commit = record
+    parts.pending.put("billing", "orders", 0, 999)
+    parts.offsets.take_over()
+    assert parts.pending.take() == []
+    assert parts.offsets.committed("billing", "orders", 0) == -1, "messages that come now are not passed over"
+    assert parts.offsets.committed("billing", "orders", 1) == 0
+
+
+def failing_for_want_of_space(group: str, offsets: object) -> None:
+    raise DiskFull("no space")
 
 
 @in_loop

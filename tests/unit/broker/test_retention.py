@@ -161,6 +161,28 @@ async def test_expired_files_go_at_four_and_not_before(tmp_path: Path) -> None:
 
 
 @in_own_loop
+async def test_a_master_that_is_deposed_while_it_repeats_the_state_writes_no_more(tmp_path: Path) -> None:
+    async with node(tmp_path) as it:
+        for number in range(200):
+            it.log.put_group(Group(f"group{number}"))
+        it.fill()
+        it.clock.advance(73 * 3600)
+        it.disk.percent = 76
+        cleaning = asyncio.create_task(it.retention.clean())
+        before = it.store.end_offset
+        while it.store.end_offset == before and not cleaning.done():
+            await asyncio.sleep(0)
+        assert not cleaning.done()
+        it.retention.on_role(None)
+        before = it.store.end_offset
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert it.store.end_offset == before
+        cleaning.cancel()
+        await asyncio.gather(cleaning, return_exceptions=True)
+
+
+@in_own_loop
 async def test_above_seventy_five_per_cent_expired_files_go_at_any_hour(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
         it.fill()
