@@ -237,6 +237,8 @@ class Fetcher:
                 flight.queues[index, local.queue.queue_id] = (local, epoch)
                 local.is_fetching = True
                 header.verify = header.verify or local.is_doubted
+        if not flight.queues:
+            return
         timeout_s = self._config.fetch_wait_ms / 1000 + ANSWER_TIME_S
         try:
             flight.call = self._connections.fetch(address, header, timeout_s)

@@ -148,7 +148,7 @@ class Membership:
         """Commit what is finished, release everything and leave the group; over at about ``deadline_s``."""
         self._routes.remove_listener(self._on_route)
         self._control.close(max(deadline_s - time.monotonic(), 0.1))
-        for broker_name, shard in self._shards.items():
+        for broker_name, shard in list(self._shards.items()):  # a control thread that is late may still add one
             offsets = uncommitted(self._buffers, broker_name)
             if offsets and shard.session_id:
                 timeout_s = max((deadline_s - time.monotonic()) / 2, 0.2)
@@ -156,7 +156,7 @@ class Membership:
                     self._commits.report(self._commits.commit(shard, offsets, timeout_s))
                 except PenstockError as error:
                     log.warning("last commit failed broker=%s error=%s", broker_name, error.message)
-        for shard in self._shards.values():
+        for shard in list(self._shards.values()):
             shard.session.begin_close()
         for shard in self._shards.values():
             shard.session.close(max(deadline_s - time.monotonic(), 0.1))
@@ -408,10 +408,17 @@ class Membership:
                     local.standing = Standing.SUSPENDED
 
     def _granted(
-        self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
+        self,
+        session: ConsumerSession,
+        queue: MessageQueue,
+        committed: int,
+        min_offset: int,
+        max_offset: int,
+        session_id: int | None = None,
     ) -> None:
+        """``session_id``: only if the session still has that one, where the grant is looked at a second time."""
         shard = self._shard_of(session)
-        if shard is None or not shard.session_id:
+        if shard is None or not shard.session_id or session_id not in (None, shard.session_id):
             return
         local = self._buffers.queues.get(queue)
         if local is None:
@@ -422,6 +429,7 @@ class Membership:
         if local.standing is Standing.WAITING and local.next_fetch >= 0:
             self._go_on(local, committed)  # its user has set the position before the grant came
             return
+        epoch, joined_as = local.epoch, shard.session_id
         known = max(self._finished_here(queue), committed)
         if local.standing is Standing.SUSPENDED and committed <= local.unfinished():
             # What is below is finished here and what is above is held here: nothing is lost by going on.
@@ -440,12 +448,13 @@ class Membership:
             log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
             self._control.post_at(
                 time.monotonic() + RETRY_GRANT_S,
-                lambda: self._granted(session, queue, committed, min_offset, max_offset),
+                lambda: self._granted(session, queue, committed, min_offset, max_offset, joined_as),
             )
             return
         with self._buffers.lock:
-            self._buffers.start(local, offset, end=max_offset)
-            local.may_go_back = offset < committed
+            if local.epoch == epoch:  # else its user has set the position meanwhile
+                self._buffers.start(local, offset, end=max_offset)
+                local.may_go_back = offset < committed
         self._go_on(local, committed)
 
     def _go_on(self, local: LocalQueue, committed: int) -> None:

@@ -184,8 +184,9 @@ class ConsumerSessions:
     async def _read(self, session: _Session, requests: AsyncIterator[ConsumerRequest]) -> None:
         try:
             async for request in requests:
-                session.heard_s = self._clock.monotonic_s()
-                self._handle(session, request)
+                if not session.ended:  # while the request was on its way
+                    session.heard_s = self._clock.monotonic_s()
+                    self._handle(session, request)
                 if session.ended:
                     return
             self._end(session, None)

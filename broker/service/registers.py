@@ -60,7 +60,7 @@ class Registers:
 
     async def close(self) -> None:
         """Close the connections."""
-        for channel in self._channels.values():
+        for channel in list(self._channels.values()):
             await channel.close(None)
         self._channels.clear()
 

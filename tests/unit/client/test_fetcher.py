@@ -126,6 +126,25 @@ def test_a_moved_position_is_fetched_at_once_and_old_answers_are_dropped(cluster
         wait_until(lambda: messages(local) == [b"7", b"8", b"9", b"10"], what="each message once")
 
 
+def test_nothing_is_asked_for_when_all_queues_moved_after_they_were_chosen(cluster: GroupCluster) -> None:
+    cluster.put("T", [b"%d" % number for number in range(10)], 0)
+    rig, targets = Rig(cluster), [3]
+    (local,) = rig.add(0)
+    readable = rig.routes.readable
+
+    def moving(name: str, suggested_id: int | None) -> tuple[int, str] | None:
+        if targets:
+            with rig.buffers.lock:
+                rig.buffers.start(local, targets.pop())
+        return readable(name, suggested_id)
+
+    rig.routes.readable = moving  # type: ignore[method-assign]
+    with rig:
+        wait_until(lambda: messages(local) == [b"%d" % number for number in range(3, 10)], what="the new position's")
+    assert rig.refusals == []
+    assert all(rig.asked()), "a request without queues is refused, and would end the consumer"
+
+
 def test_queues_that_are_behind_are_fetched_by_several_requests(cluster: GroupCluster) -> None:
     for queue_id in range(8):
         cluster.put("T", [bytes(500)] * 100, queue_id)
