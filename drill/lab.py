@@ -11,10 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tenacity
+
 from penstock.bench.crew import Worker
 from penstock.bench.health import await_replicas, cluster_views, serves
 from penstock.client import Admin
 from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place
+from penstock.proto.errors import OutcomeUnknown
 
 from .conditions import Stop, Window
 from .disks import SmallDisk
@@ -28,6 +31,7 @@ Progress = Callable[[str], None]
 
 SERVE_TIMEOUT_S = 60.0
 LEVEL_TIMEOUT_S = 60.0
+TOPIC_TIMEOUT_S = 30.0
 POLL_S = 0.05
 WORKER = "penstock.drill.worker"
 COORDINATOR = "coordinator-0"
@@ -104,8 +108,13 @@ class Lab:
             self._start_cluster()
         self.await_level()
         self.log_starts = {state.node.name: state.log_path.stat().st_size for state in self.cluster.states()}
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(OutcomeUnknown),  # slaves that are still slow: it may be asked again
+            stop=tenacity.stop_after_delay(TOPIC_TIMEOUT_S),
+            reraise=True,
+        )
         with Admin(self.nameservers) as admin:
-            admin.create_topic(self.topic, queues=shape.queues)
+            again(admin.create_topic, self.topic, queues=shape.queues)
         self.watcher = RoleWatcher(self.cluster.plan.nodes, self.folder)
         self.watcher.start()
 
