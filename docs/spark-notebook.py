@@ -22,7 +22,7 @@ from penstock.pipeline import session
 
 NAMESRV = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("PENSTOCK_NAMESRV", "127.0.0.1:9876")
 STORE = sys.argv[2] if len(sys.argv) > 2 else os.environ.get("PENSTOCK_STORE", "")
-spark = session("notebook")
+spark = session("notebook", conf={"spark.sql.shuffle.partitions": "4"})  # 200, the default, is for large data
 
 # %% [markdown]
 # ## Rows into a topic
