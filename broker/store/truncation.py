@@ -133,7 +133,7 @@ class DerivedFiles:
     def rebuild_queues(self, derived: int, index: IndexEnd) -> None:
         """Make the queues anew from the log's beginning up to ``derived``, and cut the index there."""
         queues = self._queues
-        with queues.lock:
+        with queues.lock, queues.files.making:
             queues.slots = Slots()
             self._loader.drop()
             self._index.cut(index, derived)
