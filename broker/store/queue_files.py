@@ -6,6 +6,7 @@ disk kills the process. A bounded number of them is open; the least recently use
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -233,7 +234,7 @@ class QueueFiles:
             finally:
                 self._disk.close(handle)
         for path in sorted(directories, reverse=True):  # children before their parents
-            if self._disk.exists(path):
+            with contextlib.suppress(FileNotFoundError):
                 self._disk.sync_directory(path)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ class InterruptedDisk(RealDisk):
         self.calls: list[str] = []
         self.on_directory_made: Callable[[], None] = lambda: None
         self.on_tree_removed: Callable[[], None] = lambda: None
+        self.on_directory_synced: Callable[[], None] = lambda: None
 
     def make_directories(self, path: str) -> None:
         super().make_directories(path)
@@ -34,6 +35,10 @@ class InterruptedDisk(RealDisk):
         super().remove_tree(path)
         self.calls.append("removed")
         self.on_tree_removed()
+
+    def sync_directory(self, path: str) -> None:
+        self.on_directory_synced()
+        super().sync_directory(path)
 
 
 def _queues(root: Path, disk: InterruptedDisk) -> ConsumeQueues:
@@ -86,4 +91,14 @@ def test_the_names_of_a_file_made_ahead_are_synced_with_its_first_entries(tmp_pa
     queues.files.write("t", 0, 0, bytes(20))
     topic = f"{tmp_path}/t"
     assert queues.files.take_dirty() == ({f"{topic}/0/{0:020d}"}, {f"{topic}/0", topic, str(tmp_path)})
+    queues.close()
+
+
+def test_a_topic_may_go_while_its_directories_are_synced(tmp_path: Path) -> None:
+    disk = InterruptedDisk()
+    queues = _queues(tmp_path, disk)
+    queues._make_file("t", 0)
+    disk.on_directory_synced = lambda: queues.drop_topic("t")
+    queues.flush()
+    assert list(tmp_path.iterdir()) == []
     queues.close()
