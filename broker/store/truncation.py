@@ -201,7 +201,8 @@ class Truncation:
                 index_count=below.index.count,
             )
             confirmed = min(parts.log.confirm_offset, offset)
-            parts.checkpoint.write_hint(found.whole, confirmed)
+            with self._flusher.held():  # the last sync has noted what it synced, which is more
+                parts.checkpoint.write_hint(found.whole, confirmed)
             parts.checkpoint.write(positions, parts.checkpoint.standard._replace(confirm=confirmed))
         except OSError as error:
             raise self._checkpoints.fence(error) from error
