@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.proto.clock import SystemClock
+from penstock.proto.errors import StorageError
 from penstock.proto.wire import common_pb2
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.sync_state_set import SetRules
@@ -101,6 +102,13 @@ class RoleParts:
         )
 
     def _make_master(self, on_answer: Callable[[int, float], None] | None = None) -> MasterRole:
+        if not self._opened.snapshots.is_current:
+            directory = self._opened.snapshots.directory
+            raise StorageError(
+                f"{directory}: topics, groups and offsets did not go back with the log when its end was cut off, no "
+                "master can begin with them: see the errors before this; a start reads them anew",
+                path=str(directory),
+            )
         return MasterRole(
             self._identity,
             self._opened.store,

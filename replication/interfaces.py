@@ -58,6 +58,14 @@ class SlaveLog(ReplicaLog, Protocol):
         """As far as this broker knows, what lies below was acknowledged to somebody, or seen."""
         ...
 
+    async def recover(self) -> None:
+        """Finish what an earlier cut began and could not end; called before the log is shown to a master.
+
+        Raises:
+            StorageError: not yet; nothing may be appended.
+        """
+        ...
+
     async def truncate_to(self, offset: int) -> None:
         """Let the log end at ``offset``, between minimum and end, and everything derived from it with it.
 

@@ -200,6 +200,7 @@ class Replica:
 
     async def _introduce(self, call: MasterCall, address: str) -> MasterStream:
         """Say hello, and check and obey the welcome."""
+        await self._log.recover()
         end = 0 if is_empty(self._log) else self._log.end_offset
         tail_bytes, tail_crc = tail_of(self._log, end)
         hello = frames.hello(

@@ -8,9 +8,12 @@ the log behind them is applied, as at a start. So a crash at any moment leaves a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
+from ..store.disk import storage_error
 from ..store.store import Store
 from .dispatch import apply
 from .producers import ProducerTable
@@ -91,9 +94,22 @@ class FollowerLog:
         """
         await self._cut(0, lambda: self._store.start_over(offset))
 
+    async def recover(self) -> None:
+        """Have the tables follow a cut that they could not follow at once; else nothing.
+
+        Raises:
+            StorageError: they still do not; may be tried again.
+        """
+        if not self._snapshots.is_current:
+            await self._to_its_end(self._reload())
+
     async def _cut(self, whole: int, cut: Callable[[], None]) -> None:
-        """Cut, and have the tables follow. Not to be left half done: who is cancelled in it goes when it is over."""
-        working = asyncio.create_task(self._cut_whole(whole, cut), name="cut the log")
+        """Cut, and have the tables follow."""
+        await self._to_its_end(self._cut_whole(whole, cut))
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Not to be left half done: who is cancelled in it goes when it is over."""
+        working = asyncio.create_task(work, name="cut the log")
         try:
             await asyncio.shield(working)
         except asyncio.CancelledError:
@@ -101,12 +117,27 @@ class FollowerLog:
             raise
 
     async def _cut_whole(self, whole: int, cut: Callable[[], None]) -> None:
-        async with self._snapshots.writing:  # not while one is on its way into a file
+        async with self._exclusively():  # not while a snapshot is on its way into a file
             self._snapshots.delete_behind(whole)
+            self._snapshots.is_current = False  # until they are read: that may fail when the cut has not
             try:
                 cut()
             finally:
                 await self._load()
+
+    async def _reload(self) -> None:
+        async with self._exclusively():
+            await self._load()
+
+    @contextlib.asynccontextmanager
+    async def _exclusively(self) -> AsyncIterator[None]:
+        """Tables and files change together. What the disk does not do ends one attempt of a slave, not the broker."""
+        try:
+            async with self._snapshots.writing:
+                yield
+        except OSError as error:
+            path = str(error.filename or self._snapshots.directory)
+            raise storage_error(error, path, "bringing the tables in line with the log") from error
 
     def _deletes_topics(self, start: int) -> bool:
         """Whether dispatch, from ``start`` on, has deleted queues that the log before it has messages of."""
@@ -141,4 +172,5 @@ class FollowerLog:
         self._state.adopt(fresh)
         self._producers.adopt(producers)
         self._snapshots.adopt(snapshots)
+        self._snapshots.is_current = True
         log.info("tables went back with the log topics=%d replayed_from=%d", len(fresh.topics), loaded.replay_from)

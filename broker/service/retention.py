@@ -217,10 +217,7 @@ class Retention:
         if choice.files:
             await self._prepare(choice.end)
             wishes = await self._wishes()
-            safe = min(
-                store.dispatched_offset, store.flushed_offset, store.checkpointed_offset, self._snapshots.covered()
-            )
-            choice = self._choose(files, safe, wishes)
+            choice = self._choose(files, self._safe(), wishes)
         if choice.kept_by != self._kept_by:
             self._kept_by = choice.kept_by
             if choice.kept_by:
@@ -239,9 +236,12 @@ class Retention:
                     break  # a slave has come that begins here, or data was staged
                 if is_forced and not expired and removal.disk_use().percent <= rules.forced_from:
                     break
-            await self._forewarning.on_delete(file.end)
-            self._count_unarchived(file)
-            count += removal.take_out(file.end)
+            async with self._snapshots.writing:  # a cut of the log, and what reads it anew, is not under way
+                if not self._store.min_offset < file.end <= self._safe():
+                    break  # there was one
+                await self._forewarning.on_delete(file.end)
+                self._count_unarchived(file)
+                count += removal.take_out(file.end)
             self._store.want_checkpoint()
             log.info(
                 "log file taken out base=%d end=%d age_hours=%.1f forced=%s used_percent=%d",
@@ -254,6 +254,11 @@ class Retention:
             await asyncio.to_thread(removal.delete_taken, self._times.grace_s)
         self.files_deleted += count
         return count
+
+    def _safe(self) -> int:
+        """The broker itself needs nothing of the log below this, as things are now."""
+        store = self._store
+        return min(store.dispatched_offset, store.flushed_offset, store.checkpointed_offset, self._snapshots.covered())
 
     def _count_unarchived(self, file: FileAge) -> None:
         mark = self._state.watermarks.lowest()

@@ -89,6 +89,9 @@ class Snapshots:
         self._log_end = 0
         self.writing = asyncio.Lock()
         """Held while a file is written; whoever changes tables and files together holds it as well."""
+        self.is_current = True
+        """The tables are what the log says. While they are not, as behind a cut, nothing of them is written, and no
+        file counts as one that covers anything of the log."""
         self._files = [
             _File(
                 "topics.json",
@@ -172,6 +175,8 @@ class Snapshots:
 
     def covered(self) -> int:
         """Everything recorded in the log below this is in the files on disk."""
+        if not self.is_current:
+            return 0
         return min((file.position for file in self._files if file.changes() != file.written), default=1 << 62)
 
     async def write_changed(self, position: Callable[[], int], *, at_once: bool = False) -> None:
@@ -181,7 +186,8 @@ class Snapshots:
         table is written more seldom, unless ``at_once``.
         """
         async with self.writing:
-            await self._write_changed(position(), at_once)
+            if self.is_current:
+                await self._write_changed(position(), at_once)
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
         self._producers.expire(int(time.time() * 1000))
@@ -197,7 +203,7 @@ class Snapshots:
                 pieces.append(piece)
                 await asyncio.sleep(0)
             try:
-                await asyncio.to_thread(self._replace, file.name, "".join(pieces))
+                await self._replace_meanwhile(file.name, "".join(pieces))
             except OSError as error:
                 # Only the next start gets longer by it: the log has everything.
                 log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
@@ -207,6 +213,8 @@ class Snapshots:
 
     def write_all(self, position: int) -> None:
         """Write every file that changed, at once: for the end of the process."""
+        if not self.is_current:
+            return  # the next start makes them from the older files and the log
         for file in self._files:
             if file.changes() != file.written or not (self.directory / file.name).exists():
                 try:
@@ -243,6 +251,7 @@ class Snapshots:
                 if _holds_behind(path, position):
                     path.unlink()
                     log.info("snapshot of a log's lost end deleted path=%s", path)
+                    file.written, file.position = -1, 0  # if the cut does not come about, it is written anew
                     deleted = True
         if deleted:
             _sync_directory(self.directory)
@@ -253,6 +262,15 @@ class Snapshots:
         yield f'{{\n\t"dataVersion":{json.dumps(version)},\n\t"{LOG_POSITION}":{position},\n'
         yield from file.pieces()
         yield f',\n\t"{NEWEST_RECORD}":{file.source.newest_record}\n}}\n'  # last: the tables change meanwhile
+
+    async def _replace_meanwhile(self, name: str, text: str) -> None:
+        """Replace the file in a thread, which no cancelling ends: who is cancelled in it goes when it is over."""
+        replacing = asyncio.ensure_future(asyncio.to_thread(self._replace, name, text))
+        try:
+            await asyncio.shield(replacing)
+        except asyncio.CancelledError:
+            await asyncio.wait((replacing,))
+            raise
 
     def _replace(self, name: str, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -81,13 +81,16 @@ class CheckpointWriter:
         return True
 
     def write_or_warn(self) -> None:
-        """The checkpoint thread's call: what fails for want of space is tried again later."""
+        """The checkpoint thread's call, which must not end it: what fails is tried again later."""
         try:
             self.write()
         except SyncFailed:
             return  # on_fatal has heard of it
         except StorageError as error:
             log.warning("checkpoint not written, will be tried again root=%s error=%s", self._root, error)
+        except Exception:
+            # The edge of the thread: without it nobody would write checkpoints any more, and nobody would know.
+            log.exception("checkpoint failed, will be tried again root=%s", self._root)
 
     def progress(self) -> tuple[int, int]:
         """(bytes dispatched since the last one, queue files written since)."""

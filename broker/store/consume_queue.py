@@ -162,7 +162,7 @@ class ConsumeQueues:
         Raises:
             OSError: files are left, and the queues with them; may be tried again.
         """
-        with self.lock:
+        with self.lock, self.files.making:  # a file is made before, and goes, or finds its queue gone
             slots = self.slots.by_topic.get(topic, {})
             gone = [queue_id for queue_id, slot in slots.items() if below is None or self.slots.ends[slot] <= below]
             if slots and len(gone) == len(slots):
@@ -346,6 +346,6 @@ class ConsumeQueues:
     def _make_file(self, topic: str, queue_id: int) -> None:
         """Make a new queue's first file before dispatch needs it: a directory can take as long as 1000 messages."""
         try:
-            self.files.prepare(topic, queue_id, self.lock)
+            self.files.prepare(topic, queue_id, lambda: self.slots.find(topic, queue_id) is not None)
         except OSError as error:
             log.warning("queue file not made ahead topic=%s queue=%d error=%s", topic, queue_id, error)

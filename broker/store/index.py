@@ -230,12 +230,7 @@ class Index:
             with self.lock:
                 if np.count_nonzero(file.dirty) <= _PAGES_AT_ONCE:
                     file.write_entries()
-                    try:
-                        for data, position in file.write_slots():
-                            file.write(data, position)
-                    except StorageError:
-                        file.dirty[:] = 1
-                        raise
+                    self._write_rest(file)
                     return int(file.header[END_MS])
         return 0
 
@@ -253,6 +248,15 @@ class Index:
                     file.dirty[:] = 1
                     raise
 
+    def _write_rest(self, file: IndexFile) -> None:
+        """What is dirty, and the header, at once."""
+        try:
+            for page in file.write_slots():
+                file.write(*page)
+        except StorageError:
+            file.dirty[:] = 1
+            raise
+
     def _make_room(self, file: IndexFile | None) -> None:
         """For the next key: write out what waits, or begin the next file."""
         if file is not None and not file.is_full:
@@ -262,8 +266,7 @@ class Index:
         if file is not None:
             file.write_entries()
             file.announce(self.settled_ms)
-            for data, position in file.write_slots():
-                file.write(data, position)
+            self._write_rest(file)
             file.slots = None
             file.buffer = _NO_BYTES
             self.on_full()

@@ -180,14 +180,17 @@ class IndexFile:
             self.buffered_first += count
 
     def write_slots(self, *, header: bool = True) -> Iterator[tuple[bytes, int]]:
-        """What of slots and header must be written: bytes and where, a page at each step."""
-        if self.slots is None:
-            return
+        """What of slots and header must be written: bytes and where, a page at each step.
+
+        Between two steps the file may get full: then everything has been written, and this ends.
+        """
         for page in np.flatnonzero(self.dirty).tolist():
+            if self.slots is None:
+                return
             self.dirty[page] = 0
             first = page * PAGE_SLOTS
             yield self.slots[first : first + PAGE_SLOTS].astype(">i4").tobytes(), HEADER_BYTES + 4 * first
-        if header:
+        if header and self.slots is not None:
             yield _HEADER.pack(*self.header), 0
 
     def announce(self, settled_ms: int) -> None:

@@ -6,10 +6,12 @@ disk kills the process. A bounded number of them is open; the least recently use
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.proto.errors import WrongStore
@@ -45,11 +47,16 @@ class QueueName(NamedTuple):
 
 
 class QueueFiles:
-    """All files of all queues; one thread at a time, which the caller sees to."""
+    """All files of all queues; one thread at a time, which the caller sees to.
+
+    Only :meth:`prepare` runs beside other calls. ``making`` is held while it makes a file, and by whoever deletes files
+    or takes names to be synced; whoever holds the caller's lock may wait for it, never the other way round.
+    """
 
     def __init__(self, disk: Disk, directory: str, file_bytes: int, handles_max: int) -> None:
         self.directory = directory
         self.file_bytes = file_bytes
+        self.making = threading.RLock()
         self._disk = disk
         self._handles: OrderedDict[str, int] = OrderedDict()
         self._handles_max = handles_max
@@ -131,19 +138,24 @@ class QueueFiles:
             self.write(topic, queue_id, start, BLANK_ENTRY * count)
             start += count
 
-    def prepare(self, topic: str, queue_id: int, lock: threading.RLock) -> None:
-        """Make the queue's first file if it has none; beside other calls, whose ``lock`` is held for moments only."""
+    def prepare(self, topic: str, queue_id: int, is_wanted: Callable[[], bool]) -> None:
+        """Make the queue's first file if it has none; beside other calls.
+
+        ``is_wanted``: whether the queue still exists, asked when nobody deletes files.
+        """
         queue = f"{self.directory}/{topic}/{queue_id}"
-        self._disk.make_directories(queue)
-        path = self._path(topic, queue_id, 0)
-        if self._disk.list(queue):
-            return
-        handle = self._disk.open(path, create=True)
-        try:
-            self._disk.truncate(handle, self.file_bytes)
-        finally:
-            self._disk.close(handle)
-        with lock:
+        with self.making:
+            if not is_wanted():
+                return
+            self._disk.make_directories(queue)
+            path = self._path(topic, queue_id, 0)
+            if self._disk.list(queue):
+                return
+            handle = self._disk.open(path, create=True)
+            try:
+                self._disk.truncate(handle, self.file_bytes)
+            finally:
+                self._disk.close(handle)
             self._new_names.update((queue, f"{self.directory}/{topic}", self.directory))
 
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
@@ -180,9 +192,10 @@ class QueueFiles:
         for name in [name for name in self._handles if name.startswith(path + "/")]:
             self._close(name)
         self._dirty = {name for name in self._dirty if not name.startswith(path + "/")}
-        self._new_names = {name for name in self._new_names if name != path and not name.startswith(path + "/")}
-        self._disk.remove_tree(path)
-        self._new_names.add(self.directory if queue_id is None else f"{self.directory}/{topic}")
+        with self.making:  # a name that comes into a directory while that goes lets it stay
+            self._new_names = {name for name in self._new_names if name != path and not name.startswith(path + "/")}
+            self._disk.remove_tree(path)
+            self._new_names.add(self.directory if queue_id is None else f"{self.directory}/{topic}")
 
     def remove_leading(self, topic: str, queue_id: int, offset: int) -> int:
         """Delete files that hold nothing from ``offset`` on, but never the last; how many were."""
@@ -200,8 +213,9 @@ class QueueFiles:
 
     def take_dirty(self) -> tuple[set[str], set[str]]:
         """What :meth:`sync` must sync: files, and directories; they count as clean from now on."""
-        taken = self._dirty, self._new_names
-        self._dirty, self._new_names = set(), set()
+        with self.making:  # of a file that is there, and may have entries, the names are among them
+            taken = self._dirty, self._new_names
+            self._dirty, self._new_names = set(), set()
         return taken
 
     def sync(self, taken: tuple[set[str], set[str]]) -> None:
@@ -220,7 +234,7 @@ class QueueFiles:
             finally:
                 self._disk.close(handle)
         for path in sorted(directories, reverse=True):  # children before their parents
-            if self._disk.exists(path):
+            with contextlib.suppress(FileNotFoundError):
                 self._disk.sync_directory(path)
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ class DerivedFiles:
     def rebuild_queues(self, derived: int, index: IndexEnd) -> None:
         """Make the queues anew from the log's beginning up to ``derived``, and cut the index there."""
         queues = self._queues
-        with queues.lock:
+        with queues.lock, queues.files.making:
             queues.slots = Slots()
             self._loader.drop()
             self._index.cut(index, derived)
@@ -201,7 +201,8 @@ class Truncation:
                 index_count=below.index.count,
             )
             confirmed = min(parts.log.confirm_offset, offset)
-            parts.checkpoint.write_hint(found.whole, confirmed)
+            with self._flusher.held():  # the last sync has noted what it synced, which is more
+                parts.checkpoint.write_hint(found.whole, confirmed)
             parts.checkpoint.write(positions, parts.checkpoint.standard._replace(confirm=confirmed))
         except OSError as error:
             raise self._checkpoints.fence(error) from error

@@ -54,6 +54,9 @@ class MemoryLog:
         assert offset % self.segment_bytes == 0
         self.min_offset = self.flushed_offset = self._end = offset
 
+    async def recover(self) -> None:
+        """Nothing follows from this log."""
+
     async def truncate_to(self, offset: int) -> None:
         assert self.min_offset <= offset <= self._end
         for base in [base for base in self._segments if base >= offset]:

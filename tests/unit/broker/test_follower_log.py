@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from penstock.broker.role_parts import RoleParts
 from penstock.broker.service.producers import Receipt
+from penstock.broker.service.snapshots import Snapshots
 from penstock.broker.service.state import Topic
 from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig
@@ -146,6 +149,101 @@ def test_a_cut_outside_the_log_is_refused_and_changes_nothing(tmp_path: Path) ->
         node.close()
 
     asyncio.run(scenario())
+
+
+def failing(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, "does not work")
+
+
+def test_a_snapshot_that_cannot_be_deleted_ends_an_attempt_to_cut_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a StorageError, with which a slave tries again; an OSError would end the broker."""
+
+    async def scenario() -> None:
+        node = Node(tmp_path, 1, ALONE)
+        node.lead(2)
+        before_the_cut(node)
+        end, expected = node.store.end_offset, node.tables()
+        node.opened.snapshots.write_all(node.store.dispatched_offset)
+        after_the_cut(node)
+        node.opened.snapshots.write_all(node.store.dispatched_offset)  # the first ones are .bak now
+        node.leave()
+        tables, whole = node.tables(), node.store.end_offset
+        unlink, deleted = Path.unlink, []
+
+        def second_fails(path: Path, missing_ok: bool = False) -> None:
+            if deleted:
+                failing()
+            deleted.append(path.name)
+            unlink(path, missing_ok)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Path, "unlink", second_fails)
+            with pytest.raises(StorageError, match="does not work"):
+                await node.log.truncate_to(end)
+        assert (node.tables(), node.store.end_offset) == (tables, whole)
+        assert node.opened.snapshots.covered() == 0, "one file is gone"
+        await node.opened.snapshots.write_changed(lambda: whole, at_once=True)
+        assert (node.opened.snapshots.directory / deleted[0]).exists()
+        await node.log.recover()
+        await node.log.truncate_to(end)
+        assert node.tables() == expected
+        node.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("then", ["recover", "close", "kill"])
+def test_tables_that_cannot_follow_a_cut_at_once_follow_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path, 1, ALONE)
+        node.lead(2)
+        before_the_cut(node)
+        end, expected = node.store.end_offset, node.tables()
+        node.opened.snapshots.write_all(node.store.dispatched_offset)
+        after_the_cut(node)
+        node.leave()
+        snapshots = node.opened.snapshots
+        files = {path: path.read_bytes() for path in snapshots.directory.iterdir()}
+        with monkeypatch.context() as broken:
+            broken.setattr(Snapshots, "load", failing)
+            with pytest.raises(StorageError, match="does not work"):
+                await node.log.truncate_to(end)
+            with pytest.raises(StorageError, match="does not work"):
+                await node.log.recover()
+        assert node.store.end_offset == end
+        assert node.state.topic("new") is not None, "they are those of before"
+        assert snapshots.covered() == 0
+        await snapshots.write_changed(lambda: node.store.dispatched_offset, at_once=True)
+        assert {path: path.read_bytes() for path in snapshots.directory.iterdir()} == files
+        with pytest.raises(StorageError, match="no master can begin"):
+            role_parts(node)._make_master()
+        if then == "recover":
+            await node.log.recover()
+        else:
+            getattr(node, then)()
+            node.open()
+        assert node.tables() == expected
+        role_parts(node)._make_master()
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def role_parts(node: Node) -> RoleParts:
+    return RoleParts(
+        node.broker_config,
+        node.opened,
+        node.identity,
+        "instance",
+        on_slave_appended=lambda: None,
+        on_confirm=lambda offset: None,
+        on_commits=lambda commits: None,
+        pending_commits=lambda: [],
+    )
 
 
 def test_a_part_of_a_batch_that_is_confirmed_does_not_count_as_acknowledged(tmp_path: Path) -> None:

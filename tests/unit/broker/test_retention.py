@@ -267,6 +267,30 @@ async def test_a_snapshot_that_cannot_be_written_keeps_the_files(
 
 
 @in_own_loop
+async def test_no_file_goes_while_the_tables_do_not_follow_a_cut_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made from the log: what they need of it is no more what it was when the files were chosen."""
+    async with node(tmp_path) as it:
+        it.fill()
+        it.at_four()
+
+        async def cut(end: int) -> None:
+            assert it.snapshots.writing.locked(), "no cut begins here"
+            it.snapshots.is_current = False  # one does when the first file is out, and its tables fail
+
+        with monkeypatch.context() as patch:
+            patch.setattr(it.retention._forewarning, "on_delete", cut)
+            await it.retention.clean()
+            assert it.log_begin() == SEGMENT
+            await it.retention.clean()
+            assert it.log_begin() == SEGMENT
+        it.snapshots.is_current = True
+        await it.retention.clean()
+        assert it.log_begin() == 3 * SEGMENT
+
+
+@in_own_loop
 async def test_what_a_slave_still_needs_stays_unless_the_disk_forces(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
         it.fill()

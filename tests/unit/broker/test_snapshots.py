@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,38 @@ def test_tables_may_change_between_two_pieces_of_a_file(tmp_path: Path) -> None:
     state, _, _ = loaded(tmp_path)
     assert state.committed("billing", "orders", 0) == 17
     assert {0, 1, 2} <= set(state.staging.staged[StagedId("sink", 1, "0")].chunks)
+
+
+def test_a_writer_that_is_cancelled_ends_when_its_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the stop, or a cut of the log, would write or delete the same file at the same time."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    replace = Snapshots._replace
+
+    def slowly(snapshots: Snapshots, name: str, text: str) -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+        replace(snapshots, name, text)
+
+    async def check() -> None:
+        snapshots = Snapshots(tmp_path, *filled())
+        writing = asyncio.create_task(snapshots.write_changed(lambda: 500, at_once=True))
+        assert await asyncio.to_thread(begun.wait, 10)
+        writing.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert snapshots.writing.locked()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert not snapshots.writing.locked()
+        assert os.listdir(tmp_path) == [FILES[0]], "that file, and nothing half done"
+        snapshots.write_all(600)
+
+    monkeypatch.setattr(Snapshots, "_replace", slowly)
+    asyncio.run(check())
+    assert loaded(tmp_path)[2] == Loaded(replay_from=600, imported=False)
 
 
 def test_what_goes_while_the_table_is_repeated_does_not_come_back() -> None:

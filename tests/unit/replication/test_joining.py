@@ -153,6 +153,28 @@ def test_a_cut_that_fails_is_tried_again_at_the_next_connection() -> None:
     asyncio.run(scenario())
 
 
+def test_a_log_that_has_not_recovered_from_a_cut_is_shown_to_no_master() -> None:
+    class Unfinished(MemoryLog):
+        failures = 2
+
+        async def recover(self) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise WrongStore("not yet")
+
+        def append_bytes(self, start: int, data: memoryview | bytes) -> int:
+            assert self.failures == 0
+            return super().append_bytes(start, data)
+
+    async def scenario() -> None:
+        copy = Unfinished(SEGMENT)
+        master = new_master(log_of(SHARED), QUICK)
+        async with serving(master), following(master.address, log=copy, config=QUICK):
+            await eventually(lambda: copy.content() == master.log.content(), what="the slave is level")
+
+    asyncio.run(scenario())
+
+
 WRONG: list[tuple[str, dict[str, object], type[PenstockError], str]] = [
     ("below what is the same", {"start_offset": 900}, InvalidArgument, "same up to 800"),
     ("beyond the slave's end, not a file's start", {"start_offset": 850}, InvalidArgument, "same up to 800"),

@@ -1,0 +1,92 @@
+"""The checkpoint thread writes an index file out in steps, and dispatch may fill it in between."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.store import RealDisk, Store
+from penstock.broker.store.disk import Data
+from penstock.broker.store.index_file import HEADER_BYTES
+from penstock.proto.errors import DiskFull
+from tests.support.stores import batch, dispatch_all, store_config
+
+SLOTS = 5000  # in five pages
+ENTRIES = 1000
+
+
+def _append(store: Store, first: int, count: int) -> None:
+    keys = [b"UNIQ_KEY\x01U%d\x02" % number for number in range(first, first + count)]
+    store.append("t", batch("t", [b"x"] * count, properties=keys), queues=1)
+
+
+def _missing(store: Store, count: int) -> list[int]:
+    return [number for number in range(count) if len(store.query("t", f"U{number}", 10, 0, 1 << 60)) != 1]
+
+
+def _open(root: Path, disk: RealDisk | None = None) -> Store:
+    store = Store.open(store_config(root, index_slots=SLOTS, index_entries=ENTRIES, segment_bytes=1 << 20), disk=disk)
+    store._parts.index.on_full = lambda: None  # here the test is the checkpoint thread
+    return store
+
+
+def test_a_file_that_gets_full_while_it_is_written_out_has_every_key(tmp_path: Path) -> None:
+    store = _open(tmp_path)
+    _append(store, 0, 500)
+    dispatch_all(store)
+    file = store._parts.index._files[0]
+    steps = file.write_slots(header=False)
+    file.write(*next(steps))
+    _append(store, 500, ENTRIES)
+    dispatch_all(store)
+    assert file.slots is None, "it is full"
+    assert list(steps) == []
+    assert _missing(store, 500 + ENTRIES) == []
+    store.checkpoint()
+    store.close()
+
+
+class FullDisk(RealDisk):
+    """Has no space for the first page of an index file's slots, once it is told so."""
+
+    is_full = False
+
+    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+        if self.is_full and position == HEADER_BYTES and len(data) == 4096:
+            raise OSError(errno.ENOSPC, "no space")
+        super().pwrite(descriptor, data, position)
+
+
+def test_a_full_file_whose_slots_found_no_space_has_every_key_when_there_is_some(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = _open(tmp_path, disk)
+    _append(store, 0, ENTRIES + 10)
+    disk.is_full = True
+    with pytest.raises(DiskFull):
+        dispatch_all(store)
+    disk.is_full = False
+    dispatch_all(store)
+    assert _missing(store, ENTRIES + 10) == []
+    store.close()
+
+
+def test_a_checkpoint_that_fails_for_no_known_reason_is_told_and_does_not_end_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = _open(tmp_path)
+    _append(store, 0, 10)
+    dispatch_all(store)
+
+    def fail() -> None:
+        raise TypeError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store._parts.index, "flush", fail)
+        store._checkpoints.write_or_warn()
+    assert [(line.levelname, line.exc_info is not None) for line in caplog.records] == [("ERROR", True)]
+    assert store.checkpointed_offset == 0
+    store._checkpoints.write_or_warn()
+    assert store.checkpointed_offset == store.end_offset
+    store.close()
