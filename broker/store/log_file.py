@@ -179,8 +179,9 @@ class FileAllocator:
             DiskFull, StorageError: there is no such file now.
         """
         ahead = self._coming.pop(base, None)
-        if ahead is not None and not (ahead.done() and ahead.exception() is not None):
-            return ahead.result()
+        if ahead is not None:
+            with contextlib.suppress(StorageError):
+                return ahead.result()
         return self._try_again(base)
 
     def check(self, base: int) -> None:
