@@ -82,5 +82,10 @@ def _append_deletion(run: CrashRun, topic: str) -> None:
         return
     before = run.history.end
     record = _STATE.encode([encode_topic_deleted(topic)], [b"TAGS\x01TOPIC_DELETED\x02"], born_timestamp_ms=1)
-    run.on_appended(before, run.open.append(STATE_TOPIC, record, queues=1), marked=False)
+    try:
+        result = run.open.append(STATE_TOPIC, record, queues=1)
+    except PowerCut:
+        run.history.on_unfinished(-before % run._config.segment_bytes, len(record))
+        raise
+    run.on_appended(before, result, marked=False)
     run.messages += 1

@@ -23,7 +23,7 @@ from penstock.broker.service.state import deleted_topic
 from penstock.broker.store import AppendResult, ReadStatus, Store
 from penstock.proto.names import STATE_TOPIC
 from penstock.proto.record.hashing import index_key_hash, tags_code
-from penstock.proto.record.layout import decode_record
+from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK, decode_record
 from penstock.proto.record.producer_mark import parse_producer_mark
 from penstock.proto.record.properties import (
     INNER_MULTI_DISPATCH,
@@ -106,6 +106,12 @@ class LogHistory:
                 self.ends.append(start)
         if marked:
             self.ends.append(result.end)
+
+    def on_unfinished(self, left: int, size: int) -> None:
+        """An append of ``size`` bytes was cut off; it may have filled up the file, with ``left`` bytes to its end."""
+        if 0 < left < size + BLANK_BYTES:
+            self.image += struct.pack(">ii", left, MAGIC_BLANK).ljust(left, b"\0")
+            self.ends.append(self.end)
 
     def truncate(self, end: int) -> None:
         """Forget everything from ``end`` on."""
