@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.client import membership
+from penstock.client.connections import Connections
 from penstock.client.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.pull_consumer import PullConsumer
@@ -184,6 +186,24 @@ def test_a_new_group_begins_at_the_end_by_default_and_at_a_time_if_asked(cluster
         puller.subscribe("orders")
         assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
         assert puller.offset_for_time(Q0, middle_ms) == 5
+
+
+def test_a_seek_while_the_beginning_is_looked_for_is_not_undone(
+    cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put("orders", numbered(10), 0)
+    search = membership.search_offset
+
+    def seeking(connections: Connections, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
+        found = search(connections, address, queue, timestamp_ms)
+        if queue == Q0:
+            puller.seek(Q0, 8)
+        return found
+
+    monkeypatch.setattr(membership, "search_offset", seeking)
+    with consumer(cluster, consume_from=1) as puller:
+        puller.subscribe("orders")
+        assert [each.body for each in poll_all(puller, 2)] == numbered(2, 8)
 
 
 def test_a_committed_offset_outside_of_the_queue_is_moved_to_its_nearer_end(cluster: GroupCluster) -> None:
