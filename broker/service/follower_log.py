@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 from ..store.disk import storage_error
 from ..store.store import Store
@@ -19,6 +18,7 @@ from .dispatch import apply
 from .producers import ProducerTable
 from .snapshots import Snapshots
 from .state import State, deleted_topic
+from .uninterrupted import to_its_end
 
 log = logging.getLogger(__name__)
 
@@ -101,20 +101,11 @@ class FollowerLog:
             StorageError: they still do not; may be tried again.
         """
         if not self._snapshots.is_current:
-            await self._to_its_end(self._reload())
+            await to_its_end(self._reload())
 
     async def _cut(self, whole: int, cut: Callable[[], None]) -> None:
         """Cut, and have the tables follow."""
-        await self._to_its_end(self._cut_whole(whole, cut))
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Not to be left half done: who is cancelled in it goes when it is over."""
-        working = asyncio.create_task(work, name="cut the log")
-        try:
-            await asyncio.shield(working)
-        except asyncio.CancelledError:
-            await asyncio.wait((working,))
-            raise
+        await to_its_end(self._cut_whole(whole, cut))
 
     async def _cut_whole(self, whole: int, cut: Callable[[], None]) -> None:
         async with self._exclusively():  # not while a snapshot is on its way into a file

@@ -38,6 +38,7 @@ from penstock.proto.errors import Corrupt
 
 from .producers import ProducerTable
 from .state import Group, State, Topic
+from .uninterrupted import to_its_end
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +204,8 @@ class Snapshots:
                 pieces.append(piece)
                 await asyncio.sleep(0)
             try:
-                await self._replace_meanwhile(file.name, "".join(pieces))
+                # No cancelling ends the thread: it must not write on beside the next writer of the file.
+                await to_its_end(asyncio.to_thread(self._replace, file.name, "".join(pieces)))
             except OSError as error:
                 # Only the next start gets longer by it: the log has everything.
                 log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
@@ -262,15 +264,6 @@ class Snapshots:
         yield f'{{\n\t"dataVersion":{json.dumps(version)},\n\t"{LOG_POSITION}":{position},\n'
         yield from file.pieces()
         yield f',\n\t"{NEWEST_RECORD}":{file.source.newest_record}\n}}\n'  # last: the tables change meanwhile
-
-    async def _replace_meanwhile(self, name: str, text: str) -> None:
-        """Replace the file in a thread, which no cancelling ends: who is cancelled in it goes when it is over."""
-        replacing = asyncio.ensure_future(asyncio.to_thread(self._replace, name, text))
-        try:
-            await asyncio.shield(replacing)
-        except asyncio.CancelledError:
-            await asyncio.wait((replacing,))
-            raise
 
     def _replace(self, name: str, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)

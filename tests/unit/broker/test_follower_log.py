@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,18 +156,24 @@ def failing(*_: object, **__: object) -> None:
     raise OSError(errno.EIO, "does not work")
 
 
+def with_a_snapshot_and_more(tmp_path: Path) -> tuple[Node, int, Any]:
+    """A master that has gone on behind its snapshot; where the snapshot was written, and the tables in it."""
+    node = Node(tmp_path, 1, ALONE)
+    node.lead(2)
+    before_the_cut(node)
+    end, tables = node.store.end_offset, node.tables()
+    node.opened.snapshots.write_all(node.store.dispatched_offset)
+    after_the_cut(node)
+    return node, end, tables
+
+
 def test_a_snapshot_that_cannot_be_deleted_ends_an_attempt_to_cut_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a StorageError, with which a slave tries again; an OSError would end the broker."""
 
     async def scenario() -> None:
-        node = Node(tmp_path, 1, ALONE)
-        node.lead(2)
-        before_the_cut(node)
-        end, expected = node.store.end_offset, node.tables()
-        node.opened.snapshots.write_all(node.store.dispatched_offset)
-        after_the_cut(node)
+        node, end, expected = with_a_snapshot_and_more(tmp_path)
         node.opened.snapshots.write_all(node.store.dispatched_offset)  # the first ones are .bak now
         node.leave()
         tables, whole = node.tables(), node.store.end_offset
@@ -199,12 +206,7 @@ def test_tables_that_cannot_follow_a_cut_at_once_follow_before_anything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     async def scenario() -> None:
-        node = Node(tmp_path, 1, ALONE)
-        node.lead(2)
-        before_the_cut(node)
-        end, expected = node.store.end_offset, node.tables()
-        node.opened.snapshots.write_all(node.store.dispatched_offset)
-        after_the_cut(node)
+        node, end, expected = with_a_snapshot_and_more(tmp_path)
         node.leave()
         snapshots = node.opened.snapshots
         files = {path: path.read_bytes() for path in snapshots.directory.iterdir()}
