@@ -118,7 +118,7 @@ class IndexFile:
         if count < self.entries:
             return bad * 2 < count
         table = np.frombuffer(self.file.read(HEADER_BYTES, 4 * slots), ">i4")
-        used = np.flatnonzero(newest)
+        used = np.flatnonzero((newest > 0) & (table <= self.entries))  # others lead to entries of a writer at work
         bad += int(np.count_nonzero(newest[used] != table[used]))
         return bad * 2 < count + len(used)
 

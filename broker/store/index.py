@@ -236,7 +236,7 @@ class Index:
 
     def _write_slots(self, file: IndexFile) -> None:
         """What is dirty, one step at a time; not the header."""
-        pages = file.write_slots(header=False)
+        pages = file.write_slots()
         while True:
             with self.lock:
                 page = next(pages, None)
@@ -253,6 +253,7 @@ class Index:
         try:
             for page in file.write_slots():
                 file.write(*page)
+            file.write_header()
         except StorageError:
             file.dirty[:] = 1
             raise

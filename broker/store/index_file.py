@@ -59,6 +59,7 @@ class IndexFile:
         self.dirty: Bytes = np.zeros(-(-slots // PAGE_SLOTS), np.uint8)
         self.buffer: Bytes = np.zeros(0, np.uint8)
         self.buffered_first = int(header[COUNT])
+        self._written = header.copy()  # the header in the file, which others read while it grows
         self._disk = disk
         self._slot_count = slots
         self._entries_at = HEADER_BYTES + 4 * slots
@@ -87,6 +88,7 @@ class IndexFile:
         if len(data) == HEADER_BYTES:
             file.header[:] = _HEADER.unpack(data)
         file.header[COUNT] = file.buffered_first = max(1, min(int(file.header[COUNT]), entries))
+        file._written[:] = file.header
         return file
 
     @classmethod
@@ -154,6 +156,10 @@ class IndexFile:
             self.header[2], self.header[3] = first[1], last[1]
             self.header[1] = self.header[0] + 1000 * last[2]
         self.header[COUNT] = self.buffered_first = count
+        announced_ms = int(self._written[END_MS])
+        self._written[:] = self.header
+        self._written[END_MS] = announced_ms
+        self._disk.pwrite(self.descriptor, _HEADER.pack(*self._written), 0)
         self._disk.zero(self.descriptor, self._entries_at + ENTRY * count, self._entries_at + ENTRY * self.entries_max)
         self.dirty[:] = 1
 
@@ -179,8 +185,8 @@ class IndexFile:
             self._write(self.buffer[: count * ENTRY], self._entries_at + ENTRY * self.buffered_first)
             self.buffered_first += count
 
-    def write_slots(self, *, header: bool = True) -> Iterator[tuple[bytes, int]]:
-        """What of slots and header must be written: bytes and where, a page at each step.
+    def write_slots(self) -> Iterator[tuple[bytes, int]]:
+        """What of the slots must be written: bytes and where, a page at each step.
 
         Between two steps the file may get full: then everything has been written, and this ends.
         """
@@ -190,17 +196,27 @@ class IndexFile:
             self.dirty[page] = 0
             first = page * PAGE_SLOTS
             yield self.slots[first : first + PAGE_SLOTS].astype(">i4").tobytes(), HEADER_BYTES + 4 * first
-        if header and self.slots is not None:
-            yield _HEADER.pack(*self.header), 0
+
+    def write_header(self) -> None:
+        """Write the header, behind all entries and slots: what it counts can be reached by those who read the file.
+
+        Raises:
+            DiskFull, StorageError: the file has the header that it had.
+        """
+        self._write(_HEADER.pack(*self.header), 0)
+        self._written[:] = self.header
 
     def announce(self, settled_ms: int) -> None:
-        """Say that slots and header are about to be written: an end behind every time that a checkpoint names.
+        """Say that the slots are about to be written: an end behind every time that a checkpoint names.
 
-        RocketMQ deletes such a file after a crash, and it must: the slots may be newer than the header.
+        RocketMQ deletes such a file after a crash, and it must: the slots may be newer than the header, which still
+        counts what it counted.
+
+        Raises:
+            DiskFull, StorageError: nothing was said.
         """
-        header = list(self.header)
-        header[END_MS] = max(int(header[END_MS]), settled_ms) + 1
-        self._write(_HEADER.pack(*header), 0)
+        self._written[END_MS] = max(int(self.header[END_MS]), settled_ms) + 1
+        self._write(_HEADER.pack(*self._written), 0)
 
     def write(self, data: bytes, position: int) -> None:
         """Write what :meth:`write_slots` gave."""

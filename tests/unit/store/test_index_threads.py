@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.inspection import list_store, verify
 from penstock.broker.store import RealDisk, Store
 from penstock.broker.store.disk import Data
 from penstock.broker.store.index_file import HEADER_BYTES
@@ -37,7 +38,7 @@ def test_a_file_that_gets_full_while_it_is_written_out_has_every_key(tmp_path: P
     _append(store, 0, 500)
     dispatch_all(store)
     file = store._parts.index._files[0]
-    steps = file.write_slots(header=False)
+    steps = file.write_slots()
     file.write(*next(steps))
     _append(store, 500, ENTRIES)
     dispatch_all(store)
@@ -45,6 +46,28 @@ def test_a_file_that_gets_full_while_it_is_written_out_has_every_key(tmp_path: P
     assert list(steps) == []
     assert _missing(store, 500 + ENTRIES) == []
     store.checkpoint()
+    store.close()
+
+
+def test_a_file_is_sound_for_its_readers_at_every_step_of_writing_it(tmp_path: Path) -> None:
+    store = _open(tmp_path)
+    index = store._parts.index
+    _append(store, 0, 300)
+    dispatch_all(store)
+    index.flush()
+    _append(store, 300, 300)
+    dispatch_all(store)
+    file = index._files[0]
+    file.announce(settled_ms=0)
+    for step in [(), *file.write_slots()]:
+        if step:
+            file.write(*step)
+        found = verify(list_store(tmp_path))
+        assert [str(problem) for problem in found.findings.problems] == []
+        assert found.index_entries == 300
+    file.dirty[:] = 1
+    index.flush()
+    assert verify(list_store(tmp_path)).index_entries == 600
     store.close()
 
 
