@@ -20,7 +20,7 @@ import numpy as np
 
 from penstock.proto.names import LIGHT_PREFIX, LOST_TOPIC, RETRY_PREFIX, SYSTEM_PREFIX
 from penstock.proto.record.hashing import string_hash
-from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2, Record, decode_record
+from penstock.proto.record.layout import FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record, decode_record
 from penstock.proto.record.properties import (
     INNER_BASE,
     INNER_MULTI_DISPATCH,
@@ -225,9 +225,12 @@ class SegmentWalk:
         return True
 
     def _was_appended(self) -> bool:
-        """Whether a sound record is at the position now: a broker wrote it since the window was loaded."""
-        self._load(min(WINDOW_BYTES, self._bytes - self.position))
+        """Whether a record is at the position now, sound or blank: a broker wrote it since the window was loaded."""
+        left = self._bytes - self.position
+        self._load(min(WINDOW_BYTES, left))
         buffer, size = self._reader.buffer, self._number_at(0)
+        if size == left and self._number_at(4) == MAGIC_BLANK:
+            return True
         base = self._start + self.position
         fits = 0 < size <= self._window_end - self._window
         return fits and bool(kernels.find_sound(buffer, 0, size, base, TIME_MIN) == 0)

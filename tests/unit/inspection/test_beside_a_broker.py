@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from penstock.broker.inspection import StoreQuery, list_store, summarize, verify
+from penstock.broker.inspection.segment_walk import SegmentWalk
 from penstock.broker.store import Store, StoreConfig
 from penstock.proto.record.batch import BatchEncoder
-from penstock.proto.record.layout import Host
+from penstock.proto.record.layout import MAGIC_BLANK, Host
 from penstock.proto.record.properties import encode_properties
 
 HOST = Host.parse("10.0.0.1:10911")
@@ -92,6 +95,29 @@ def test_a_store_is_sound_while_it_is_written_to(tmp_path: Path) -> None:
         writer.store.close()
     assert problems == []
     assert looks
+
+
+def test_a_file_that_a_broker_ends_while_it_is_read_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(tmp_path)
+    while writer.store.end_offset <= 1 << 20:
+        writer.append(40)
+    writer.dispatch()
+    store = list_store(tmp_path)
+    path = store.segments[0].path
+    whole = path.read_bytes()
+    blank = whole.rindex(struct.pack(">i", MAGIC_BLANK)) - 4
+    path.write_bytes(whole[:blank] + bytes(len(whole) - blank))
+    looks_further = SegmentWalk._goes_on
+
+    def ended_meanwhile(walk: SegmentWalk) -> bool:
+        path.write_bytes(whole)
+        return looks_further(walk)
+
+    monkeypatch.setattr(SegmentWalk, "_goes_on", ended_meanwhile)
+    found = verify(store)
+    writer.store.close()
+    assert [str(problem) for problem in found.findings.problems] == []
+    assert found.records == writer.sent
 
 
 def test_messages_not_in_the_index_yet_are_found(tmp_path: Path) -> None:
