@@ -12,17 +12,33 @@ from tests.support.traffic import commit_offsets, committed_offsets, create_topi
 from tests.support.waiting import wait_until
 
 SYNC = {"brokerRole": "SYNC_MASTER"}
+ASYNC: dict[str, object] = {}
 DURABLE = {"brokerRole": "SYNC_MASTER", "flushDiskType": "SYNC_FLUSH"}
+# Those with the same settings stand together and share their processes.
+sync = pytest.mark.parametrize("running", [SYNC], ids=["sync"], indirect=True)
+asynchronous = pytest.mark.parametrize("running", [ASYNC], ids=["async"], indirect=True)
+durable = pytest.mark.parametrize("running", [DURABLE], ids=["durable"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A shard of a master and one slave; parametrised with the brokers' settings."""
+    with cluster(tmp_path_factory.mktemp("shard"), **request.param) as made:
+        made.start()
+        create_topic(made.broker("a", 0).address)
+        yield made
 
 
 @pytest.fixture
-def shard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A running shard of a master and one slave; parametrised with the brokers' settings."""
-    with cluster(tmp_path, **request.param) as made:
-        made.start()
-        wait_until(lambda: in_sync(made.broker("a", 0)), what="the slave is in sync")
-        create_topic(made.broker("a", 0).address)
-        yield made
+def shard(running: Cluster) -> Cluster:
+    """The same, whatever the test before left of it: both run, and the slave is in sync."""
+    for node in running.nodes.values():
+        if node.is_running:
+            node.thaw()
+        else:
+            node.restart()
+    wait_until(lambda: in_sync(running.broker("a", 0)), what="the slave is in sync")
+    return running
 
 
 def in_sync(master: BrokerNode) -> bool:
@@ -38,7 +54,7 @@ def assert_same_logs(master: BrokerNode, slave: BrokerNode) -> None:
     assert end - start > 1000
 
 
-@pytest.mark.parametrize("shard", [SYNC], ids=["sync"], indirect=True)
+@sync
 def test_a_synchronous_slave_has_every_acknowledged_byte(shard: Cluster) -> None:
     master, slave = shard.broker("a", 0), shard.broker("a", 1)
     with writing(master.address) as writer:
@@ -51,23 +67,7 @@ def test_a_synchronous_slave_has_every_acknowledged_byte(shard: Cluster) -> None
     assert missing(history, read_all(master.address)) == []
 
 
-@pytest.mark.parametrize("shard", [{}], ids=["async"], indirect=True)
-def test_an_asynchronous_master_goes_on_without_its_slave_and_the_slave_catches_up(shard: Cluster) -> None:
-    master, slave = shard.broker("a", 0), shard.broker("a", 1)
-    with writing(master.address, batch_count=20) as writer:
-        writer.wait_acknowledged(200)
-        slave.kill()
-        writer.wait_acknowledged(2000)
-        slave.restart()
-        wait_until(lambda: in_sync(master), what="the slave is back in sync, under load")
-        history = writer.stop()
-    assert history.unknown == 0
-    assert not history.refused
-    assert_same_logs(master, slave)
-    assert missing(history, read_all(slave.address)) == []
-
-
-@pytest.mark.parametrize("shard", [SYNC], ids=["sync"], indirect=True)
+@sync
 def test_a_synchronous_master_refuses_by_name_while_its_slave_is_gone(shard: Cluster) -> None:
     master, slave = shard.broker("a", 0), shard.broker("a", 1)
     with writing(master.address) as writer:
@@ -85,7 +85,7 @@ def test_a_synchronous_master_refuses_by_name_while_its_slave_is_gone(shard: Clu
     assert missing(history, read_all(master.address)) == []
 
 
-@pytest.mark.parametrize("shard", [SYNC], ids=["sync"], indirect=True)
+@sync
 def test_a_frozen_slave_is_noticed_and_counted_again_after_the_thaw(shard: Cluster) -> None:
     master, slave = shard.broker("a", 0), shard.broker("a", 1)
     with writing(master.address) as writer:
@@ -99,7 +99,38 @@ def test_a_frozen_slave_is_noticed_and_counted_again_after_the_thaw(shard: Clust
     assert missing(history, read_all(slave.address)) == []
 
 
-@pytest.mark.parametrize("shard", [DURABLE], ids=["durable"], indirect=True)
+@asynchronous
+def test_an_asynchronous_master_goes_on_without_its_slave_and_the_slave_catches_up(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address, batch_count=20) as writer:
+        writer.wait_acknowledged(200)
+        slave.kill()
+        writer.wait_acknowledged(2000)
+        slave.restart()
+        wait_until(lambda: in_sync(master), what="the slave is back in sync, under load")
+        history = writer.stop()
+    assert history.unknown == 0
+    assert not history.refused
+    assert_same_logs(master, slave)
+    assert missing(history, read_all(slave.address)) == []
+
+
+@asynchronous
+def test_offsets_committed_at_the_slave_reach_the_master_when_it_returns(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(200)
+    wait_replicated(master, slave)
+    commit_offsets(master.address, "billing", {0: 5, 1: 6})
+    wait_until(lambda: committed_offsets(slave.address, "billing") == {0: 5, 1: 6}, what="the slave knows the commits")
+    master.kill()
+    commit_offsets(slave.address, "billing", {0: 15})
+    assert committed_offsets(slave.address, "billing") == {0: 15, 1: 6}
+    master.restart()
+    wait_until(lambda: committed_offsets(master.address, "billing") == {0: 15, 1: 6}, what="the master took them over")
+
+
+@durable
 def test_a_killed_master_leaves_a_slave_that_serves_and_loses_nothing(shard: Cluster) -> None:
     master, slave = shard.broker("a", 0), shard.broker("a", 1)
     with writing(master.address) as writer:
@@ -121,21 +152,7 @@ def test_a_killed_master_leaves_a_slave_that_serves_and_loses_nothing(shard: Clu
         assert found.items() >= served.items(), "what was read before must not change"
 
 
-def test_a_slave_that_starts_late_and_empty_gets_all_files_under_load(tmp_path: Path) -> None:
-    with cluster(tmp_path) as shard:
-        master, slave = shard.broker("a", 0), shard.broker("a", 1)
-        shard.start("nameserver-0", master.name)
-        create_topic(master.address)
-        with writing(master.address, batch_count=100) as writer:
-            wait_until(lambda: master.status().max_offset > 3 << 20, what="more than three log files")
-            shard.start(slave.name)
-            wait_until(lambda: in_sync(master), what="the slave is in sync, under load")
-            history = writer.stop()
-        assert_same_logs(master, slave)
-        assert missing(history, read_all(slave.address)) == []
-
-
-@pytest.mark.parametrize("shard", [DURABLE], ids=["durable"], indirect=True)
+@durable
 def test_both_killed_at_once_lose_nothing_that_was_acknowledged(shard: Cluster) -> None:
     master, slave = shard.broker("a", 0), shard.broker("a", 1)
     with writing(master.address) as writer:
@@ -149,6 +166,20 @@ def test_both_killed_at_once_lose_nothing_that_was_acknowledged(shard: Cluster) 
     assert_same_logs(master, slave)
     for node in (master, slave):
         assert missing(history, read_all(node.address)) == []
+
+
+def test_a_slave_that_starts_late_and_empty_gets_all_files_under_load(tmp_path: Path) -> None:
+    with cluster(tmp_path) as shard:
+        master, slave = shard.broker("a", 0), shard.broker("a", 1)
+        shard.start("nameserver-0", master.name)
+        create_topic(master.address)
+        with writing(master.address, batch_count=100) as writer:
+            wait_until(lambda: master.status().max_offset > 3 << 20, what="more than three log files")
+            shard.start(slave.name)
+            wait_until(lambda: in_sync(master), what="the slave is in sync, under load")
+            history = writer.stop()
+        assert_same_logs(master, slave)
+        assert missing(history, read_all(slave.address)) == []
 
 
 def test_one_of_two_slaves_is_enough_for_two_copies(tmp_path: Path) -> None:
@@ -169,21 +200,6 @@ def test_one_of_two_slaves_is_enough_for_two_copies(tmp_path: Path) -> None:
         assert not history.refused
         assert_same_logs(master, first)
         assert_same_logs(master, second)
-
-
-@pytest.mark.parametrize("shard", [{}], ids=["async"], indirect=True)
-def test_offsets_committed_at_the_slave_reach_the_master_when_it_returns(shard: Cluster) -> None:
-    master, slave = shard.broker("a", 0), shard.broker("a", 1)
-    with writing(master.address) as writer:
-        writer.wait_acknowledged(200)
-    wait_replicated(master, slave)
-    commit_offsets(master.address, "billing", {0: 5, 1: 6})
-    wait_until(lambda: committed_offsets(slave.address, "billing") == {0: 5, 1: 6}, what="the slave knows the commits")
-    master.kill()
-    commit_offsets(slave.address, "billing", {0: 15})
-    assert committed_offsets(slave.address, "billing") == {0: 15, 1: 6}
-    master.restart()
-    wait_until(lambda: committed_offsets(master.address, "billing") == {0: 15, 1: 6}, what="the master took them over")
 
 
 def test_a_slave_of_another_cluster_is_refused_by_name_and_harms_nobody(tmp_path: Path) -> None:
