@@ -56,7 +56,8 @@ class Index:
         self._clock = clock
         self._directory = config.index_directory
         self._files: list[IndexFile] = []
-        self._unsynced: set[str] = set()
+        self._unsynced: set[str] = set()  # files that are new, or were full, since the last flush
+        self._syncing: set[str] = set()  # those that the checkpoint thread is at
         # A file is full. RocketMQ has no use for it after a crash until a checkpoint names its end.
         self.on_full: Callable[[], None] = lambda: None
 
@@ -184,16 +185,22 @@ class Index:
                 return
             last = self._files[-1]
             last.write_entries()
-            unsynced = set(self._unsynced)
-            files = [file for file in self._files if file.path in unsynced or file is last]
+            self._syncing, self._unsynced = self._unsynced, set()  # what gets full or begins meanwhile is for the next
+            files = [file for file in self._files if file.path in self._syncing or file is last]
         settled_ms = self.settled_ms
-        for file in files:
-            settled_ms = max(settled_ms, self._write_out(file))
-            file.sync()
-        if unsynced:
-            self._disk.sync_directory(self._directory)
+        try:
+            for file in files:
+                settled_ms = max(settled_ms, self._write_out(file))
+                file.sync()
+            if self._syncing:
+                self._disk.sync_directory(self._directory)
+        except BaseException:
             with self.lock:
-                self._unsynced -= unsynced
+                self._unsynced |= self._syncing
+            raise
+        finally:
+            with self.lock:
+                self._syncing = set()
         self.settled_ms = settled_ms
 
     def remove_before(self, physical_offset: int) -> int:
@@ -202,7 +209,7 @@ class Index:
         with self.lock:
             while len(self._files) > 1:
                 first = self._files[0]
-                if first.path in self._unsynced or int(first.header[3]) >= physical_offset:
+                if first.path in self._unsynced | self._syncing or int(first.header[3]) >= physical_offset:
                     break  # the checkpoint thread may be at it
                 first.close()
                 self._disk.unlink(first.path)

@@ -151,11 +151,7 @@ class QueueFiles:
             path = self._path(topic, queue_id, 0)
             if self._disk.list(queue):
                 return
-            handle = self._disk.open(path, create=True)
-            try:
-                self._disk.truncate(handle, self.file_bytes)
-            finally:
-                self._disk.close(handle)
+            self._disk.close(self._make(path))
             self._new_names.update((queue, f"{self.directory}/{topic}", self.directory))
 
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
@@ -268,6 +264,12 @@ class QueueFiles:
         if not self._disk.list(queue):  # it may be there, of a process that was killed before its name was synced
             self._disk.make_directories(queue)
             self._new_names.update((topic, self.directory))
+        handle = self._make(path)
+        self._new_names.add(queue)
+        return handle
+
+    def _make(self, path: str) -> int:
+        """A file of full length, open; none where that fails."""
         handle = self._disk.open(path, create=True)
         try:
             self._disk.truncate(handle, self.file_bytes)
@@ -275,7 +277,6 @@ class QueueFiles:
             self._disk.close(handle)
             self._disk.unlink(path)
             raise
-        self._new_names.add(queue)
         return handle
 
     def _close(self, path: str) -> None:

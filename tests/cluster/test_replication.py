@@ -25,6 +25,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     """A shard of a master and one slave; parametrised with the brokers' settings."""
     with cluster(tmp_path_factory.mktemp("shard"), **request.param) as made:
         made.start()
+        wait_until(lambda: in_sync(made.broker("a", 0)), what="the slave is in sync")
         create_topic(made.broker("a", 0).address)
         yield made
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,46 @@ def test_a_file_is_sound_for_its_readers_at_every_step_of_writing_it(tmp_path: P
     file.dirty[:] = 1
     index.flush()
     assert verify(list_store(tmp_path)).index_entries == 600
+    store.close()
+
+
+class WatchedDisk(RealDisk):
+    """Remembers which index files were synced; ``meanwhile`` happens once, behind the next of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+        self.meanwhile: Callable[[], None] | None = None
+
+    def sync(self, descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        super().sync(descriptor)
+        if "/index/" in path:
+            self.synced.append(path)
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
+
+
+def test_a_file_that_gets_full_behind_its_sync_is_synced_by_the_next_flush(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    store = _open(tmp_path, disk)
+    _append(store, 0, 100)
+    dispatch_all(store)
+
+    def fill() -> None:
+        _append(store, 100, ENTRIES)
+        dispatch_all(store)
+
+    disk.meanwhile = fill
+    index = store._parts.index
+    index.flush()
+    first, second = (file.path for file in index._files)
+    assert disk.synced == [first]
+    index.flush()
+    assert disk.synced == [first, first, second]
+    index.flush()
+    assert disk.synced[3:] == [second]
     store.close()
 
 
