@@ -49,7 +49,7 @@ def test_what_was_flushed_or_committed_survives_kill_minus_nine_again_and_again(
 ) -> None:
     randomly = random.Random(seed)
     following = 0
-    for _ in range(4):
+    for _ in range(3):
         stop_at = following + randomly.randrange(1, 60)
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path), str(following), str(pool_size)],

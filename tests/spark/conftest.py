@@ -16,6 +16,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",  # plans again after each stage, and tests have tiny ones
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.showConsoleProgress": "false",
