@@ -16,6 +16,7 @@ from . import kernels
 from .directory import Segment, StoreDirectory
 from .files import Bytes, InputFile, Unreadable
 from .queue_table import QueueTable
+from .second_looks import SecondLooks
 
 WINDOW_BYTES = 16 << 20
 ENTRY_ROWS = 1 << 20
@@ -105,7 +106,7 @@ class LogReader:
         self.lost_at: int | None = None  # the first record that a rebuild put in place of lost ones
         self.last_end = store.log_start
         self.tail = Tail(store.log_start)
-        self.looks_left = 50  # times to wait for a record that may be just being written
+        self.second_looks = SecondLooks(store)
         self._progress = progress
         self.entries: Rows = np.empty(entry_rows, kernels.ENTRY_ROW)
         self.keys: Rows = np.empty(KEY_ROWS, kernels.KEY_ROW)

@@ -11,6 +11,7 @@ from .findings import Findings
 from .log_reader import BatchUnit, Rows
 from .queue_check import ENTRY, QueueCheck, read_segments
 from .queue_table import QueueTable
+from .second_looks import SecondLooks
 
 BATCH_UNIT = np.dtype(
     [
@@ -41,6 +42,7 @@ class QueueRest:
         self._log_end = log_end
         self._loose_end = loose_end
         self._beyond = self._beyond_queues = 0
+        self._second_looks = SecondLooks(store)
 
     def check(self, table: QueueTable, checked: QueueCheck) -> None:
         """Every queue that has a directory."""
@@ -81,8 +83,12 @@ class QueueRest:
         """Entries behind the log's last record of the queue."""
         for first in range(start, end, STEP_ENTRIES):
             count = min(STEP_ENTRIES, end - first)
-            entries = read_segments(queue, first * ENTRY_BYTES, count * ENTRY_BYTES).view(ENTRY)
-            used = np.flatnonzero(entries["size"] > 0)
+            while True:
+                entries = read_segments(queue, first * ENTRY_BYTES, count * ENTRY_BYTES).view(ENTRY)
+                used = np.flatnonzero(entries["size"] > 0)
+                within = entries["physical_offset"][used] + entries["size"][used] <= self._log_end
+                if not (within.any() and self._second_looks.is_due((queue.directory, first))):
+                    break
             if len(used):
                 self._tell_surplus(queue, first, entries, used)
             if len(used) < count:

@@ -13,7 +13,6 @@ that they cut off.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 
 import numpy as np
@@ -46,7 +45,6 @@ _PASSES = {
     Check.SPECIAL: kernels.PASS_SPECIAL,
 }
 _SUSPICIOUS = (Check.BODY, Check.RECORD, Check.OFFSET, Check.BAD)
-LOOK_AGAIN_S = 0.02
 
 
 class SegmentWalk:
@@ -61,7 +59,6 @@ class SegmentWalk:
         self._bytes = reader.store.segment_bytes
         self._window = self._window_end = 0  # file positions of what the reader's buffer holds
         self._passed = 0  # what of the record at the position has been dealt with
-        self._looked_at = -1
 
     def run(self) -> Generator[Batch, None, bool]:
         """Generator of batches that ends with whether the log ends in this file."""
@@ -105,12 +102,8 @@ class SegmentWalk:
 
     def _is_being_written(self) -> bool:
         """Look again at what is no sound record: beside a running broker it may be about to become one."""
-        reader = self._reader
-        if not reader.store.aborted or self._looked_at == self.position or reader.looks_left == 0:
+        if not self._reader.second_looks.is_due(self._start + self.position):
             return False
-        self._looked_at = self.position
-        reader.looks_left -= 1
-        time.sleep(LOOK_AGAIN_S)
         self._load(min(WINDOW_BYTES, self._bytes - self.position))
         return True
 

@@ -120,6 +120,28 @@ def test_a_file_that_a_broker_ends_while_it_is_read_is_whole(tmp_path: Path, mon
     assert found.records == writer.sent
 
 
+@pytest.mark.parametrize(
+    ("entry", "first", "last"), [(60, 12, 20), (200, 8, 12)], ids=["of a record", "behind the last"]
+)
+def test_an_entry_seen_half_written_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: int, first: int, last: int
+) -> None:
+    writer = Writer(tmp_path)
+    writer.append(100 * QUEUES)
+    writer.dispatch()
+    store = list_store(tmp_path)
+    path = tmp_path / "consumequeue" / "orders" / "3" / f"{0:020d}"
+    whole = path.read_bytes()
+    torn = bytearray(whole)
+    at = 20 * entry
+    torn[at + first : at + last] = bytes(byte ^ 0x11 for byte in whole[at + first : at + last])
+    path.write_bytes(torn)
+    monkeypatch.setattr("penstock.broker.inspection.second_looks.time.sleep", lambda _: path.write_bytes(whole))
+    found = verify(store)
+    writer.store.close()
+    assert [str(problem) for problem in found.findings.problems] == []
+
+
 def test_messages_not_in_the_index_yet_are_found(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     try:
