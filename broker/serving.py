@@ -107,8 +107,8 @@ class Broker:
     async def stop(self) -> None:
         """Refuse new work, let requests finish, and make everything durable. ``run`` has ended before."""
         parts = self.parts
-        parts.send.is_open = parts.fetch.is_open = False
-        parts.fetch.waiters.wake_all()
+        parts.send.is_open = False
+        parts.fetch.close()
         parts.sessions.close()
         stopping = asyncio.create_task(parts.server.stop(STOP_GRACE_S))
         await parts.appends.close()

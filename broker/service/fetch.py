@@ -3,13 +3,16 @@
 A fetch that finds nothing registers for its queues, looks once more, and then waits: whatever dispatch makes
 readable after the registration wakes it, whatever came before is seen by the second look. So there is no
 wake-up to lose and no polling.
+
+Old messages may have to come from the disk first: other threads wait for it, so that sends and other fetches do not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +28,7 @@ from .metrics import Counters
 from .state import State
 
 if TYPE_CHECKING:
+    from ..store.absent import Absent
     from ..store.results import ReadResult
 
 REPLY_BYTES_MAX = 16 * 1024 * 1024
@@ -32,6 +36,8 @@ REPLY_BYTES_DEFAULT = 1024 * 1024
 WAIT_MS_MAX = 60_000
 QUEUES_MAX = 100_000
 SCANS_MAX = 16  # fruitless reads in one go: then the fetch tells how far it got and others get their turn
+_BRINGERS = 4
+"""Threads that wait for the disk; more consumers than this that read far behind wait for each other."""
 EXPRESSION_LENGTH_MAX = 8192
 
 # The store's ReadStatus has the wire's numbers.
@@ -57,6 +63,7 @@ class ReadStore(Protocol):
         tags: frozenset[int] | None = None,
         verify: bool = False,
     ) -> ReadResult: ...
+    def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]: ...
 
 
 class ReaderRole(Protocol):
@@ -164,6 +171,13 @@ class Fetch:
         self._role = role
         self._counters = counters
         self._turn = 0
+        self._bringers = ThreadPoolExecutor(_BRINGERS, thread_name_prefix="cold-reads")
+
+    def close(self) -> None:
+        """Take no new fetch, and answer those that wait."""
+        self.is_open = False
+        self.waiters.wake_all()
+        self._bringers.shutdown(wait=False)
 
     async def fetch(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         """Answer one framed fetch, at once or when there is something or the wait ran out."""
@@ -174,7 +188,11 @@ class Fetch:
         reading = _Reading(self, header, wanted)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
-        reading.look(self._rotated(wanted))
+        wanted_now = self._rotated(wanted)
+        absent = reading.absent(wanted_now)
+        if absent:
+            await asyncio.get_running_loop().run_in_executor(self._bringers, _bring, absent)
+        reading.look(wanted_now)
         if not reading.has_news and wait_s > 0:
             await self._wait(reading, wanted, wait_s)
         return reading.reply()
@@ -255,6 +273,12 @@ class _Reading:
     @property
     def has_news(self) -> bool:
         return bool(self._found or self._told)
+
+    def absent(self, wanted: Sequence[_Wanted]) -> list[Absent]:
+        """What of the records that :meth:`look` would find is not in memory, about."""
+        absent = self._store.absent
+        share = min(self._per_queue, self._budget // len(wanted))
+        return [part for each in wanted for part in absent(each.topic, each.queue_id, each.offset, share)]
 
     def look(self, wanted: Iterable[_Wanted]) -> None:
         """Read from those of the queues that have something; the budget is shared evenly among them."""
@@ -383,6 +407,11 @@ def _tags(kind: int, expression: str) -> frozenset[int] | None:
     if not all(tags):
         raise InvalidArgument(f"tag expression {expression[:100]!r}: an empty tag between ||")
     return frozenset(string_hash(tag) for tag in tags)
+
+
+def _bring(absent: Iterable[Absent]) -> None:
+    for part in absent:
+        part.bring()
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -335,6 +335,19 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
     return count, found, total
 
 
+@njit([types.int64(_BYTES, _LONGS, _INTS)], nogil=True, cache=True)
+def touch_records(buffer, positions, sizes):
+    """Read a byte of every page of the records that lie at ``positions`` of a log file; what lies outside is not."""
+    total = np.int64(0)
+    for i in range(len(positions)):
+        at = positions[np.uint64(i)]
+        end = min(at + sizes[np.uint64(i)], len(buffer))
+        while 0 <= at < end:
+            total += np.int64(buffer[np.uint64(at)])
+            at += 4096 - at % 4096
+    return total
+
+
 @njit([types.int64(_BYTES, _LONGS, _INTS, types.int64, types.boolean)], nogil=True, cache=True)
 def first_damaged(buffer, positions, sizes, base, whole):
     """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -11,11 +11,13 @@ from penstock.proto.errors import MessageNotFound
 from penstock.proto.record.layout import FIXED_BYTES, decode_record
 from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 
+from .absent import Absent, is_resident
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
 from .disk import Bytes
 from .ext_kernels import first_and_last_extended, set_tags_codes
 from .kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
+from .log_file import LogFile
 from .queue_search import EntryReader, first_offset, last_used
 from .results import ReadResult, ReadStatus
 
@@ -27,6 +29,8 @@ _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _EXTENDED_SCANNED_MAX = 1 << 12
 """As many with extensions, whose records must be looked at."""
+_RECENT_BYTES = 64 << 20
+"""What lies so near to the log's end was written or read a moment ago: nobody asks whether it is in memory."""
 _DAMAGES_MAX = 100_000
 _ANY_SIZE = 1 << 62
 _ANY: Ints = np.zeros(0, np.int32)
@@ -103,6 +107,30 @@ class Reader:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
 
+    def absent(self, topic: str, queue_id: int, offset: int, bytes_max: int) -> list[Absent]:
+        """See :meth:`Store.absent`."""
+        slot = self._queues.slots.find(topic, queue_id)
+        if slot is None:
+            return []
+        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
+        if not low <= offset < high or self._entry(slot, offset)[0] + _RECENT_BYTES > self._log.end_offset:
+            return []
+        found: list[Absent] = []
+        while offset < high and bytes_max > 0:
+            entries = self._queues.entries(slot, offset, min(high - offset, _ENTRIES_AT_ONCE))
+            count = len(entries) // 20
+            scanned, chosen, size = self._select(entries, count, False, _ANY, bytes_max, _ENTRIES_AT_ONCE)
+            if chosen < 0:
+                break
+            for file, positions, sizes in self._by_file(chosen):
+                if not is_resident(file.bytes, int(positions[0]), int(positions[-1] + sizes[-1])):
+                    found.append(Absent(file.bytes, positions, sizes))
+            if scanned < count or count == 0:
+                break
+            offset += scanned
+            bytes_max -= size
+        return found
+
     def _with_hashes(self, entries: Bytes, count: int) -> tuple[Bytes, bool]:
         """The entries with the hash of the tag also where there is an extension; and whether there is any."""
         first, last = first_and_last_extended(entries, count)
@@ -177,24 +205,30 @@ class Reader:
 
     def _add(self, result: ReadResult, chosen: int, *, verify: bool) -> int:
         """Take the chosen records, split by log file, up to one that is not what its entry says; how many."""
+        taken = 0
+        for file, positions, sizes in self._by_file(chosen):
+            damaged = int(first_damaged(file.bytes, positions, sizes, file.base, verify))
+            good = len(positions) if damaged < 0 else damaged
+            if good:
+                result.parts.append((file.bytes, positions[:good], sizes[:good]))
+                result.count += good
+                result.bytes += int(sizes[:good].sum())
+            taken += good
+            if damaged >= 0:
+                break
+        return taken
+
+    def _by_file(self, chosen: int) -> Iterator[tuple[LogFile, Longs, Ints]]:
+        """The chosen records split by log file, positions within it."""
         positions, sizes = self._positions[:chosen], self._sizes[:chosen]
         start = 0
         while start < chosen:
             file = self._log.file_of(int(positions[start]))
             end = chosen
             if positions[-1] >= file.end:
-                end = int(np.searchsorted(positions, file.end))
-            part = positions[start:end] - file.base, sizes[start:end].copy()
-            damaged = int(first_damaged(file.bytes, *part, file.base, verify))
-            good = end - start if damaged < 0 else damaged
-            if good:
-                result.parts.append((file.bytes, part[0][:good], part[1][:good]))
-                result.count += good
-                result.bytes += int(part[1][:good].sum())
-            if damaged >= 0:
-                return start + damaged
-            start = max(end, start + 1)
-        return chosen
+                end = max(int(np.searchsorted(positions, file.end)), start + 1)
+            yield file, positions[start:end] - file.base, sizes[start:end].copy()
+            start = end
 
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of the record at that queue offset, None without one."""

@@ -13,6 +13,7 @@ from penstock.proto.clock import Clock, SystemClock
 from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
 from penstock.proto.record.layout import PhysicalOffset
 
+from .absent import Absent
 from .checkpoint_writer import CheckpointWriter
 from .commit import Committer
 from .commit_log import QueueEnds
@@ -358,6 +359,10 @@ class Store:
         """
         self._parts.others.check(topic)
         return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
+
+    def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
+        """What a :meth:`read` from there on would have to wait for the disk for; to be brought by another thread."""
+        return self._reader.absent(topic, queue_id, offset, max_bytes)
 
     def check_readable(self, topic: str) -> None:
         """That the topic's queues can be read and written here; those of an unknown one can.

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
+import numpy as np
 import pytest
 
 from penstock.broker.service.fetch import SCANS_MAX
 from penstock.broker.service.state import Group
+from penstock.broker.store.absent import Absent
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
 from penstock.proto.record.layout import decode_record
@@ -45,6 +48,37 @@ async def test_a_fetch_returns_the_records_of_all_queues_end_to_end() -> None:
         expected = [b"%d-%d" % (result.queue_id, n) for n in range(3)][3 - result.count :]
         assert bodies(data[position : position + result.bytes]) == expected
         position += result.bytes
+
+
+class OnDisk(Absent):
+    """Records that come from the disk when ``released`` is set."""
+
+    released = threading.Event()
+
+    def bring(self) -> None:
+        assert self.released.wait(10)
+
+
+@in_loop
+async def test_sends_and_other_fetches_go_on_while_a_fetch_waits_for_the_disk() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for queue_id in (0, 1):
+        await parts.append([b"old"], queue_id=queue_id)
+    parts.dispatch()
+    OnDisk.released.clear()
+    nothing = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+    parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]
+    cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
+    await asyncio.sleep(0)
+    await parts.append([b"new"], queue_id=1)
+    parts.dispatch()
+    reply, data = await parts.fetched(wanting((1, 0)))
+    assert (by_queue(reply)[1].count, bodies(data)) == (2, [b"old", b"new"])
+    assert not cold.done()
+    OnDisk.released.set()
+    reply, data = await cold
+    assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
 
 
 @in_loop
@@ -120,8 +154,7 @@ async def test_a_stopping_broker_lets_waiting_fetches_go_and_refuses_new_ones() 
     parts.add_topic()
     waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
     await eventually(lambda: len(parts.fetch.waiters))
-    parts.fetch.is_open = False
-    parts.fetch.waiters.wake_all()
+    parts.fetch.close()
     assert list((await waiting)[0].results) == []
     with pytest.raises(BrokerUnavailable):
         await parts.fetched(wanting((0, 0)))
