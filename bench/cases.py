@@ -118,8 +118,7 @@ def _waiting_senders(rig: Rig) -> dict[str, float]:
 
 def _many_queues(rig: Rig) -> dict[str, float]:
     def rate_with(queues: int) -> float:
-        # A queue's first file is made whole: ten thousand of the usual 6 MB would be 60 GB.
-        with rig.cluster(mappedFileSizeConsumeQueue="20000") as bench:
+        with rig.cluster() as bench:
             plan = bench.plan("produce", style="produce", size=KIB, queues=queues)
             # Every queue has its file before: a batch goes to one queue, so that most would make one while measured.
             ensure_topic(plan)
