@@ -10,7 +10,6 @@
 # `spark-defaults.conf` anywhere else, and without either Spark takes this machine.
 
 # %%
-import json
 import os
 import sys
 import tempfile
@@ -85,7 +84,7 @@ query = (
 )
 query.awaitTermination()
 spark.table("totals").orderBy(f.desc("amount")).show(5)
-print(json.dumps(query.lastProgress.sources[0].endOffset)[:120])
+print(query.lastProgress.sources[0].endOffset[:120])
 
 # %% [markdown]
 # ## A data directory, without asking the broker
