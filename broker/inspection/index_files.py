@@ -136,9 +136,12 @@ class IndexFile:
         return np.frombuffer(self.file.read(HEADER_BYTES, 4 * self.slots), ">i4")
 
     def newest(self, slot: int) -> int:
-        """The newest entry of one slot; 0 for none."""
+        """The newest entry of one slot that the header counts; 0 for none."""
         number = int.from_bytes(self.file.read(HEADER_BYTES + 4 * slot, 4), "big", signed=True)
-        return number if 0 < number <= self.entries else 0
+        while number > self.entries:  # a broker that writes on has not counted it yet
+            before = self.entry(number)[3]
+            number = before if before < number else 0
+        return max(0, number)
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Key hash, physical offset, seconds and the number of the entry before, of one entry."""

@@ -112,7 +112,6 @@ class QueueCheck:
         count = last - first
         offset = int(rows["queue_offset"][order[first]])
         state.next = offset + count
-        matches = self._matches[:count]
         while True:
             found: Bytes = np.zeros(count * ENTRY_BYTES, np.uint8)
             if queue is not None and offset >= 0:
@@ -121,12 +120,13 @@ class QueueCheck:
                 except Unreadable as error:
                     self._keep(state, offset, str(error))
                     return
+            matches = self._matches[:count]
             different = compare_entries(rows, order, first, last, found, self._matches)
+            if different:
+                matches = self._forgive(rows[order[first:last]], matches, found.view(ENTRY), slot)
             wrong = different and bool(np.any((matches != Match.EQUAL) & (matches != Match.MISSING)))
             if not (wrong and self._second_looks.is_due((slot, offset))):
                 break
-        if different:
-            matches = self._forgive(rows[order[first:last]], matches, found.view(ENTRY), slot)
         present = np.flatnonzero(matches != Match.MISSING)
         if len(present):
             last_row = rows[order[first + int(present[-1])]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -192,6 +192,7 @@ class Fetch:
         absent = reading.absent(wanted_now)
         if absent:
             await asyncio.get_running_loop().run_in_executor(self._bringers, _bring, absent)
+        del absent  # their files may be deleted from now on
         reading.look(wanted_now)
         if not reading.has_news and wait_s > 0:
             await self._wait(reading, wanted, wait_s)
@@ -274,11 +275,23 @@ class _Reading:
     def has_news(self) -> bool:
         return bool(self._found or self._told)
 
-    def absent(self, wanted: Sequence[_Wanted]) -> list[Absent]:
-        """What of the records that :meth:`look` would find is not in memory, about."""
-        absent = self._store.absent
-        share = min(self._per_queue, self._budget // len(wanted))
-        return [part for each in wanted for part in absent(each.topic, each.queue_id, each.offset, share)]
+    def absent(self, wanted: Iterable[_Wanted]) -> list[Absent]:
+        """What of the records that :meth:`look` would find may not be in memory, about."""
+        ready: list[_Wanted] = []
+        for each in wanted:
+            low, high = self._store.queue_range(each.topic, each.queue_id)
+            if low <= each.offset < high:
+                ready.append(each)
+        found: list[Absent] = []
+        left = self._budget
+        for index, each in enumerate(ready):
+            share = min(self._per_queue, max(left // (len(ready) - index), 1))
+            parts = self._store.absent(each.topic, each.queue_id, each.offset, share)
+            found += parts
+            left -= max(share, sum(int(part.sizes.sum()) for part in parts))
+            if left <= 0:
+                break
+        return found
 
     def look(self, wanted: Iterable[_Wanted]) -> None:
         """Read from those of the queues that have something; the budget is shared evenly among them."""

@@ -29,7 +29,7 @@ import numpy as np
 from penstock.proto.errors import Corrupt, WrongStore
 
 from .disk import Bytes, Disk, storage_error
-from .index_kernels import COUNT, END_MS, ENTRY, PAGE_SLOTS, USED_SLOTS, rebuild_slots
+from .index_kernels import BEGIN_MS, BEGIN_OFFSET, COUNT, END_MS, ENTRY, PAGE_SLOTS, USED_SLOTS, rebuild_slots
 from .kernels import Ints, Longs
 
 HEADER_BYTES = 40
@@ -138,6 +138,7 @@ class IndexFile:
         """Let the file have the entries below number ``count``, which are on the disk, and nothing else."""
         self.slots = np.zeros(self._slot_count, np.int32)
         self.buffer = np.zeros(_BUFFERED * ENTRY, np.uint8)
+        self.buffered_first = count  # the header in the file may have counted fewer
         self.header[USED_SLOTS] = 0
         number = 1
         while number < count:
@@ -155,7 +156,7 @@ class IndexFile:
         if first is not None and last is not None:
             self.header[2], self.header[3] = first[1], last[1]
             self.header[1] = self.header[0] + 1000 * last[2]
-        self.header[COUNT] = self.buffered_first = count
+        self.header[COUNT] = count
         announced_ms = int(self._written[END_MS])
         self._written[:] = self.header
         self._written[END_MS] = announced_ms
@@ -210,16 +211,18 @@ class IndexFile:
         """Say that the slots are about to be written: an end behind every time that a checkpoint names.
 
         RocketMQ deletes such a file after a crash, and it must: the slots may be newer than the header, which still
-        counts what it counted.
+        counts what it counted. Where the file begins is said too: after a crash its times are counted from there.
 
         Raises:
             DiskFull, StorageError: nothing was said.
         """
+        self._written[[BEGIN_MS, BEGIN_OFFSET]] = self.header[[BEGIN_MS, BEGIN_OFFSET]]
         self._written[END_MS] = max(int(self.header[END_MS]), settled_ms) + 1
         self._write(_HEADER.pack(*self._written), 0)
 
     def write(self, data: bytes, position: int) -> None:
-        """Write what :meth:`write_slots` gave."""
+        """Write what :meth:`write_slots` gave, behind the entries that it leads to."""
+        self.write_entries()
         self._write(data, position)
 
     def sync(self) -> None:

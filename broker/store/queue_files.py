@@ -247,12 +247,13 @@ class QueueFiles:
         if handle is not None:
             self._handles.move_to_end(path)
             return handle
-        try:
-            handle = self._disk.open(path)
-        except FileNotFoundError:
-            if not create:
-                raise
-            handle = self._create(path)
+        with self.making:  # a file that is being made may be taken away again
+            try:
+                handle = self._disk.open(path)
+            except FileNotFoundError:
+                if not create:
+                    raise
+                handle = self._create(path)
         self._handles[path] = handle
         if len(self._handles) > self._handles_max:
             self._disk.close(self._handles.popitem(last=False)[1])

@@ -11,7 +11,7 @@ from penstock.proto.errors import MessageNotFound
 from penstock.proto.record.layout import FIXED_BYTES, decode_record
 from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 
-from .absent import Absent, is_resident
+from .absent import Absent
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
 from .disk import Bytes
@@ -30,7 +30,7 @@ _SCANNED_MAX = 1 << 17
 _EXTENDED_SCANNED_MAX = 1 << 12
 """As many with extensions, whose records must be looked at."""
 _RECENT_BYTES = 64 << 20
-"""What lies so near to the log's end was written or read a moment ago: nobody asks whether it is in memory."""
+"""What lies so near to the log's end was written a moment ago: it is taken to be in memory."""
 _DAMAGES_MAX = 100_000
 _ANY_SIZE = 1 << 62
 _ANY: Ints = np.zeros(0, np.int32)
@@ -122,9 +122,7 @@ class Reader:
             scanned, chosen, size = self._select(entries, count, False, _ANY, bytes_max, _ENTRIES_AT_ONCE)
             if chosen < 0:
                 break
-            for file, positions, sizes in self._by_file(chosen):
-                if not is_resident(file.bytes, int(positions[0]), int(positions[-1] + sizes[-1])):
-                    found.append(Absent(file.bytes, positions, sizes))
+            found += [Absent(file.bytes, positions, sizes) for file, positions, sizes in self._by_file(chosen)]
             if scanned < count or count == 0:
                 break
             offset += scanned

@@ -361,7 +361,7 @@ class Store:
         return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
 
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
-        """What a :meth:`read` from there on would have to wait for the disk for; to be brought by another thread."""
+        """What a :meth:`read` from there on may have to wait for the disk for; to be brought by another thread."""
         return self._reader.absent(topic, queue_id, offset, max_bytes)
 
     def check_readable(self, topic: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from penstock.client.routes import master_of
 from penstock.client.shards import ShardCalls
 from penstock.proto.errors import InvalidArgument, PenstockError, RouteNotFound
+from penstock.proto.wire.nameserver_pb2 import ShardView
 from penstock.proto.wire.pipeline_pb2 import (
     DecideRequest,
     ExpireReply,
@@ -28,6 +30,8 @@ from penstock.proto.wire.pipeline_pb2 import (
 )
 
 log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2
 
 Keys = Mapping[str, Mapping[str, int]]
 """key -> broker group -> number of chunks staged there."""
@@ -54,10 +58,8 @@ class WriterCalls:
             StaleProducer: a newer run has taken over.
             RouteNotFound, BrokerUnavailable: not possible now.
         """
-        shards = self._calls.shards()
+        shards = self._with_masters()
         names = sorted(name for name, shard in shards.items() if master_of(shard) is not None)
-        if not names:
-            raise RouteNotFound("the nameservers know no living master")
         with ThreadPoolExecutor(min(16, len(names))) as pool:
             known = list(pool.map(self._query, names))
             coordinator = next((state.coordinator for state in known if state.exists and state.coordinator), "")
@@ -127,6 +129,21 @@ class WriterCalls:
                 self._call(broker, "Drop", StagedKeys(writer=self.writer, batch=batch, keys=dropped))
             except PenstockError as error:  # the shard drops it by itself when its time is over
                 log.warning("staged data not dropped now broker=%s writer=%s error=%s", broker, self.writer, error)
+
+    def _with_masters(self) -> Mapping[str, ShardView]:
+        """The broker groups, of which one has a master at least; an election is waited for.
+
+        Raises:
+            RouteNotFound: there is none for the whole time-out.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            shards = self._calls.shards()
+            if any(master_of(shard) is not None for shard in shards.values()):
+                return shards
+            if time.monotonic() >= deadline:
+                raise RouteNotFound(f"the nameservers have known no living master for {self._timeout_s:g} s")
+            time.sleep(_LOOK_S)
 
     def _publish(self, broker: str, batch: int, chunks: Mapping[str, int]) -> int:
         request = PublishRequest(writer=self.writer, batch=batch, chunks=chunks)

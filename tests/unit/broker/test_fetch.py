@@ -82,6 +82,26 @@ async def test_sends_and_other_fetches_go_on_while_a_fetch_waits_for_the_disk() 
 
 
 @in_loop
+async def test_no_more_is_brought_from_the_disk_than_the_reply_may_hold() -> None:
+    parts = Parts()
+    parts.add_topic()
+    brought: list[int] = []
+
+    class Large(Absent):
+        def bring(self) -> None:
+            brought.append(int(self.sizes[0]))
+
+    for queue_id in range(4):
+        await parts.append([b"old"], queue_id=queue_id)
+        large = Large(np.zeros(0, np.uint8), np.zeros(1, np.int64), np.array([1 << 20], np.int32))
+        parts.store.on_disk["orders", queue_id] = [large]
+    parts.dispatch()
+    reply, _ = await parts.fetched(wanting((0, 0), (1, 0), (2, 0), (3, 0), max_bytes=1 << 20))
+    assert len(reply.results) == 4
+    assert brought == [1 << 20]
+
+
+@in_loop
 async def test_a_waiting_fetch_wakes_on_arrival_and_leaves_nothing_behind() -> None:
     parts = Parts()
     parts.add_topic()

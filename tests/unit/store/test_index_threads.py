@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.inspection import list_store, verify
+from penstock.broker.inspection import StoreQuery, list_store, verify
 from penstock.broker.store import RealDisk, Store
 from penstock.broker.store.disk import Data
 from penstock.broker.store.index_file import HEADER_BYTES
 from penstock.proto.errors import DiskFull
+from tests.support.clock import ManualClock
 from tests.support.stores import batch, dispatch_all, store_config
 
 SLOTS = 5000  # in five pages
@@ -110,6 +111,50 @@ def test_a_file_that_gets_full_behind_its_sync_is_synced_by_the_next_flush(tmp_p
     assert disk.synced == [first, first, second]
     index.flush()
     assert disk.synced[3:] == [second]
+    store.close()
+
+
+def test_keys_that_come_too_fast_for_the_slots_survive_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The header in the file counts none of them then; the checkpoint does."""
+    monkeypatch.setattr("penstock.broker.store.index._ROUNDS_MAX", 0)
+    count, clock = 20_000, ManualClock(wall_ms=1_700_000_000_000)  # more than wait in memory
+    config = store_config(tmp_path, index_slots=SLOTS, index_entries=40_000, segment_bytes=1 << 22)
+    store = Store.open(config, clock=clock)
+    for first in range(0, count, 1000):
+        _append(store, first, 1000)
+        clock.advance(1)
+        dispatch_all(store)
+    store.checkpoint()
+    query = StoreQuery(list_store(tmp_path))
+    assert [len(query.by_key("t", f"U{number}").messages) for number in (0, 9_999, 19_999)] == [1, 1, 1]
+    query.close()
+    store.abandon()
+    monkeypatch.undo()
+    store = Store.open(config, clock=clock)
+    assert not caplog.records, "nothing had to be built anew"
+    whole = clock.wall_ms() - 60_000, clock.wall_ms()
+    for number in (0, 9_999, 19_999):
+        assert len(store.query("t", f"U{number}", 10, *whole)) == 1
+        assert store.query("t", f"U{number}", 10, 0, whole[0]) == []
+    store.close()
+    assert [str(problem) for problem in verify(list_store(tmp_path)).findings.problems] == []
+
+
+def test_a_file_whose_header_lags_is_searched_by_its_readers(tmp_path: Path) -> None:
+    store = _open(tmp_path)
+    index = store._parts.index
+    _append(store, 0, 300)
+    dispatch_all(store)
+    index.flush()
+    _append(store, 300, 600)
+    dispatch_all(store)
+    for step in index._files[0].write_slots():
+        index._files[0].write(*step)
+    query = StoreQuery(list_store(tmp_path))
+    assert [len(query.by_key("t", f"U{number}").messages) for number in range(900)] == [1] * 900
+    query.close()
     store.close()
 
 
