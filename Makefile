@@ -22,7 +22,7 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
 	@$(PY) -m penstock.cli.demo_spark --dir .demo-spark
 
-test: setup-spark ## all tests, 7 to 9 minutes on 2 cores
+test: setup-spark ## all tests, 5 to 8 minutes on 2 cores
 	@$(PY) -m tests.support.kernels
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

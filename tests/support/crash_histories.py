@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.support.crash_model import Failed, run, shortest, steps_of
 
-STEPS = 16
+STEPS = 14
 _SEEDS_AT_ONCE = 50
 
 

@@ -98,7 +98,7 @@ def test_given_offsets_are_checked_against_the_queues() -> None:
         resolve("startingOffsets", {Queue("x", "y", 0): 1}, ranges, complete=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_sequence_of_batches_crashes_and_restarts_reads_each_offset_once(data: st.DataObject) -> None:
     """Spark's part is played by three lines: it stores ends, forgets the first start, and repeats what it stored."""
@@ -149,7 +149,7 @@ def test_any_sequence_of_batches_crashes_and_restarts_reads_each_offset_once(dat
     assert known  # the begin is whatever the first planned batch says
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(queues, st.integers(0, 50), st.integers(0, 5000)), max_size=30, unique_by=lambda row: row[0]),
     st.integers(1024, 100_000),

@@ -132,7 +132,7 @@ def test_a_batch_shows_each_record_from_any_kind_of_buffer(records: list[Record]
         assert batch.bodies() == inner.bodies() == [record.body for record in records]
 
 
-@hypothesis_settings(deadline=None, max_examples=300)
+@hypothesis_settings(deadline=None, max_examples=150)
 @given(HOSTILE)
 def test_a_batch_of_any_bytes_holds_the_records_before_the_bad_ones_or_is_refused(data: bytes) -> None:
     records, end, status = reference.scan(data, -1, False, 1000)

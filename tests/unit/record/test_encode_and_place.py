@@ -189,7 +189,7 @@ def test_placing_batches_patches_each_record_and_counts_its_queue(
         position += len(records)
 
 
-@hypothesis_settings(deadline=None, max_examples=600)
+@hypothesis_settings(deadline=None, max_examples=250)
 @given(
     st.one_of(
         damaged(MESSAGES.map(lambda messages: encode("TopicTest", messages))),

@@ -77,7 +77,7 @@ def test_records_of_every_shape_come_back(record: Record) -> None:
     assert record_bytes(*sizes, born_v6=v6[0], store_v6=v6[1]) == len(encoded)
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=150)
 @given(HOSTILE)
 def test_reading_any_bytes_gives_a_record_or_corrupt(data: bytes) -> None:
     try:

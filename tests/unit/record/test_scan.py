@@ -69,7 +69,7 @@ def test_scanning_fills_a_row_with_every_field_of_each_record(records: list[Reco
     assert count_records(array, 0, len(array), 100) == len(records)
 
 
-@hypothesis_settings(deadline=None, max_examples=600)
+@hypothesis_settings(deadline=None, max_examples=250)
 @given(HOSTILE, st.booleans(), st.sampled_from([-1, 0, 1024]), st.integers(0, 5))
 def test_scanning_any_bytes_agrees_with_the_reference_and_stays_inside(
     data: bytes, check_crc: bool, physical_base: int, room: int
