@@ -23,6 +23,8 @@ BIN_S = 0.1
 DELIVERY_TIMEOUT_S = 120.0
 """Longer than a broker is away, on a busy machine too: what was under way to it is not given up nor sent elsewhere."""
 SLICE = 100
+LINGER_MS = 50.0
+"""Flights go to sixteen queues by their key: without a wait a batch would hold four of them."""
 
 
 def main() -> int:
@@ -67,7 +69,7 @@ def produce(job: dict[str, Any], orders: Orders) -> None:
     flights = list(read_flights())
     done = Acknowledged(len(flights))
     # While the shard that lost its master comes back, a send may be refused several times: only the time-out ends it.
-    with Producer(job["namesrv"], group="flights-producer", buffer_bytes=256 << 20, send_retries=100) as producer:
+    with Producer(job["namesrv"], group="flights-producer", buffer_bytes=256 << 20, send_retries=100, linger_ms=LINGER_MS) as producer:
         producer.prepare(job["topic"])
         say(ready=True)
         orders.go.wait()
