@@ -69,7 +69,9 @@ def produce(job: dict[str, Any], orders: Orders) -> None:
     flights = list(read_flights())
     done = Acknowledged(len(flights))
     # While the shard that lost its master comes back, a send may be refused several times: only the time-out ends it.
-    with Producer(job["namesrv"], group="flights-producer", buffer_bytes=256 << 20, send_retries=100, linger_ms=LINGER_MS) as producer:
+    with Producer(
+        job["namesrv"], group="flights-producer", buffer_bytes=256 << 20, send_retries=100, linger_ms=LINGER_MS
+    ) as producer:
         producer.prepare(job["topic"])
         say(ready=True)
         orders.go.wait()
