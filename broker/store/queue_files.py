@@ -263,9 +263,8 @@ class QueueFiles:
         queue, _, name = path.rpartition("/")
         before = f"{queue}/{int(name) - self.file_bytes:020d}"  # a long queue's directory takes long to list
         if int(name) == 0 or (before not in self._handles and not self._disk.list(queue)):
-            self._disk.make_directories(
-                queue
-            )  # it may be there, of a process that was killed before its name was synced
+            # It may be there, of a process that was killed before its name was synced.
+            self._disk.make_directories(queue)
             self._new_names.update((queue.rpartition("/")[0], self.directory))
         handle = self._make(path)
         self._new_names.add(queue)

@@ -12,7 +12,7 @@ import pytest
 from penstock.broker.inspection import StoreQuery, list_store, verify
 from penstock.broker.store import RealDisk, Store
 from penstock.broker.store.disk import Data
-from penstock.broker.store.index_file import HEADER_BYTES
+from penstock.broker.store.index_file import HEADER_BYTES, IndexFile
 from penstock.proto.errors import DiskFull
 from tests.support.clock import ManualClock
 from tests.support.stores import batch, dispatch_all, store_config
@@ -36,6 +36,17 @@ def _open(root: Path, disk: RealDisk | None = None) -> Store:
     return store
 
 
+def _grown_since_its_flush(root: Path, more: int) -> tuple[Store, IndexFile]:
+    """A store whose index file was flushed with 300 keys, and has ``more`` since."""
+    store = _open(root)
+    _append(store, 0, 300)
+    dispatch_all(store)
+    store._parts.index.flush()
+    _append(store, 300, more)
+    dispatch_all(store)
+    return store, store._parts.index._files[0]
+
+
 def test_a_file_that_gets_full_while_it_is_written_out_has_every_key(tmp_path: Path) -> None:
     store = _open(tmp_path)
     _append(store, 0, 500)
@@ -53,14 +64,7 @@ def test_a_file_that_gets_full_while_it_is_written_out_has_every_key(tmp_path: P
 
 
 def test_a_file_is_sound_for_its_readers_at_every_step_of_writing_it(tmp_path: Path) -> None:
-    store = _open(tmp_path)
-    index = store._parts.index
-    _append(store, 0, 300)
-    dispatch_all(store)
-    index.flush()
-    _append(store, 300, 300)
-    dispatch_all(store)
-    file = index._files[0]
+    store, file = _grown_since_its_flush(tmp_path, 300)
     file.announce(settled_ms=0)
     for step in [(), *file.write_slots()]:
         if step:
@@ -69,7 +73,7 @@ def test_a_file_is_sound_for_its_readers_at_every_step_of_writing_it(tmp_path: P
         assert [str(problem) for problem in found.findings.problems] == []
         assert found.index_entries == 300
     file.dirty[:] = 1
-    index.flush()
+    store._parts.index.flush()
     assert verify(list_store(tmp_path)).index_entries == 600
     store.close()
 
@@ -143,15 +147,9 @@ def test_keys_that_come_too_fast_for_the_slots_survive_a_kill(
 
 
 def test_a_file_whose_header_lags_is_searched_by_its_readers(tmp_path: Path) -> None:
-    store = _open(tmp_path)
-    index = store._parts.index
-    _append(store, 0, 300)
-    dispatch_all(store)
-    index.flush()
-    _append(store, 300, 600)
-    dispatch_all(store)
-    for step in index._files[0].write_slots():
-        index._files[0].write(*step)
+    store, file = _grown_since_its_flush(tmp_path, 600)
+    for step in file.write_slots():
+        file.write(*step)
     query = StoreQuery(list_store(tmp_path))
     assert [len(query.by_key("t", f"U{number}").messages) for number in range(900)] == [1] * 900
     query.close()
