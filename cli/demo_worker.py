@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import sys
 import threading
 import time
-from concurrent.futures import Future
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.bench.worker import Orders, follow, progress, say
-from penstock.proto.errors import PenstockError
+from penstock.proto.errors import DeliveryFailed, PenstockError
 
-from .flights import NO_DELAY, PROCESSED, read_flights
+from .flights import NO_DELAY, PROCESSED, flight_number, read_flights
+
+if TYPE_CHECKING:
+    from penstock.client import Delivery
 
 BIN_S = 0.1
 """Acknowledgements are counted per tenth of a second and broker."""
@@ -24,7 +27,7 @@ DELIVERY_TIMEOUT_S = 120.0
 """Longer than a broker is away, on a busy machine too: what was under way to it is not given up nor sent elsewhere."""
 SLICE = 100
 LINGER_MS = 50.0
-"""Flights go to sixteen queues by their key: without a wait a batch would hold four of them."""
+"""Flights go to sixteen queues by their key: a batch holds those of two queues that came within this time."""
 
 
 def main() -> int:
@@ -42,24 +45,25 @@ class Acknowledged:
         self.bins: dict[str, dict[int, int]] = {}  # broker name -> tenth of a second (monotonic) -> count
         self._lock = threading.Lock()
 
-    def on_done(self, number: int, future: Future[Any]) -> None:
-        """The outcome of flight ``number``."""
-        error = future.exception()
-        if error is not None:
-            self.on_failed(error)
+    def on_delivery(self, delivery: Delivery) -> None:
+        """The outcome of some flights."""
+        count = len(delivery.bodies)
+        if delivery.error is not None:
+            self.on_failed(delivery.error, count)
             return
+        numbers = [flight_number(body) for body in delivery.bodies]
         tick = int(time.monotonic() / BIN_S)
         with self._lock:
-            self.flags[number] = True
-            self.count += 1
-            counts = self.bins.setdefault(future.result().broker_name, {})
-            counts[tick] = counts.get(tick, 0) + 1
+            self.flags[numbers] = True
+            self.count += count
+            counts = self.bins.setdefault(delivery.broker_name, {})
+            counts[tick] = counts.get(tick, 0) + count
 
-    def on_failed(self, error: BaseException) -> None:
-        """One flight was refused, or nobody knows."""
+    def on_failed(self, error: Exception, count: int = 1) -> None:
+        """Flights were refused, or nobody knows."""
         text = f"{type(error).__name__}: {error}"[:300]
         with self._lock:
-            self.failed[text] = self.failed.get(text, 0) + 1
+            self.failed[text] = self.failed.get(text, 0) + count
 
 
 def produce(job: dict[str, Any], orders: Orders) -> None:
@@ -67,10 +71,15 @@ def produce(job: dict[str, Any], orders: Orders) -> None:
     from penstock.client import Producer
 
     flights = list(read_flights())
+    gc.freeze()  # or each collection would look at every one of them
     done = Acknowledged(len(flights))
-    # While the shard that lost its master comes back, a send may be refused several times: only the time-out ends it.
     with Producer(
-        job["namesrv"], group="flights-producer", buffer_bytes=256 << 20, send_retries=100, linger_ms=LINGER_MS
+        job["namesrv"],
+        group="flights-producer",
+        on_delivery=done.on_delivery,
+        buffer_bytes=256 << 20,
+        linger_ms=LINGER_MS,
+        delivery_timeout_s=DELIVERY_TIMEOUT_S,
     ) as producer:
         producer.prepare(job["topic"])
         say(ready=True)
@@ -85,21 +94,17 @@ def produce(job: dict[str, Any], orders: Orders) -> None:
                     time.sleep(max(began + sent / job["rate"] - time.monotonic(), 0.0))
                 sent += 1
                 try:
-                    future = producer.send_async(
+                    producer.produce(
                         job["topic"],
                         flight.body,
                         tag=flight.carrier,
                         keys=flight.tail_number,
                         sharding_key=flight.tail_number,
-                        timeout_s=DELIVERY_TIMEOUT_S,
                     )
                 except PenstockError as error:
                     done.on_failed(error)
-                else:
-                    future.add_done_callback(partial(done.on_done, flight.number))
-            deadline = time.monotonic() + DELIVERY_TIMEOUT_S + 2
-            while producer.pending and time.monotonic() < deadline:
-                time.sleep(0.02)
+            with contextlib.suppress(DeliveryFailed):  # each outcome is told to on_delivery as well
+                producer.flush(DELIVERY_TIMEOUT_S + 2)
     np.save(job["acknowledged_path"], done.flags)
     bins = {name: sorted(counts.items()) for name, counts in done.bins.items()}
     document = {"sent": sent, "acknowledged": done.count, "failed": done.failed, "bins": bins}

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 import json
+import operator
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ assert PROCESSED.itemsize == 8
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One message. ``number`` is the flight's line in the data set, from 0: it finds losses and duplicates."""
+    """One message. ``number`` is the flight's line in the data set, from 0: it finds losses and duplicates, and the
+    body, JSON, begins with it."""
 
     number: int
     carrier: str
@@ -60,31 +62,38 @@ def data_folder() -> Path:
 
 def read_flights() -> Iterator[Flight]:
     """Every flight, in the data set's order."""
+    when = ("year", "month", "day", "hour")
+    what = ("carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay")
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    for number, line in enumerate(_read_columns(*when, *what)):
+        year, month, day, hour, carrier, flight, tail_number, origin, destination, departed, arrived = line
+        delay = _minutes(arrived)
+        document = {
+            "n": number,
+            "date": f"{year}-{int(month):02}-{int(day):02}",
+            "hour": int(hour),
+            "carrier": carrier,
+            "flight": int(flight),
+            "tailnum": tail_number,
+            "origin": origin,
+            "dest": destination,
+            "dep_delay": _minutes(departed),
+            "arr_delay": delay,
+        }
+        body = encode(document).encode()
+        yield Flight(number, carrier, tail_number, body, NO_DELAY if delay is None else delay)
+
+
+def flight_number(body: bytes) -> int:
+    """The number of the flight that this body tells of."""
+    return int(body[len(b'{"n":') : body.index(b",")])
+
+
+def _read_columns(*names: str) -> Iterator[tuple[str, ...]]:
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
         lines = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         header = next(lines)
-        at = {name: header.index(name) for name in header}
-        for number, line in enumerate(lines):
-            document = {
-                "n": number,
-                "date": f"{line[at['year']]}-{int(line[at['month']]):02}-{int(line[at['day']]):02}",
-                "hour": int(line[at["hour"]]),
-                "carrier": line[at["carrier"]],
-                "flight": int(line[at["flight"]]),
-                "tailnum": line[at["tailnum"]],
-                "origin": line[at["origin"]],
-                "dest": line[at["dest"]],
-                "dep_delay": _minutes(line[at["dep_delay"]]),
-                "arr_delay": _minutes(line[at["arr_delay"]]),
-            }
-            delay = document["arr_delay"]
-            yield Flight(
-                number=number,
-                carrier=line[at["carrier"]],
-                tail_number=line[at["tailnum"]],
-                body=json.dumps(document, separators=(",", ":")).encode(),
-                delay=NO_DELAY if delay is None else int(str(delay)),
-            )
+        yield from map(operator.itemgetter(*map(header.index, names)), lines)
 
 
 def _minutes(text: str) -> int | None:
@@ -99,8 +108,11 @@ def carrier_names() -> dict[str, str]:
 
 def truth() -> tuple[npt.NDArray[np.void], dict[str, Carrier]]:
     """The data set itself: what every consumer together should have kept, and the table from it."""
-    rows = [(flight.number, flight.carrier.encode(), flight.delay) for flight in read_flights()]
-    flights = np.array(rows, dtype=PROCESSED)
+    carriers, delays = zip(*_read_columns("carrier", "arr_delay"), strict=True)
+    flights = np.empty(len(carriers), dtype=PROCESSED)
+    flights["number"] = np.arange(len(flights))
+    flights["carrier"] = carriers
+    flights["delay"] = [NO_DELAY if minutes is None else minutes for minutes in map(_minutes, delays)]
     return flights, by_carrier(flights)
 
 

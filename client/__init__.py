@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .admin import Admin as Admin
     from .config import ProducerConfig as ProducerConfig
     from .consumer_config import ConsumerConfig as ConsumerConfig
+    from .message import Delivery as Delivery
     from .message import FailedDelivery as FailedDelivery
     from .message import Message as Message
     from .message import MessageQueue as MessageQueue
@@ -83,6 +84,7 @@ _MODULES = {
     "Admin": ".admin",
     "ConsumeResult": ".push_consumer",
     "ConsumerConfig": ".consumer_config",
+    "Delivery": ".message",
     "FailedDelivery": ".message",
     "Message": ".message",
     "MessageBatch": ".message_batch",
@@ -109,6 +111,7 @@ __all__ = [
     "ConsumerConfig",
     "CorruptBatch",
     "DamagedRecord",
+    "Delivery",
     "DeliveryFailed",
     "FailedDelivery",
     "Forbidden",

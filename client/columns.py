@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,8 @@ class Column:
         return self.data[start : int(self.ends[index])].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
-        return (self[index] for index in range(len(self)))
+        data, ends = self.data.tobytes(), self.ends.tolist()
+        return (data[start:end] for start, end in itertools.pairwise([0, *ends]))
 
     @property
     def lengths(self) -> Ends:

@@ -29,7 +29,7 @@ from .connections import Connections
 from .hosts import store_host_of
 from .keys import set_hashes
 from .lanes import Failure, Lanes
-from .message import FailedDelivery, SendReceipt
+from .message import Delivery, FailedDelivery, SendReceipt
 from .parts import NEVER, Batch, Kind, Part
 from .receipts import receipts_of
 from .routes import Routes
@@ -59,6 +59,7 @@ class Shipping:
     buffer: Buffer
     health: BrokerHealth
     wake: Callable[[], None]  # the sender thread
+    on_delivery: Callable[[Delivery], None] | None
     refused: deque[FailedDelivery] = field(default_factory=deque)
     unknown: deque[FailedDelivery] = field(default_factory=deque)
 
@@ -268,6 +269,7 @@ class TopicDelivery:
         if futures:
             _resolve(futures, receipts_of(self.topic, batch, receipt, store_host_of(address)))
         for part in batch.parts:
+            self._report(part, batch.lane.broker_name, None)
             self._shipping.buffer.settle(part)
 
     def _on_error(self, batch: Batch, error: PenstockError) -> None:
@@ -297,7 +299,17 @@ class TopicDelivery:
     def _end(self, part: Part, error: PenstockError) -> None:
         for future in part.futures:
             _complete(future, error=error)
+        self._report(part, "", error)
         self._shipping.buffer.settle(part)
+
+    def _report(self, part: Part, broker_name: str, error: PenstockError | None) -> None:
+        on_delivery = self._shipping.on_delivery
+        if on_delivery is None or part.kind is not Kind.PRODUCE:
+            return
+        try:
+            on_delivery(Delivery(self.topic, broker_name, part.bodies_as_given(), error))
+        except Exception:  # what a user's function raises must not keep other messages from their outcome
+            log.exception("on_delivery failed topic=%s count=%d", self.topic, part.count)
 
     def _tell_all(self) -> None:
         """Complete futures outside the lock: what users hang on them may call the producer again."""

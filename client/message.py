@@ -86,6 +86,16 @@ class FailedDelivery:
     bodies: tuple[bytes, ...] = field(default=(), repr=False)  # of the first messages, at most 10
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The outcome of messages of one batch that ``produce`` or ``produce_many`` had accepted."""
+
+    topic: str
+    broker_name: str  # the broker group that stored them, "" where none is known to
+    bodies: tuple[bytes, ...] = field(repr=False)  # in the order of the calls, as they were handed in
+    error: Exception | None  # None: acknowledged
+
+
 class MessageView:
     """One received message. Decoded when looked at; keeps the fetched bytes it lies in alive."""
 

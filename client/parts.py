@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.proto.errors import OutcomeUnknown, PenstockError
+from penstock.proto.record.compression import decompress
+from penstock.proto.record.layout import SysFlag
 
 from .columns import Column, lengths_of
 from .message import SendReceipt
@@ -152,6 +154,12 @@ class Part:
     def first_bodies(self, count: int) -> tuple[bytes, ...]:
         """The first ``count`` bodies."""
         return tuple(self.bodies[index] for index in range(min(count, self.count)))
+
+    def bodies_as_given(self) -> tuple[bytes, ...]:
+        """Every body as its sender handed it in."""
+        if not self.sys_flag & SysFlag.COMPRESSED:
+            return tuple(self.bodies)
+        return tuple(decompress(body, self.sys_flag) for body in self.bodies)
 
 
 class Line(deque[Part]):

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +23,7 @@ from .connections import Connections
 from .delivery import Shipping, TopicDelivery
 from .hosts import local_host
 from .keys import property_bytes
-from .message import FailedDelivery, Message, SendReceipt
+from .message import Delivery, FailedDelivery, Message, SendReceipt
 from .part_maker import PartMaker
 from .parts import RECORD_COST, Kind, Part
 from .results import result_of, results_of
@@ -49,6 +49,10 @@ class Producer:
     Every batch carries this producer's number, so a retry after an unknown outcome stores once. Outcomes: a receipt
     (acknowledged), an error derived from ``Refused`` or ``Retryable`` (not stored), ``OutcomeUnknown``.
 
+    ``on_delivery`` learns the outcome of everything that ``produce`` and ``produce_many`` accepted, a
+    :class:`~penstock.client.Delivery` at a time, before :meth:`flush` counts it as settled. It is called in threads
+    of the client: several at once, and while it runs others' outcomes wait. What it raises is logged.
+
     Settings are the fields of :class:`~penstock.client.ProducerConfig`.
     """
 
@@ -58,6 +62,7 @@ class Producer:
         *,
         group: str = "DEFAULT_PRODUCER",
         config: ProducerConfig | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
         **settings: Any,
     ) -> None:
         from .encoding import Encoder  # loads the kernels, and with them the compiler
@@ -77,6 +82,7 @@ class Producer:
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
+            on_delivery=on_delivery,
         )
         self._maker = PartMaker(self.config)
         self._plain_below = self._maker.plain_below
@@ -204,9 +210,10 @@ class Producer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Buffer one message; it is sent within ``linger_ms``, retried, and acknowledged by :meth:`flush`.
+        """Buffer one message: it is sent within ``linger_ms``, and retried.
 
-        No message id is made for it: consumers see the offset message id instead.
+        :meth:`flush` and ``on_delivery`` tell its outcome. No message id is made for it: consumers see the offset
+        message id instead.
 
         Raises:
             BufferFull: the buffer stayed full for ``timeout_s`` (default: the delivery time-out); not accepted.

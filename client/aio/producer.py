@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from penstock.proto.errors import DeliveryFailed
 
 from ..config import ProducerConfig
-from ..message import Message, SendReceipt
+from ..message import Delivery, Message, SendReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..timeouts import check_timeout
 from .turns import Turns
@@ -27,7 +27,8 @@ T = TypeVar("T")
 class AsyncProducer:
     """:class:`~penstock.client.Producer`, awaited. Nothing here blocks the event loop.
 
-    Cancelling a send takes back nothing: the message may be sent all the same.
+    Cancelling a send takes back nothing: the message may be sent all the same. ``on_delivery`` is called in threads
+    of the client, as there, not by the event loop.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class AsyncProducer:
         *,
         group: str = "DEFAULT_PRODUCER",
         config: ProducerConfig | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
         **settings: Any,
     ) -> None:
-        self._producer = Producer(nameservers, group=group, config=config, **settings)
+        self._producer = Producer(nameservers, group=group, config=config, on_delivery=on_delivery, **settings)
         self._turns = Turns()
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from penstock.client import Message, Producer
+from penstock.client import Delivery, Message, Producer
 from penstock.client.message import SendStatus
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -273,7 +273,7 @@ def test_flush_tells_what_was_refused_and_what_is_unknown(one: FakeCluster, brok
         producer.flush()
 
 
-def test_only_the_message_that_a_broker_refuses_fails(one: FakeCluster, broker: FakeBroker) -> None:
+def refuse_bad_bodies(broker: FakeBroker) -> None:
     receipts = broker.store
 
     def store(topic: str, records: bytes | memoryview) -> object:
@@ -282,6 +282,10 @@ def test_only_the_message_that_a_broker_refuses_fails(one: FakeCluster, broker: 
         return receipts(topic, records)
 
     broker.store = store  # type: ignore[method-assign,assignment]
+
+
+def test_only_the_message_that_a_broker_refuses_fails(one: FakeCluster, broker: FakeBroker) -> None:
+    refuse_bad_bodies(broker)
     with Producer(one.namesrv) as producer:
         for number in range(40):
             producer.produce(TOPIC, b"bad" if number == 17 else b"%d" % number)
@@ -289,6 +293,43 @@ def test_only_the_message_that_a_broker_refuses_fails(one: FakeCluster, broker: 
             producer.flush()
     assert [(failed.count, failed.bodies) for failed in caught.value.refused] == [(1, (b"bad",))]
     assert len(stored(one)) == 39
+
+
+def test_on_delivery_learns_each_outcome_before_flush_returns(two: FakeCluster) -> None:
+    for each in two.brokers.values():
+        refuse_bad_bodies(each)
+    reports: list[Delivery] = []
+    long = b"long " * 1000
+    with Producer(two.namesrv, compression="zlib", on_delivery=reports.append) as producer:
+        for number in range(40):
+            producer.produce(TOPIC, b"bad" if number == 17 else b"%d" % number, sharding_key=f"c{number % 7}")
+        producer.produce_many(TOPIC, [long, b"short", b"in between"])
+        producer.send(TOPIC, b"has a receipt of its own")
+        with pytest.raises(DeliveryFailed):
+            producer.flush()
+        told = list(reports)
+    failed = [report for report in told if report.error is not None]
+    assert [(report.bodies, report.broker_name, type(report.error)) for report in failed] == [
+        ((b"bad",), "", CorruptBatch)
+    ]
+    good = [(report.broker_name, body) for report in told if report.error is None for body in report.bodies]
+    wanted = [b"%d" % number for number in range(40) if number != 17] + [long, b"short", b"in between"]
+    assert sorted(body for _, body in good) == sorted(wanted)
+    assert all(body in two.brokers[name].bodies(TOPIC) for name, body in good if body != long)
+    assert reports == told
+
+
+def test_an_on_delivery_that_fails_costs_nobody_their_outcome(
+    one: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(delivery: Delivery) -> None:
+        raise ZeroDivisionError
+
+    with Producer(one.namesrv, on_delivery=fail) as producer:
+        producer.produce(TOPIC, b"x")
+        producer.flush()
+    assert stored(one) == [b"x"]
+    assert "on_delivery failed" in caplog.text
 
 
 def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: FakeCluster, broker: FakeBroker) -> None:
