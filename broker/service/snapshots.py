@@ -46,6 +46,11 @@ LOG_POSITION: Final = "logPosition"
 NEWEST_RECORD: Final = "newestRecord"
 INTERVAL_S: Final = 5.0
 COST_SHARE: Final = 0.02  # of the process's time: a huge table is written less often
+LAG_BYTES_MAX: Final = 256 << 20
+"""A file of a table that did not change is written again when its ``logPosition`` is so far behind: a start reads the
+log from the oldest of these positions."""
+LAG_BYTES_MAX_AT_END: Final = 16 << 20
+"""The same for the end of the process; what is left is read in a few hundredths of a second."""
 _ROWS_PER_PIECE: Final = 200
 
 Document = dict[str, Any]
@@ -169,7 +174,10 @@ class Snapshots:
         return Loaded(replay_from, imported, ahead)
 
     async def run(self, position: Callable[[], int]) -> None:
-        """Write what changed every 5 s, until cancelled; ``position()``: everything below it is in the tables."""
+        """Write what changed, or is far behind, every 5 s until cancelled.
+
+        ``position()``: everything below it is in the tables.
+        """
         while True:
             await asyncio.sleep(INTERVAL_S)
             await self.write_changed(position)
@@ -197,7 +205,8 @@ class Snapshots:
         for file in self._files:
             started = time.monotonic()
             changes = file.changes()
-            if changes == file.written or (started < file.not_before and not at_once):
+            is_current = changes == file.written and position - file.position < LAG_BYTES_MAX
+            if is_current or (started < file.not_before and not at_once):
                 continue
             pieces = []
             for piece in self._document(file, position):
@@ -214,11 +223,12 @@ class Snapshots:
             file.not_before = time.monotonic() + (time.monotonic() - started) / COST_SHARE
 
     def write_all(self, position: int) -> None:
-        """Write every file that changed, at once: for the end of the process."""
+        """Write every file that changed or is far behind, at once: for the end of the process."""
         if not self.is_current:
             return  # the next start makes them from the older files and the log
         for file in self._files:
-            if file.changes() != file.written or not (self.directory / file.name).exists():
+            is_current = file.changes() == file.written and position - file.position < LAG_BYTES_MAX_AT_END
+            if not is_current or not (self.directory / file.name).exists():
                 try:
                     self._replace(file.name, "".join(self._document(file, position)))
                 except OSError as error:

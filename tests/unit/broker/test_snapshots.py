@@ -11,7 +11,14 @@ import pytest
 
 from penstock.broker.service.identity import check_identity, write_identity
 from penstock.broker.service.producers import ProducerTable, Receipt
-from penstock.broker.service.snapshots import LOG_POSITION, Loaded, Snapshots, parse_rocketmq_json
+from penstock.broker.service.snapshots import (
+    LAG_BYTES_MAX,
+    LAG_BYTES_MAX_AT_END,
+    LOG_POSITION,
+    Loaded,
+    Snapshots,
+    parse_rocketmq_json,
+)
 from penstock.broker.service.staging_table import STAGED, STAGED_GONE, StagedId, gone_body
 from penstock.broker.service.state import Group, State, Topic
 from penstock.proto.errors import Corrupt, WrongStore
@@ -61,6 +68,22 @@ def test_files_have_rocketmqs_shape_in_valid_json(tmp_path: Path) -> None:
     for document in documents.values():
         assert document[LOG_POSITION] == 500
         assert set(document["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_start_reads_no_more_of_the_log_because_nothing_changed_in_a_table(tmp_path: Path, at_end: bool) -> None:
+    state, producers = filled()
+    snapshots = Snapshots(tmp_path, state, producers)
+    snapshots.write_all(500)
+    lag = LAG_BYTES_MAX_AT_END if at_end else LAG_BYTES_MAX
+    for sequence, position in ((10, 500 + lag - 1), (11, 500 + lag)):
+        producers.remember(0xAB, 2, "orders", 3, Receipt(sequence, position, 200, 1_700_000_000_000, [0], [9]))
+        if at_end:
+            snapshots.write_all(position)
+        else:
+            asyncio.run(snapshots.write_changed(lambda at=position: at, at_once=True))  # type: ignore[misc]
+        _, _, found = loaded(tmp_path, log_end=1 << 40)
+        assert found.replay_from == (position if position == 500 + lag else 500)
 
 
 def staged(number: int) -> dict[str, object]:
