@@ -1,13 +1,31 @@
 """How the tests are shared among workers: a file stays on one, and so does all that needs the Spark session.
 
-That session's tests are the longest piece of work, and begin first.
+That session's tests are the longest piece of work, and begin first. Tests that start many processes fork them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+FORKING = ("tests/cluster/", "tests/crash/", "tests/spark/")
+"""Their tests start processes whose start is not what they test."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not request.node.nodeid.startswith(FORKING):
+        yield
+        return
+    from penstock.bench import crew
+    from penstock.deploy import processes
+    from tests.support import cluster, running_broker
+    from tests.support.nursery import start_from_nursery
+
+    with start_from_nursery(crew, processes, cluster, running_broker):
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -155,6 +155,7 @@ def test_a_topic_made_anew_is_data_loss_that_may_be_tolerated(
     brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.pipeline.topics.stream.SHRUNK_S", 0.5)
+    monkeypatch.setattr("penstock.client.shards.VIEW_AGE_S", 0.0)  # the master has just come back
     with Admin(brokers.nameservers) as admin:
         admin.create_topic("anew", queues=1)
         send(brokers, "anew", 0, 100)
