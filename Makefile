@@ -27,6 +27,7 @@ test: setup-spark ## all tests, 5 to 8 minutes on 2 cores
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
+	@command -v mkfs.xfs >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq xfsprogs >/dev/null; } || true
 	@POWER_CUTS=200 CRASH_HISTORIES=20000 SHORT_WORKLOADS=3 $(PY) -m pytest -s tests/crash tests/model/test_crash_model.py
 
 test-spark-full: setup-spark ## at least 20 kills of job and brokers per guarantee of the topic sink; 15 minutes

@@ -24,13 +24,13 @@ drop_stale_kernels(__file__)
 _TAGS = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS = int.from_bytes(b"KEYS", "big", signed=True)
 _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
+_HASH_SIGN = ord("#")
 _MAGIC_FIRST = 0xDA  # of both versions
 _INCOMPLETE = int(ScanStatus.INCOMPLETE)
 _OUT_LONGS = types.Array(types.int64, 1, "C")
 _OUT_INTS = types.Array(types.int32, 1, "C")
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
 _FLAGS = types.Array(types.boolean, 1, "C")
-_CARRIED = types.Array(types.uint32, 1, "C", readonly=True)
 
 
 @njit(
@@ -172,12 +172,45 @@ def scatter_hex(buffer, starts, sizes, targets, out):
             at += 2
 
 
-@njit([types.void(BYTES, LONGS, INTS, _CARRIED, _OUT_INTS)], nogil=True, cache=True)
-def carry_hashes(buffer, starts, sizes, carried, out):
-    """Java's ``String.hashCode`` of each text behind one whose hash is ``carried[i]``."""
+@njit([types.int32(types.int64, types.int64, types.int64, types.uint32)], nogil=True, cache=True)
+def _index_hash_at(address, start, end, prefix):
+    found = np.int32(carry_hash_at(address, start, end, prefix))
+    if found >= 0:
+        return found
+    return np.int32(0) if found == np.int32(-2147483648) else np.int32(-found)
+
+
+@njit(
+    [types.int64(BYTES, LONGS, INTS, LONGS, INTS, LONGS, INTS, _OUT_INTS, _OUT_INTS)],
+    nogil=True,
+    cache=True,
+)
+def hash_index_keys(buffer, topics, topic_sizes, unique, unique_sizes, keys, keys_sizes, offsets, hashes):
+    """What RocketMQ's index holds of each message: the hash of its ``UNIQ_KEY``, then of each word of its ``KEYS``.
+
+    A hash is that of ``topic#key``, never negative; hashes ``offsets[i]`` to ``offsets[i + 1]`` are message i's, and
+    empty keys have none. Answers the number of hashes. Source: RocketMQ ``IndexService#buildIndex``,
+    ``IndexFile#indexKeyHashMethod``.
+    """
     address = address_of(buffer)
-    for i in range(len(starts)):
-        out[i] = np.int32(carry_hash_at(address, starts[i], starts[i] + sizes[i], carried[i]))
+    readable = len(buffer)
+    count = 0
+    offsets[0] = 0
+    for i in range(len(topics)):
+        prefix = carry_hash_at(address, topics[i], topics[i] + topic_sizes[i], np.uint32(0))
+        prefix = np.uint32(prefix * np.uint32(31) + np.uint32(_HASH_SIGN))
+        if unique_sizes[i] > 0:
+            hashes[count] = _index_hash_at(address, unique[i], unique[i] + unique_sizes[i], prefix)
+            count += 1
+        start, end = keys[i], keys[i] + max(keys_sizes[i], 0)
+        while start < end:
+            word_end = find_byte_at(address, start, end, readable, 0x20)
+            if word_end > start:
+                hashes[count] = _index_hash_at(address, start, word_end, prefix)
+                count += 1
+            start = word_end + 1
+        offsets[i + 1] = count
+    return count
 
 
 @njit([types.void(BYTES, LONGS, INTS, BYTES, LONGS, _FLAGS)], nogil=True, cache=True)

@@ -60,7 +60,7 @@ class ColumnWriter:
         self._on_bad_body = on_bad_body
         names = set(schema.names)
         self._decompresses = decompress and "body" in names
-        self._has_bytes = bool(names & {"body", "properties", "keys", "tags", "messageId"})
+        self._has_bytes = bool(names & {"body", "properties", "keys", "keyHashes", "tags", "messageId"})
 
     def batches(self, buffer: Bytes, rows: Rows) -> Iterator[pa.RecordBatch]:
         """The rows that :func:`penstock.proto.record.kernels.scan` made of ``buffer``, as batches in their order."""
@@ -226,6 +226,17 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, part.count, buffers, children=[values])
 
 
+def _key_hashes(part: _Part, kind: pa.DataType) -> pa.Array:
+    _, _, keys, key_sizes, unique, unique_sizes = part.well_known
+    used = np.where(key_sizes > 0, key_sizes, 0).astype(np.int32, copy=False)
+    hashes: Ints = np.empty(kernels.count_bytes(part.buffer, keys, used, 0x20) + 2 * part.count, np.int32)
+    offsets: Ints = np.empty(part.count + 1, np.int32)
+    topics = part.longs("topic_position"), part.ints("topic_size")
+    count = kernels.hash_index_keys(part.buffer, *topics, unique, unique_sizes, keys, used, offsets, hashes)
+    values = pa.array(hashes[:count], kind.value_type)
+    return pa.Array.from_buffers(kind, part.count, [None, pa.py_buffer(offsets)], children=[values])
+
+
 def _properties(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.longs("properties_position"), part.ints("properties_size")
     if not pa.types.is_map(kind):
@@ -339,6 +350,7 @@ _MAKERS: Mapping[str, Callable[[_Part, pa.DataType], pa.Array]] = MappingProxyTy
         "bodyCrc": _number("body_crc"),
         "preparedTransactionOffset": _number("prepared_transaction_offset"),
         "tagsCode": _number("tags_code"),
+        "keyHashes": _key_hashes,
         "corrupt": _corrupt,
     }
 )

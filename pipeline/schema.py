@@ -49,8 +49,9 @@ MESSAGE_COLUMNS = {
     "reconsumeTimes": "int",
 }
 STORE_COLUMNS = {**MESSAGE_COLUMNS, "bodyCrc": "bigint", "preparedTransactionOffset": "bigint"}
-HIDDEN_COLUMNS = {"tagsCode": "bigint"}
-"""In stores, where a schema asks for them: the hash of the tag, as consume queues hold it."""
+HIDDEN_COLUMNS = {"tagsCode": "bigint", "keyHashes": "array<int>"}
+"""In stores, where a schema asks for them: the hash of the tag, as consume queues hold it, and those of the message's
+id and keys, as the index holds them."""
 CORRUPT_COLUMN = {"corrupt": "string"}
 
 PROPERTIES_TYPES = {"map": "map<string,string>", "raw": "string", "none": None}

@@ -12,8 +12,8 @@ from .generate import generate
 from .measuring import Case
 
 HEADER_SCHEMA = "topic string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
-NAMES = ("scan", "header scan", "Parquet scan", "archive", "rebuild", "verify")
-SCAN, HEADERS, PARQUET, ARCHIVE, REBUILD, VERIFY = NAMES
+NAMES = ("scan", "header scan", "Parquet scan", "archive", "rebuild of queues", "rebuild of queues and index", "verify")
+SCAN, HEADERS, PARQUET, ARCHIVE, REBUILD, REBUILD_ALL, VERIFY = NAMES
 LARGE = "large store"
 """One scan, for its memory."""
 TARGETS = {
@@ -47,6 +47,9 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
         files = spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
         files.write.format("noop").mode("overwrite").save()
 
+    def build(*, index: bool) -> object:
+        return rebuild.run(spark, rebuild.Config(store=str(store), into=str(queues), index=index))
+
     def clear(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -55,10 +58,8 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
         HEADERS: (lambda: read(HEADER_SCHEMA), lambda: None),
         ARCHIVE: (fill, lambda: clear(lake)),
         PARQUET: (parquet, lambda: None if lake.exists() else fill()),
-        REBUILD: (
-            lambda: rebuild.run(spark, rebuild.Config(store=str(store), into=str(queues))),
-            lambda: clear(queues),
-        ),
+        REBUILD: (lambda: build(index=False), lambda: clear(queues)),
+        REBUILD_ALL: (lambda: build(index=True), lambda: clear(queues)),
         VERIFY: (lambda: verify.run(spark, verify.Config(store=(str(store),), index=False)), lambda: None),
         LARGE: (lambda: read(None), lambda: None),
     }

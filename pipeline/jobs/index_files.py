@@ -1,8 +1,7 @@
 """Index files of a store from its messages' keys, each from a part of the log and by itself.
 
-The format is that of :mod:`penstock.pipeline.stores.derived`. Keys are those that RocketMQ indexes: the ``UNIQ_KEY``
-of a message, then each word of its ``KEYS``, hashed together with the topic. A file is as large as RocketMQ's and
-mostly holes, which stay holes here.
+The format is that of :mod:`penstock.pipeline.stores.derived`. Keys come as the hashes that the column ``keyHashes`` of
+a store has. A file is as large as RocketMQ's and mostly holes, which stay holes here.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.proto.record.hashing import string_hash
-
-from .. import column_kernels as kernels
 from ..stores.derived import ENTRY_BYTES, INDEX_ENTRY
 
 KEYS_PER_FILE = 2_000_000
@@ -50,14 +46,14 @@ def divide(counts: Iterable[tuple[int, int]], entries: int) -> tuple[dict[int, i
 def write_index_files(root: str, names: list[list[str]], table: pa.Table, slots: int, entries: int) -> pa.Table:
     """Write the keys of one part, all in ``table``, to the files ``names[part]`` below ``root``; what was written.
 
-    ``table`` has a row per message: part, topic, physicalOffset, storeTimestamp in milliseconds, words (its keys).
+    ``table`` has a row per message: part, physicalOffset, storeTimestamp in milliseconds, keyHashes.
     """
     table = table.sort_by("physicalOffset").combine_chunks()
     part = table.column("part")[0].as_py()
-    words = table.column("words").combine_chunks()
-    rows = np.repeat(np.arange(len(words)), words.value_lengths().to_numpy())
+    hashes = table.column("keyHashes").combine_chunks()
+    rows = np.repeat(np.arange(len(hashes)), hashes.value_lengths().to_numpy())
     keys = _Keys(
-        _hashes(words.flatten(), _prefixes(table.column("topic").combine_chunks())[rows]),
+        hashes.flatten().to_numpy().astype(np.int64),
         table.column("physicalOffset").to_numpy()[rows],
         table.column("storeTimestamp").to_numpy()[rows],
     )
@@ -89,27 +85,6 @@ def file_names(counts: list[int], from_ms: int) -> list[list[str]]:
         [datetime.fromtimestamp(next(times) / 1000).strftime("%Y%m%d%H%M%S%f")[:17] for _ in range(count)]
         for count in counts
     ]
-
-
-def _prefixes(topics: pa.Array) -> npt.NDArray[np.uint32]:
-    """Per row, the hash of its topic and the ``#`` behind it."""
-    coded = topics.dictionary_encode()
-    distinct = np.array([string_hash(f"{topic}#") & 0xFFFFFFFF for topic in coded.dictionary.to_pylist()], np.uint32)
-    found: npt.NDArray[np.uint32] = distinct[coded.indices.to_numpy()]
-    return found
-
-
-def _hashes(words: pa.Array, prefixes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """RocketMQ's hash of each word behind its prefix: never negative."""
-    words = words.cast(pa.string())
-    _, offsets, data = words.buffers()
-    ends = np.frombuffer(offsets, np.int32)[words.offset : words.offset + len(words) + 1].astype(np.int64)
-    text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    hashes = np.empty(len(words), np.int32)
-    kernels.carry_hashes(text, ends[:-1].copy(), np.diff(ends).astype(np.int32), prefixes, hashes)
-    wide = np.abs(hashes.astype(np.int64))
-    wide[hashes == np.iinfo(np.int32).min] = 0
-    return wide
 
 
 def _write_file(target: Path, keys: _Keys, slots: int, entries: int, before_ms: int) -> None:

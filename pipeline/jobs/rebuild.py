@@ -100,21 +100,16 @@ def _write_index(spark: Any, config: Config, root: str) -> list[Any]:
     """Write the index files; a row about each."""
     from pyspark.sql import functions as f
 
-    columns = "topic string, physicalOffset bigint, sysFlag int, storeTimestamp timestamp, keys array<string>"
-    frame = read_stores(
-        spark, (config.store,), f"{columns}, properties map<string,string>", onCorrupt=config.on_corrupt
-    )
+    columns = "physicalOffset bigint, sysFlag int, storeTimestamp timestamp, keyHashes array<int>"
+    frame = read_stores(spark, (config.store,), columns, onCorrupt=config.on_corrupt)
     kind = f.col("sysFlag").bitwiseAND(f.lit(SysFlag.TRANSACTION_MASK))
-    words = f.concat(f.array(f.col("properties")["UNIQ_KEY"]), f.coalesce("keys", f.array().cast("array<string>")))
-    messages = frame.where(kind != SysFlag.TRANSACTION_ROLLBACK).select(
+    messages = frame.where((kind != SysFlag.TRANSACTION_ROLLBACK) & (f.size("keyHashes") > 0)).select(
         f.floor(f.col("physicalOffset") / INDEX_UNIT_BYTES).alias("unit"),
-        "topic",
         "physicalOffset",
         f.unix_millis("storeTimestamp").alias("storeTimestamp"),
-        f.filter(words, lambda word: f.length(word) > 0).alias("words"),
+        "keyHashes",
     )
-    messages = messages.where(f.size("words") > 0)
-    counts = messages.groupBy("unit").agg(f.sum(f.size("words")).alias("keys")).collect()
+    counts = messages.groupBy("unit").agg(f.sum(f.size("keyHashes")).alias("keys")).collect()
     parts, files = divide(((row["unit"], row["keys"]) for row in counts), config.index_entries)
     if not parts:
         return []

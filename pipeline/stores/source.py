@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.proto.errors import ConfigError
 
 from ..schema import CORRUPT_COLUMN, HIDDEN_COLUMNS, STORE_COLUMNS, as_ddl, check_schema, with_properties
+from ..workers import keep_loaded
 from .derived import INDEX_COLUMNS, QUEUE_COLUMNS, DerivedSplit, plan_index, plan_queues, read_index, read_queue
 from .files import expand_roots
 from .model import Store
@@ -141,4 +142,5 @@ class StoreReader(DataSourceReader):
         else:
             from .messages import read_split
 
+            keep_loaded()
             yield from read_split(split, self._options, schema)

@@ -99,8 +99,8 @@ class SliceReader:
                 time.sleep(wait_s)
                 continue
             attempt = 0
-            parts = self._take(asked, reply, body)
-            if parts or any(each.next >= each.end for each in asked):
+            data, rows = self._take(asked, reply, body)
+            if len(rows) or any(each.next >= each.end for each in asked):
                 deadline = self._deadline()
             elif time.monotonic() >= deadline:
                 first = next(each for each in asked if each.next < each.end)
@@ -114,8 +114,7 @@ class SliceReader:
                     flight = self._start(broker, left)
                 except PenstockError:
                     flight = None  # the loop's next turn tries again
-            for data, rows in parts:
-                yield from writer.batches(data, rows)
+            yield from writer.batches(data, rows)
 
     def _start(self, broker: str, left: list[_Reading], *, fresh: bool = False) -> tuple[str, list[_Reading], Any]:
         asked = left[:QUEUES_AT_ONCE]
@@ -133,19 +132,17 @@ class SliceReader:
 
     def _take(
         self, asked: list[_Reading], reply: FetchReply, body: memoryview
-    ) -> list[tuple[np.ndarray[Any, np.dtype[np.uint8]], Rows]]:
+    ) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Rows]:
         """Move the slices on and find the rows that are wanted; results come in the order of their bytes."""
         data = np.frombuffer(body, np.uint8)
         position = 0
-        parts = []
+        parts = [np.empty(0, ROW)]
         for result in reply.results:
             each = asked[result.topic_index]
             begin, position = position, position + result.bytes
             if result.status == FetchReply.FOUND:
-                rows = self._rows(each, data, begin, position, result)
+                parts.append(self._rows(each, data, begin, position, result))
                 each.next = min(result.next_offset, each.end)
-                if len(rows):
-                    parts.append((data, rows))
             elif result.status == FetchReply.NO_MATCHED_MESSAGE:
                 each.next = min(result.next_offset, each.end)
             elif result.status == FetchReply.OFFSET_TOO_SMALL:
@@ -154,7 +151,7 @@ class SliceReader:
                 self._lose(each, each.end, f"the queue ends at {result.max_offset}: its log lost its end")
             elif result.status == FetchReply.QUEUE_NOT_FOUND:
                 self._gone(each)
-        return parts
+        return data, np.concatenate(parts)
 
     def _rows(
         self,

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 
 from penstock.proto.errors import ConfigError, PenstockError
 
+from ..workers import keep_loaded
 from .encoding import check_sink_schema
 from .options import SinkOptions
 
@@ -113,6 +114,7 @@ def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> 
     from .cluster import cluster
     from .task import Task
 
+    keep_loaded()
     return Task(cluster(options.name_server), options, identity).run(batches)
 
 

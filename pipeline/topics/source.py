@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from penstock.proto.errors import ConfigError
 
 from ..schema import MESSAGE_COLUMNS, as_ddl, check_schema, with_properties
+from ..workers import keep_loaded
 from .offsets import Queue, Slice, slices
 from .options import SourceOptions, properties_form, sink_options, source_options
 from .planning import plan
@@ -144,5 +145,6 @@ def read_partition(options: SourceOptions, schema: Any, partition: Any) -> Itera
     from .cluster import cluster
     from .reading import SliceReader
 
+    keep_loaded()
     reader = SliceReader(cluster(options.name_server), options, to_arrow_schema(schema, timezone="UTC"))
     yield from reader.read(partition.slices)

@@ -13,6 +13,7 @@ _TYPES = {
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<string>": pa.list_(pa.field("element", pa.string())),
+    "array<int>": pa.list_(pa.field("element", pa.int32())),
     "map<string,string>": pa.map_(pa.string(), pa.field("value", pa.string())),
 }
 

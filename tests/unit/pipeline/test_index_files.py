@@ -19,14 +19,14 @@ Message = tuple[str, int, int, list[str]]
 
 
 def table(messages: list[Message], part: int = 0) -> pa.Table:
-    topics, physical, stored, words = ([message[at] for message in messages] for at in range(4))
+    physical, stored = ([message[at] for message in messages] for at in (1, 2))
+    hashes = [[abs(string_hash(f"{topic}#{key}")) for key in keys] for topic, _, _, keys in messages]
     return pa.table(
         {
             "part": pa.array([part] * len(messages), pa.int32()),
-            "topic": topics,
             "physicalOffset": pa.array(physical, pa.int64()),
             "storeTimestamp": pa.array(stored, pa.int64()),
-            "words": pa.array(words, pa.list_(pa.string())),
+            "keyHashes": pa.array(hashes, pa.list_(pa.int32())),
         }
     )
 

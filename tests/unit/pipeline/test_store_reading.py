@@ -7,16 +7,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from penstock.pipeline.columns import ColumnWriter
 from penstock.pipeline.schema import STORE_COLUMNS
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import StoreOptions, parse_options
 from penstock.pipeline.stores.planning import plan_splits
-from penstock.proto.record.layout import Host
+from penstock.proto.record.hashing import string_hash
+from penstock.proto.record.kernels import ROW, scan
+from penstock.proto.record.layout import Host, PhysicalOffset, Record, encode_record
+from penstock.proto.record.properties import encode_properties
 from tests.support import golden
 from tests.support.arrow import arrow_schema
 
@@ -41,6 +48,30 @@ def test_every_record_of_a_golden_store_becomes_the_row_that_rocketmq_reads(name
     assert [row["physicalOffset"] for row in rows] == [message["physicalOffset"] for message in wanted]
     for row, message in zip(rows, wanted, strict=True):
         assert_row(row, message)
+
+
+words = st.text(st.characters(exclude_characters=" \x01\x02", exclude_categories=["Cs"]), max_size=6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(["a", "orders"]), words, st.lists(words, max_size=3)), min_size=1))
+def test_key_hashes_are_what_rocketmq_puts_into_its_index(messages: list[tuple[str, str, list[str]]]) -> None:
+    records = b""
+    for topic, unique, keys in messages:
+        properties = {"UNIQ_KEY": unique, "TAGS": "t", "KEYS": " ".join(keys)}
+        place = PhysicalOffset(len(records))
+        record = Record(topic=topic, body=b"x", properties=encode_properties(properties), physical_offset=place)
+        records += encode_record(record)
+    buffer = np.frombuffer(records, np.uint8)
+    rows = np.empty(len(messages), ROW)
+    assert scan(buffer, 0, len(buffer), 0, True, rows)[0] == len(messages)
+    writer = ColumnWriter(arrow_schema({"keyHashes": "array<int>"}), broker_name="b")
+    (batch,) = writer.batches(buffer, rows)
+    batch.validate(full=True)
+    wanted = [
+        [abs(string_hash(f"{topic}#{key}")) for key in (unique, *keys) if key] for topic, unique, keys in messages
+    ]
+    assert batch.column(0).to_pylist() == wanted
 
 
 def assert_row(row: dict[str, Any], message: dict[str, Any]) -> None:
