@@ -42,9 +42,6 @@ log = logging.getLogger(__name__)
 
 TRY_TIMEOUT_S = 10.0  # of one Append; a frozen broker is noticed within 2.5 s by keepalive
 TRY_TIMEOUT_S_MIN = 0.05
-DIRECT_PER_BROKER = 2
-"""Batches under way at a broker up to which a waiting sender starts its own; above, senders share the next ones."""
-
 BODIES_SHOWN = 10
 
 
@@ -105,7 +102,9 @@ class TopicDelivery:
         with self._lock:
             self._require_open([part])
             self._seal(time.monotonic())
-            self._join(part)
+            is_news = self._join(part)
+        if is_news:
+            self._shipping.wake()
 
     def start_now(self, part: Part) -> Batch | None:
         """A batch for the caller to :meth:`transmit`, if nothing has to go before ``part``; else it is joined.
@@ -117,9 +116,13 @@ class TopicDelivery:
             self._require_open([part])
             self._seal(now)
             if self._lanes.has_waiting or not self._lanes.queues.total:
-                self._join(part)
-                return None
-            return self._lanes.start_one(part, now, DIRECT_PER_BROKER)
+                batch, is_news = None, self._join(part)
+            else:
+                batch = self._lanes.start_one(part, now)
+                is_news = batch is None
+        if is_news:
+            self._shipping.wake()
+        return batch
 
     def on_route(self, queues: WriteQueues) -> None:
         """Broker groups came, went or changed their master: the sender thread acts on it at once."""
@@ -236,10 +239,13 @@ class TopicDelivery:
         self._seal(now)
         return NEVER
 
-    def _join(self, part: Part) -> None:
+    def _join(self, part: Part) -> bool:
+        """Whether the sender thread has to know of it; of what ``part`` joined, it knows."""
         taken_by = self._lanes.join(part)
-        if taken_by is not None:
-            self._shipping.buffer.merge(taken_by.ticket, part.ticket)
+        if taken_by is None:
+            return True
+        self._shipping.buffer.merge(taken_by.ticket, part.ticket)
+        return False
 
     # Outcomes, in the thread of the call.
 

@@ -44,6 +44,9 @@ from .retry import Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .selection import BrokerHealth, WriteQueues
 
 LANES = 8
+SMALL_PER_BROKER = 2
+"""Batches under way at a broker up to which small ones start whose senders wait; above, senders share the next one,
+which goes when there is room or when it is half full."""
 MASTER_GONE_S = 1.0
 RECHECK_S = 0.25
 
@@ -154,14 +157,14 @@ class Lanes:
                 batches.append(self._lane_batch(lane, now))
         return batches + self._start_waiting(now, per_broker)
 
-    def start_one(self, part: Part, now: float, per_broker: int) -> Batch | None:
+    def start_one(self, part: Part, now: float) -> Batch | None:
         """A batch of ``part``, one waiting message; ``None`` where its lane is busy: it waits there, or for any lane.
 
         Only while nothing waits, and there are queues.
         """
         if part.hashes is None:
             self.waiting.append(part)
-            return next(iter(self._start_waiting(now, per_broker)), None)
+            return next(iter(self._start_waiting(now, SMALL_PER_BROKER)), None)
         (lane,) = self._spread(part, now)
         return self._lane_batch(lane, now) if lane.batch is None and lane.retry_at <= now else None
 
@@ -231,7 +234,9 @@ class Lanes:
         """Batches of parts for whatever queue is free; at most ``per_broker`` under way at each group."""
         batches: list[Batch] = []
         while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
-            chosen = self._next_queue(now, per_broker)
+            first = self.waiting[0]
+            is_small = first.kind is Kind.SEND and first.cost < self._config.batch_bytes_max // 2
+            chosen = self._next_queue(now, min(per_broker, SMALL_PER_BROKER) if is_small else per_broker)
             if chosen is None:
                 break
             parts = self._joined(self.waiting)

@@ -119,8 +119,6 @@ class Producer:
         batch = delivery.start_now(part)
         if batch is not None:
             delivery.transmit(batch, wait=True)
-        else:
-            self._sender.wake()
         return result_of(future, topic, deadline)
 
     def send_async(
@@ -144,7 +142,6 @@ class Producer:
         future = part.futures[0]
         self._hold(delivery, part, deadline)
         delivery.join(part)
-        self._sender.wake()
         return future
 
     def send_oneway(
@@ -165,7 +162,6 @@ class Producer:
         part = self._maker.single(Kind.ONEWAY, body, encoded, sharding_key, deadline)
         self._hold(delivery, part, deadline)
         delivery.join(part)
-        self._sender.wake()
 
     def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
         """Send messages together and wait; the receipts are in their order.
