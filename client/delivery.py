@@ -199,7 +199,7 @@ class TopicDelivery:
                 answer = shipping.connections.append(address, batch.message, timeout_s)
                 answer.add_done_callback(partial(self._on_answer, batch, address))
                 return
-            receipt = shipping.connections.append(address, batch.message, timeout_s).result()
+            receipt = self._awaited(batch, address, shipping.connections.append(address, batch.message, timeout_s))
         except PenstockError as error:
             self._on_error(batch, error)
         except Exception as error:  # what cannot be encoded or sent must not stop the other batches
@@ -207,6 +207,13 @@ class TopicDelivery:
             self._on_lost(batch, PenstockError(f"topic {self.topic}: batch not sent: {error!r}"))
         else:
             self._on_receipt(batch, receipt, address)
+
+    def _awaited(self, batch: Batch, address: str, answer: Future[AppendReceipt]) -> AppendReceipt:
+        try:
+            return answer.result()
+        except (KeyboardInterrupt, SystemExit):  # the sender goes; the batch still frees its lane
+            answer.add_done_callback(partial(self._on_answer, batch, address))
+            raise
 
     # Sealing; the lock is held.
 
@@ -240,12 +247,12 @@ class TopicDelivery:
         return NEVER
 
     def _join(self, part: Part) -> bool:
-        """Whether the sender thread has to know of it; of what ``part`` joined, it knows."""
+        """Whether the sender thread has to know of it: it knows of what ``part`` joined, until that is half full."""
         taken_by = self._lanes.join(part)
         if taken_by is None:
             return True
         self._shipping.buffer.merge(taken_by.ticket, part.ticket)
-        return False
+        return taken_by.cost - part.cost < self._lanes.half_full <= taken_by.cost
 
     # Outcomes, in the thread of the call.
 
@@ -276,7 +283,6 @@ class TopicDelivery:
             _resolve(futures, receipts_of(self.topic, batch, receipt, store_host_of(address)))
         for part in batch.parts:
             self._report(part, batch.lane.broker_name, None)
-            self._shipping.buffer.settle(part)
 
     def _on_error(self, batch: Batch, error: PenstockError) -> None:
         log.debug("append failed topic=%s broker=%s %s", self.topic, batch.lane.broker_name, error)
@@ -284,13 +290,14 @@ class TopicDelivery:
             if batch.lane.batch is not batch:
                 return
             self._fail(self._lanes.on_error(batch, error, time.monotonic()))
-        self._tell_all()
         self._shipping.wake()
+        self._tell_all()
 
     def _on_lost(self, batch: Batch, error: PenstockError) -> None:
         with self._lock:
             if batch.lane.batch is batch:
                 self._fail([self._lanes.failed(batch, error)])
+        self._shipping.wake()
         self._tell_all()
 
     def _fail(self, failures: list[Failure]) -> None:
@@ -306,16 +313,17 @@ class TopicDelivery:
         for future in part.futures:
             _complete(future, error=error)
         self._report(part, "", error)
-        self._shipping.buffer.settle(part)
 
     def _report(self, part: Part, broker_name: str, error: PenstockError | None) -> None:
+        """Tell ``on_delivery``, then count the part out."""
         on_delivery = self._shipping.on_delivery
-        if on_delivery is None or part.kind is not Kind.PRODUCE:
-            return
         try:
-            on_delivery(Delivery(self.topic, broker_name, part.bodies_as_given(), error))
-        except Exception:  # what a user's function raises must not keep other messages from their outcome
+            if on_delivery is not None and part.kind is Kind.PRODUCE:
+                on_delivery(Delivery(self.topic, broker_name, part.bodies_as_given(), error))
+        except (Exception, SystemExit):  # what a user's function raises must not cost other messages their outcome
             log.exception("on_delivery failed topic=%s count=%d", self.topic, part.count)
+        finally:
+            self._shipping.buffer.settle(part)
 
     def _tell_all(self) -> None:
         """Complete futures outside the lock: what users hang on them may call the producer again."""

@@ -22,6 +22,7 @@ Decisions only: no threads, no network, time is passed in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,8 +46,8 @@ from .selection import BrokerHealth, WriteQueues
 
 LANES = 8
 SMALL_PER_BROKER = 2
-"""Batches under way at a broker up to which small ones start whose senders wait; above, senders share the next one,
-which goes when there is room or when it is half full."""
+"""Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,
+senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
 MASTER_GONE_S = 1.0
 RECHECK_S = 0.25
 
@@ -69,6 +70,7 @@ class Lanes:
         self.waiting = Line()  # for whatever queue is free
         self.keyed = Line()  # for the queues of their keys, once there is a route
         self.lanes: dict[tuple[str, int], Lane] = {}
+        self.half_full = config.batch_bytes_max // 2
         self._config = config
         self._health = health
         self._turn = turn
@@ -164,7 +166,7 @@ class Lanes:
         """
         if part.hashes is None:
             self.waiting.append(part)
-            return next(iter(self._start_waiting(now, SMALL_PER_BROKER)), None)
+            return next(iter(self._start_waiting(now, self._config.in_flight_per_broker)), None)
         (lane,) = self._spread(part, now)
         return self._lane_batch(lane, now) if lane.batch is None and lane.retry_at <= now else None
 
@@ -234,9 +236,8 @@ class Lanes:
         """Batches of parts for whatever queue is free; at most ``per_broker`` under way at each group."""
         batches: list[Batch] = []
         while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
-            first = self.waiting[0]
-            is_small = first.kind is Kind.SEND and first.cost < self._config.batch_bytes_max // 2
-            chosen = self._next_queue(now, min(per_broker, SMALL_PER_BROKER) if is_small else per_broker)
+            may_grow = len(self.waiting) == 1 and self.waiting[0].may_grow(self.half_full, self._config.batch_count_max)
+            chosen = self._next_queue(now, per_broker, SMALL_PER_BROKER if may_grow else LANES)
             if chosen is None:
                 break
             parts = self._joined(self.waiting)
@@ -244,11 +245,12 @@ class Lanes:
             batches.append(self._new_batch(self._lane(*chosen), parts, queue_ids))
         return batches
 
-    def _next_queue(self, now: float, per_broker: int) -> tuple[str, int] | None:
+    def _next_queue(self, now: float, per_broker: int, small_per_broker: int = LANES) -> tuple[str, int] | None:
         avoided = self._avoided(now)
+        small = Counter(lane.broker_name for lane in self.lanes.values() if self._is_small(lane.batch))
 
         def is_free(name: str, queue_id: int) -> bool:
-            if name in avoided or self._in_flight.get(name, 0) >= per_broker:
+            if name in avoided or self._in_flight.get(name, 0) >= per_broker or small[name] >= small_per_broker:
                 return False
             lane = self.lanes.get((name, queue_id % LANES))
             return lane is None or lane.is_free
@@ -258,6 +260,13 @@ class Lanes:
             return None
         self._turn, name, queue_id = found
         return name, queue_id
+
+    def _is_small(self, batch: Batch | None) -> bool:
+        """Whether it is one that others could have shared, and its answer is near."""
+        if batch is None or batch.attempts or batch.retry_at is not None:
+            return False
+        first = batch.parts[0]
+        return first.kind is Kind.SEND and first.hashes is None and first.cost < self.half_full
 
     def _lane(self, broker_name: str, queue_id: int) -> Lane:
         key = (broker_name, queue_id % LANES)

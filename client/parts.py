@@ -89,6 +89,17 @@ class Part:
         """Whether both may be in one batch."""
         return self.kind is other.kind and self.sys_flag == other.sys_flag and not self.is_alone and not other.is_alone
 
+    def may_grow(self, bytes_max: int, count_max: int) -> bool:
+        """Whether other waiting messages may still become a part of this one (see :meth:`may_take`)."""
+        return (
+            self.kind is Kind.SEND
+            and self.hashes is None
+            and not self.attempts
+            and not self.is_alone
+            and self.cost < bytes_max
+            and self.count < count_max
+        )
+
     def may_take(self, other: Part, bytes_max: int, count_max: int) -> bool:
         """Whether ``other``, one waiting message, may become a part of this one, which was never sent."""
         return (

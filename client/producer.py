@@ -51,7 +51,9 @@ class Producer:
 
     ``on_delivery`` learns the outcome of everything that ``produce`` and ``produce_many`` accepted, a
     :class:`~penstock.client.Delivery` at a time, before :meth:`flush` counts it as settled. It is called in threads
-    of the client: several at once, and while it runs others' outcomes wait. What it raises is logged.
+    of the client, or in one that sends or closes: several at once, and while it runs others' outcomes wait. So it must
+    not wait for this producer: no ``send``, ``flush`` or ``close``, and no ``produce`` that :meth:`would_block`; put
+    what is to be sent again into a queue of your own. What it raises is logged.
 
     Settings are the fields of :class:`~penstock.client.ProducerConfig`.
     """

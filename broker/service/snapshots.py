@@ -250,22 +250,29 @@ class Snapshots:
         self._log_end = other._log_end
 
     def delete_behind(self, position: int) -> None:
-        """Delete files that hold what a record at or behind ``position`` says; durable on return.
+        """Delete files that hold what a record at or behind ``position`` says, and have the others say that they
+        reach to ``position``, where the log will end; durable on return.
 
         :attr:`writing` is held.
 
         Raises:
-            OSError: perhaps not all are deleted.
+            OSError: perhaps not all is done.
         """
-        deleted = False
+        changed = False
         for file in self._files:
             for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
-                if _holds_behind(path, position):
+                document = _reaching_behind(path, position)
+                if document is None:
+                    continue
+                if int(document.get(NEWEST_RECORD, position)) >= position:
                     path.unlink()
                     log.info("snapshot of a log's lost end deleted path=%s", path)
-                    file.written, file.position = -1, 0  # if the cut does not come about, it is written anew
-                    deleted = True
-        if deleted:
+                else:
+                    _write(path, json.dumps({**document, LOG_POSITION: position}, ensure_ascii=False))
+                    log.info("snapshot reaches to the log's new end path=%s position=%d", path, position)
+                file.written, file.position = -1, 0  # if the cut does not come about, it is written anew
+                changed = True
+        if changed:
             _sync_directory(self.directory)
 
     def _document(self, file: _File, position: int) -> Iterator[str]:
@@ -277,14 +284,8 @@ class Snapshots:
 
     def _replace(self, name: str, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        path, fresh = self.directory / name, self.directory / f"{name}.tmp"
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            path.replace(path.with_name(f"{name}.bak"))
-        fresh.replace(path)
+        path = self.directory / name
+        _write(path, text, path.with_name(f"{name}.bak"))
         _sync_directory(self.directory)
 
     def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
@@ -378,18 +379,31 @@ def parse_rocketmq_json(text: str) -> Document:
     return document
 
 
-def _holds_behind(path: Path, position: int) -> bool:
-    """Whether a snapshot may hold what a record at or behind ``position`` says.
+def _reaching_behind(path: Path, position: int) -> Document | None:
+    """A snapshot that says something of the log at or behind ``position``.
 
     One that cannot be read is left for whoever loads it; one that RocketMQ wrote follows from no record.
     """
     try:
         document = parse_rocketmq_json(path.read_text(encoding="utf-8"))
         if LOG_POSITION not in document:
-            return False
-        return int(document[LOG_POSITION]) > position or int(document.get(NEWEST_RECORD, position)) >= position
+            return None
+        is_behind = int(document[LOG_POSITION]) > position or int(document.get(NEWEST_RECORD, position)) >= position
+        return document if is_behind else None
     except (FileNotFoundError, ValueError, TypeError):
-        return False
+        return None
+
+
+def _write(path: Path, text: str, old: Path | None = None) -> None:
+    """Put a file in the place of another at once, whose content is kept as ``old``."""
+    fresh = path.with_name(f"{path.name}.tmp")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    if old is not None and path.exists():
+        path.replace(old)
+    fresh.replace(path)
 
 
 def _sync_directory(path: Path) -> None:

@@ -26,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,16 +51,18 @@ class Nursery:
     """The starter's side: one process to fork from, started when the first child is wanted."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         """Fork a child with these descriptors (input, output, errors, where its status goes); its pid."""
-        if self._socket is None:
-            self._begin()
-        assert self._socket is not None
-        socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
-        answer = self._socket.recv(8)
+        with self._lock:
+            if self._socket is None:
+                self._begin()
+            assert self._socket is not None
+            socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
+            answer = self._socket.recv(8)
         assert len(answer) == 8, "the nursery has died"
         return int.from_bytes(answer, "big")
 
@@ -102,6 +105,7 @@ class ForkedProcess:
     ) -> None:
         self.args = list(command)
         self.returncode: int | None = None
+        self._lock = threading.Lock()
         self.stdin: IO[Any] | None = None
         self.stdout: IO[Any] | None = None
         request = {
@@ -145,10 +149,12 @@ class ForkedProcess:
 
     def _ended_within(self, timeout_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
-            data = os.read(self._status, 4)
-            os.close(self._status)
-            status = int.from_bytes(data, "big") if len(data) == 4 else signal.SIGKILL  # its nursery was killed
-            self.returncode = os.waitstatus_to_exitcode(status)
+            with self._lock:
+                if self.returncode is None:
+                    data = os.read(self._status, 4)
+                    assert len(data) == 4, f"the nursery has died, {self.pid} may run on"
+                    os.close(self._status)
+                    self.returncode = os.waitstatus_to_exitcode(int.from_bytes(data, "big"))
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

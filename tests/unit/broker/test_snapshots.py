@@ -86,6 +86,22 @@ def test_a_start_reads_no_more_of_the_log_because_nothing_changed_in_a_table(tmp
         assert found.replay_from == (position if position == 500 + lag else 500)
 
 
+def test_a_snapshot_of_what_is_before_a_cut_stays_and_says_where_the_log_ends(tmp_path: Path) -> None:
+    state, producers = filled()
+    snapshots = Snapshots(tmp_path, state, producers)
+    for position in (500, 500 + LAG_BYTES_MAX_AT_END, 500 + 2 * LAG_BYTES_MAX_AT_END):
+        snapshots.write_all(position)
+    snapshots.delete_behind(400)
+    for name in FILES:
+        for path in (tmp_path / name, tmp_path / f"{name}.bak"):
+            assert json.loads(path.read_text())[LOG_POSITION] == 400
+    found, _, how = loaded(tmp_path, log_min=300, log_end=400)
+    assert how == Loaded(replay_from=400, imported=False)
+    assert found.topic("orders") == state.topic("orders")
+    snapshots.delete_behind(100)  # where the record of the producer's batch begins
+    assert not list(tmp_path.glob("producerSequence*"))
+
+
 def staged(number: int) -> dict[str, object]:
     return {
         **{"writer": "sink", "batch": 1, "key": "0", "chunk": number, "topic": "orders", "coordinator": "broker-a"},

@@ -64,6 +64,49 @@ def test_what_waits_for_a_free_lane_is_joined_into_the_next_batch() -> None:
     assert second.sequence > first.sequence
 
 
+def send(topic: Lanes, *bodies: bytes) -> Batch | None:
+    """What a waiting sender does."""
+    one = part(*bodies, kind=Kind.SEND)
+    one.properties = [None] * len(bodies)
+    if topic.has_waiting:
+        topic.join(one)
+        return None
+    return topic.start_one(one, NOW)
+
+
+def test_waiting_senders_share_the_batch_behind_two_small_ones() -> None:
+    topic = lanes(("a", 8))
+    first, second = send(topic, b"1"), send(topic, b"2")
+    assert first is not None
+    assert second is not None
+    assert [send(topic, b"3"), send(topic, b"4"), *start(topic)] == [None, None]
+    topic.acknowledged(first)
+    (third,) = start(topic)
+    assert bodies(third) == [b"3", b"4"]
+
+
+def test_a_shared_batch_goes_when_it_is_half_full_or_something_waits_behind_it() -> None:
+    topic = lanes(("a", 8), batch_bytes_max=2000)
+    for body in (b"1", b"2", b"3"):
+        send(topic, body)
+    assert start(topic) == []
+    send(topic, *[b"4"] * 4)  # 200 each: half full
+    (half,) = start(topic)
+    assert half.count == 5
+    send(topic, b"5")
+    topic.add([part(b"produced")])
+    assert [bodies(batch) for batch in start(topic)] == [[b"5"], [b"produced"]]
+
+
+@pytest.mark.parametrize("kind", [Kind.PRODUCE, Kind.SEND])
+def test_batches_that_are_tried_again_keep_no_sender_waiting(kind: Kind) -> None:
+    topic = lanes(("a", 8), batch_count_max=1)
+    topic.add([part(b"1", kind=kind), part(b"2", kind=kind)])
+    for batch in start(topic):
+        topic.on_error(batch, OutcomeUnknown("no answer"), NOW)
+    assert send(topic, b"3") is not None
+
+
 def test_keyed_messages_go_to_the_queue_of_their_hash_in_order() -> None:
     topic = lanes(("a", 16))
     topic.add([part(b"0", b"8", b"1", b"0 again", hashes=[16, 8, 1, -16])])
