@@ -163,12 +163,17 @@ class Cluster:
         return node
 
     def start(self, *names: str) -> None:
-        """Start these nodes side by side, all by default, and wait until they serve."""
+        """Start these nodes side by side, all by default, and wait until they serve.
+
+        Nameservers first: a broker is ready when those that answer have taken it.
+        """
         nodes = [self.nodes[name] for name in names] or list(self.nodes.values())
-        for node in nodes:
-            node.start()
-        for node in nodes:
-            node.wait_ready()
+        for chosen in (True, False):
+            together = [node for node in nodes if (node.kind == "nameserver") is chosen]
+            for node in together:
+                node.start()
+            for node in together:
+                node.wait_ready()
 
 
 def wait_replicated(master: BrokerNode, *slaves: BrokerNode, timeout_s: float = 20) -> int:
