@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.proto.errors import ConfigError, Corrupt
@@ -107,28 +108,36 @@ def load_conditions(folder: Path) -> dict[str, Any]:
     return document
 
 
-def read_history(spark: Any, files: list[HistoryFile]) -> Any:
-    """All rows, with ``line``: a number that keeps the order of each file's rows."""
-    tasks = [
+def block_frame(spark: Any, files: list[HistoryFile]) -> Any:
+    """One row per stretch of a file that a task reads at once, each in a partition of its own."""
+    blocks = [
         (number, file.path, file.start, first, min(TASK_ROWS, file.rows - first))
         for number, file in enumerate(files)
         for first in range(0, file.rows, TASK_ROWS)
     ]
-    if not tasks:
-        return spark.createDataFrame([], SCHEMA)
-    frame = spark.createDataFrame(tasks, "number int, path string, start bigint, first bigint, rows bigint")
+    frame = spark.createDataFrame(blocks, "number int, path string, start bigint, first bigint, rows bigint")
+    return frame.repartition(max(len(blocks), 1))
+
+
+def read_history(spark: Any, files: list[HistoryFile]) -> Any:
+    """All rows, with ``line``: a number that keeps the order of each file's rows."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.to_pylist():
                 yield read_rows(task["path"], task["start"], task["first"], task["rows"], task["number"])
 
-    return frame.repartition(len(tasks)).mapInArrow(read, SCHEMA)
+    return block_frame(spark, files).mapInArrow(read, SCHEMA)
+
+
+def read_events(path: str, start: int, first: int, rows: int) -> npt.NDArray[Any]:
+    """``rows`` rows of a file from row ``first`` on."""
+    return np.fromfile(path, EVENT, count=rows, offset=start + first * EVENT.itemsize)
 
 
 def read_rows(path: str, start: int, first: int, rows: int, number: int) -> pa.RecordBatch:
     """``rows`` rows of a file from row ``first`` on, as Arrow."""
-    events = np.fromfile(path, EVENT, count=rows, offset=start + first * EVENT.itemsize)
+    events = read_events(path, start, first, rows)
     lines = (np.int64(number) << 40) + first + np.arange(len(events), dtype=np.int64)
     columns: dict[str, pa.Array] = {"line": pa.array(lines)}
     for name in EVENT.names or ():

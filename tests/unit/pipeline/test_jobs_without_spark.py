@@ -10,7 +10,7 @@ import pytest
 
 from penstock.pipeline.benchmark.generate import TOPIC, generate
 from penstock.pipeline.jobs import stats
-from penstock.pipeline.jobs.audit_offsets import went_back
+from penstock.pipeline.jobs.audit.offsets import went_back
 from penstock.pipeline.jobs.config import make_config
 from penstock.pipeline.jobs.history import EVENT, list_history, read_rows
 from penstock.pipeline.jobs.reading import require_stores
@@ -96,15 +96,15 @@ def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
     conditions = histories.CONDITIONS
     second = 1_000 * histories.MS
     rising = [(at * second, 0, at * 10, at * 5) for at in range(12)]
-    assert went_back(rising, conditions) == []
+    assert went_back(rising, conditions, "broker-a") == []
     behind = [*rising]
     behind[5] = (5 * second, 0, 30, 25)  # in the fault, and it comes back
-    assert went_back(behind, conditions) == []
+    assert went_back(behind, conditions, "broker-a") == []
     behind[9] = (9 * second, 0, 70, 45)
-    assert went_back(behind, conditions) == ["the max offset went back from 80 to 70"]
+    assert went_back(behind, conditions, "broker-a") == ["the max offset went back from 80 to 70"]
     reset = [*rising]
     reset[9] = (9 * second, 0, 90, 0)
-    assert went_back(reset, conditions) == ["the committed offset went back from 40 to 0"]
+    assert went_back(reset, conditions, "broker-a") == ["the committed offset went back from 40 to 0"]
 
 
 def test_rows_of_a_history_are_read_in_parts_and_a_torn_one_is_left_out(tmp_path: Path) -> None:

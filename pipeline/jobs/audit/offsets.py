@@ -2,12 +2,13 @@
 
 While something is broken, a slave may answer that has not heard yet how far all is confirmed: then the maximum may be
 behind for that time, if it comes back. The committed offset may go back at a change of master, to what was committed
-one commit interval before. It never returns to the beginning.
+one commit interval before it, or before the master was cut off; that is what a slave has at least. It never returns to
+the beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ RETURN_NS = 2_000_000_000
 REPLICATED = ("sync", "durable")
 
 
-def went_back(looks: Sequence[tuple[int, int, int, int]], conditions: dict[str, Any]) -> list[str]:
-    """What is wrong with ``looks`` at one queue: (time, minimum, maximum, committed), by time."""
+def went_back(looks: Sequence[tuple[int, int, int, int]], conditions: Mapping[str, Any], shard: str) -> list[str]:
+    """What is wrong with ``looks`` at one queue of ``shard``: (time, minimum, maximum, committed), by time."""
     if len(looks) < 2:
         return []
     times, lowest, highest, committed = (np.array(column, np.int64) for column in zip(*looks, strict=True))
@@ -34,12 +35,25 @@ def went_back(looks: Sequence[tuple[int, int, int, int]], conditions: dict[str, 
     peaks = np.maximum.accumulate(committed)
     interval_ns = int(conditions["commit_interval_ms"]) * 1_000_000
     for at in np.flatnonzero(committed[1:] < committed[:-1]).tolist():
-        settled = int(np.searchsorted(times, times[at] - interval_ns, side="right"))
+        shared_ns = _last_shared(int(times[at]), conditions, shard)
+        settled = int(np.searchsorted(times, shared_ns - interval_ns, side="right"))
         floor = int(peaks[settled - 1]) if settled else -1
         if committed[at + 1] < floor or (committed[at + 1] <= 0 and floor > 0):
             found.append(f"the committed offset went back from {committed[at]} to {committed[at + 1]}")
     return found
 
 
-def _is_broken(at_ns: int, conditions: dict[str, Any]) -> bool:
+def _last_shared(at_ns: int, conditions: Mapping[str, Any], shard: str) -> int:
+    """That time, or the begin of a partition that it lies in: a master cut off goes on telling what it took last."""
+    cut_off = (
+        int(window["start_ns"])
+        for window in conditions["windows"]
+        if window["start_ns"] <= at_ns < window["end_ns"] + RETURN_NS
+        and str(window.get("target", "")).startswith(shard)
+        and str(window.get("what", "")).startswith(("partition", "lost on the way"))
+    )
+    return min(cut_off, default=at_ns)
+
+
+def _is_broken(at_ns: int, conditions: Mapping[str, Any]) -> bool:
     return any(window["start_ns"] <= at_ns < window["end_ns"] + RETURN_NS for window in conditions["windows"])

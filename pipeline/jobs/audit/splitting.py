@@ -1,0 +1,133 @@
+"""A history cut into pieces that can be judged by themselves: one queue's rows, or those of a stretch of a stream.
+
+What happened at a place (I1, I3, I4, I5, deliveries) is seen in its queue's rows; what became of a message (I2, stored
+again, latencies) in those of its stream and sequence. So every row goes where it is needed, most of them to both.
+A piece holds the columns of its rows one behind the other, so that they are joined and judged without a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.proto.errors import Corrupt
+
+from ..history import EVENT, INVOKE, OK, POSITION, READ, RECEIVE, SEND
+
+Column = npt.NDArray[Any]
+Rows = Mapping[str, Column]
+"""Columns of the same length, by name."""
+
+QUEUE, STRETCH = range(2)
+QUEUE_FIELDS = ("start_ns", "end_ns", "sequence", "offset", "stream", "crc", "key", "epoch", "op")
+"""Of a queue's rows. Those with op POSITION have the maximum offset in ``start_ns``."""
+STRETCH_FIELDS = ("start_ns", "end_ns", "sequence", "offset", "shard", "queue", "op", "outcome")
+FIELDS = {QUEUE: QUEUE_FIELDS, STRETCH: STRETCH_FIELDS}
+STRETCH_BITS = 16
+STRETCH_ROWS = 1 << STRETCH_BITS
+"""Sequences of one stretch of a stream."""
+SEQUENCE_BITS = 40
+STREAMS_MAX = 1 << (63 - SEQUENCE_BITS)
+
+
+class Piece(NamedTuple):
+    """Some rows of a queue (``a`` shard, ``b`` queue id) or a stretch (``a`` stream, ``b`` its number)."""
+
+    part: int  # whose task judges it
+    kind: int
+    a: int
+    b: int
+    rows: int
+    data: bytes
+
+
+def split(events: Column, parts: int) -> Iterator[Piece]:
+    """The pieces of ``events``, an array of :data:`EVENT`; for ``2 * parts`` tasks.
+
+    Raises:
+        Corrupt: a message's number is out of range.
+    """
+    op, outcome = (np.ascontiguousarray(events[name]) for name in ("op", "outcome"))
+    stream, sequence = (events[name].astype(np.int64) for name in ("stream", "sequence"))
+    numbered = np.flatnonzero(op != POSITION)
+    if len(numbered):
+        low, high = int(sequence[numbered].min()), int(sequence[numbered].max())
+        if low < 0 or high >= 1 << SEQUENCE_BITS or int(stream[numbered].max()) >= STREAMS_MAX:
+            raise Corrupt(
+                f"a history numbers messages from {low} to {high}, streams up to {stream[numbered].max()}: "
+                f"sequences below 2^{SEQUENCE_BITS} and streams below {STREAMS_MAX} are possible"
+            )
+    is_message = (op == SEND) | (op == RECEIVE) | (op == READ)
+    stretches = stream << SEQUENCE_BITS | sequence >> STRETCH_BITS
+    for at, count, data in _runs(stretches, np.flatnonzero(is_message), events, STRETCH_FIELDS):
+        yield _stretch_piece(int(stream[at]), int(sequence[at]) >> STRETCH_BITS, count, data, parts)
+    for row in events[op == INVOKE]:
+        yield from _announced(row, parts)
+    is_placed = (op == POSITION) | (is_message & ((op != SEND) | (outcome == OK)))
+    shards, queues = (events[name].astype(np.int64) for name in ("shard", "queue"))
+    for at, count, data in _runs(shards << 16 | (queues & 0xFFFF), np.flatnonzero(is_placed), events, QUEUE_FIELDS):
+        shard, queue = int(shards[at]), int(queues[at])
+        yield Piece((queue + 31 * shard) % parts, QUEUE, shard, queue, count, data)
+
+
+def join(pieces: Iterable[tuple[int, Any]], kind: int) -> dict[str, Column]:
+    """The rows of pieces, each with its count and a buffer, in this order."""
+    columns: dict[str, list[Column]] = {name: [] for name in FIELDS[kind]}
+    for count, data in pieces:
+        at = 0
+        for name, found in columns.items():
+            found.append(np.frombuffer(data, EVENT[name], count, at))
+            at += EVENT[name].itemsize * count
+    return {name: np.concatenate(found) for name, found in columns.items()}
+
+
+def take(rows: Rows, chosen: Column) -> dict[str, Column]:
+    """The rows of a mask, or at these indexes."""
+    return {name: column[chosen] for name, column in rows.items()}
+
+
+def message_ids(rows: Rows) -> Column:
+    """Stream and sequence as one number."""
+    ids: Column = rows["stream"].astype(np.int64) << SEQUENCE_BITS | rows["sequence"]
+    return ids
+
+
+def _stretch_piece(stream: int, number: int, count: int, data: bytes, parts: int) -> Piece:
+    return Piece((number + 31 * stream) % parts + parts, STRETCH, stream, number, count, data)
+
+
+def _announced(row: Any, parts: int) -> Iterator[Piece]:
+    """A row that announces sequences goes to each stretch that it reaches into, cut to it."""
+    stream, first = int(row["stream"]), int(row["sequence"])
+    end = min(first + max(int(row["offset"]), 0), 1 << SEQUENCE_BITS)
+    for number in range(first >> STRETCH_BITS, -(-end >> STRETCH_BITS)):
+        mine = row.reshape(1).copy()
+        start = max(first, number << STRETCH_BITS)
+        mine["sequence"], mine["offset"] = start, min(end, (number + 1) << STRETCH_BITS) - start
+        data = b"".join(mine[name].tobytes() for name in STRETCH_FIELDS)
+        yield _stretch_piece(stream, number, 1, data, parts)
+
+
+def _runs(keys: Column, chosen: Column, events: Column, fields: tuple[str, ...]) -> Iterator[tuple[int, int, bytes]]:
+    """Of each key among the ``chosen`` rows: the index of one, how many they are, and their columns, in their order."""
+    if not len(chosen):
+        return
+    chosen = chosen[np.argsort(keys[chosen], kind="stable")]
+    borders = np.flatnonzero(np.diff(keys[chosen])) + 1
+    columns = [_column(events, name, chosen) for name in fields]
+    edges = [0, *borders.tolist(), len(chosen)]
+    for start, end in itertools.pairwise(edges):
+        yield int(chosen[start]), end - start, b"".join(column[start:end].tobytes() for column in columns)
+
+
+def _column(events: Column, name: str, chosen: Column) -> Column:
+    column: Column = events[name][chosen]
+    if name == "start_ns":
+        looks = events["op"][chosen] == POSITION
+        if looks.any():
+            column[looks] = events["position"][chosen[looks]]
+    return column
