@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from penstock.proto.errors import PenstockError
 
@@ -15,13 +20,15 @@ from .rig import Bench, Rig
 BEHIND_BYTES = 20 << 30
 SIZE = 1024
 _SECONDS = 20.0
+_NAP_S = 0.005
 
 
 def cold_reads(rig: Rig) -> dict[str, float]:
     """p99 in milliseconds of single sends, alone and while a consumer reads ``BEHIND_BYTES`` behind.
 
     The broker is started anew and the page cache of its files dropped first. The consumer's rate is for the time of
-    the sends; both together show whether the disk was what it read from.
+    the sends; both together show whether the disk was what it read from. ``late_p99`` is how late a thread wakes up
+    meanwhile that does nothing but sleep: what the machine itself adds to whoever waits.
     """
     with rig.cluster() as bench:
         bench.run(bench.plan("produce", style="columnar", size=SIZE, count=BEHIND_BYTES // SIZE))
@@ -34,7 +41,8 @@ def cold_reads(rig: Rig) -> dict[str, float]:
         alone = _checked(bench.run(sends))
         reader = _Reader(bench)
         reader.start()
-        behind = _checked(bench.run(sends))
+        with sleeping() as late_ms:
+            behind = _checked(bench.run(sends))
         reader.join()
         if reader.rate is None:
             raise PenstockError("no figure: the consumer failed")
@@ -42,8 +50,31 @@ def cold_reads(rig: Rig) -> dict[str, float]:
             "p99_alone": float(alone.latency_ms["p99"] or 0.0),
             "p99": float(behind.latency_ms["p99"] or 0.0),
             "max": float(behind.latency_ms["max"] or 0.0),
+            "late_p99": float(np.percentile(late_ms, 99)),
+            "late_max": max(late_ms),
             "read_rate": reader.rate,
         }
+
+
+@contextlib.contextmanager
+def sleeping() -> Iterator[list[float]]:
+    """By how many milliseconds a thread that sleeps five at a time wakes up late, during the ``with`` block."""
+    late_ms: list[float] = []
+    done = threading.Event()
+
+    def sleep() -> None:
+        while not done.is_set():
+            began = time.monotonic()
+            time.sleep(_NAP_S)
+            late_ms.append((time.monotonic() - began - _NAP_S) * 1000)
+
+    thread = threading.Thread(target=sleep, name="bench-sleeper", daemon=True)
+    thread.start()
+    try:
+        yield late_ms
+    finally:
+        done.set()
+        thread.join()
 
 
 class _Reader(threading.Thread):

@@ -11,7 +11,7 @@ from penstock.proto.errors import ConfigError
 
 from .ledger import HEADER_BYTES
 
-STYLES = ("produce", "sync", "async", "columnar")
+STYLES = ("produce", "sync", "async", "asyncio", "columnar")
 KINDS = ("produce", "consume", "both")
 DEFAULT_SECONDS = 10.0
 COLUMNAR_BATCH = 10_000
@@ -29,7 +29,7 @@ class LoadPlan:
     seconds: float | None = None
     rate: float | None = None  # messages per second of all producers together
     producers: int = 1
-    threads: int = 1  # of each producer, with style sync: senders that each wait
+    threads: int = 1  # of each producer, with style sync or asyncio (its tasks): senders that each wait
     consumers: int = 1
     batch: int | None = None  # messages per call; columnar: 10,000, otherwise 1
     keys: int = 0  # so many different keys, which also choose the queue; 0: none
@@ -60,7 +60,8 @@ class LoadPlan:
         _require(self.batch is None or 1 <= self.batch <= 1_000_000, f"--batch {self.batch}: must be 1..1000000")
         _require(0 <= self.keys <= 10_000_000, f"--keys {self.keys}: must be 0..10000000")
         _require(1 <= self.threads <= 512, f"--threads {self.threads}: must be 1..512")
-        _require(self.threads == 1 or self.style == "sync", "--threads goes with --sync")
+        waits = self.style in ("sync", "asyncio")
+        _require(self.threads == 1 or waits, "--threads goes with --sync or --asyncio: others do not wait")
         batches = self.style in ("sync", "columnar")
         _require(
             self.batch in (None, 1) or batches, "--batch goes with --sync or --columnar: others batch by themselves"

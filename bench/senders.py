@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from .ledger import HEADER, HEADER_BYTES, numbered_rows
 
 if TYPE_CHECKING:
     from penstock.client import Producer
+    from penstock.client.aio import AsyncProducer
 
 IN_FLIGHT_MAX = 20_000
 PROBE_PAUSE_S = 0.05
@@ -108,11 +110,21 @@ class Budget:
 
 
 class Load:
-    """Sends one producer's share and keeps its :class:`Outcomes`."""
+    """Sends one producer's share and keeps its :class:`Outcomes`.
 
-    def __init__(self, sender: Producer, job: dict[str, Any], stop: threading.Event) -> None:
+    ``awaited`` is what tasks send through with style asyncio; the other styles use ``sender``.
+    """
+
+    def __init__(
+        self,
+        sender: Producer,
+        job: dict[str, Any],
+        stop: threading.Event,
+        awaited: AsyncProducer | None = None,
+    ) -> None:
         self.outcomes = Outcomes()
         self._sender = sender
+        self._awaited = awaited
         self._topic: str = job["topic"]
         self._size: int = job["size"]
         self._style: str = job["style"]
@@ -135,6 +147,7 @@ class Load:
         styles: dict[str, Callable[[Budget], None]] = {
             "sync": self._send_in_threads,
             "async": self._send_async,
+            "asyncio": lambda budget: asyncio.run(self._send_in_tasks(budget)),
             "produce": self._produce,
             "columnar": self._produce_many,
         }
@@ -203,6 +216,29 @@ class Load:
             else:
                 # From when it was due: a sender that fell behind its rate must not hide what its messages waited.
                 self.outcomes.on_acknowledged(granted, (time.monotonic() - due) * 1000)
+
+    async def _send_in_tasks(self, budget: Budget) -> None:
+        streams = range(self._stream, self._stream + self._job["threads"])
+        async with asyncio.TaskGroup() as group:
+            for stream in streams:
+                group.create_task(self._send_each_awaited(budget, stream))
+
+    async def _send_each_awaited(self, budget: Budget, stream: int) -> None:
+        assert self._awaited is not None
+        has_rate = self._job["rate"] is not None
+        while not self._stop.is_set():
+            granted, due = await asyncio.to_thread(budget.take, 1) if has_rate else budget.take(1)
+            if not granted:
+                return
+            number = self._next[stream]
+            body = self._body(stream)
+            self.outcomes.on_sent(1)
+            try:
+                await self._awaited.send(self._topic, body, **self._options(number))
+            except PenstockError as error:
+                self.outcomes.on_failed(error, 1, (stream, range(number, number + 1)))
+            else:
+                self.outcomes.on_acknowledged(1, (time.monotonic() - due) * 1000)
 
     def _send_async(self, budget: Budget) -> None:
         room = threading.Semaphore(IN_FLIGHT_MAX)

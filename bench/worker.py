@@ -74,13 +74,17 @@ def main() -> int:
 
 def _produce(job: dict[str, Any], orders: Orders) -> None:
     from penstock.client import Producer
+    from penstock.client.aio import AsyncProducer
 
     settings = {"linger_ms": job["linger_ms"]} if job["linger_ms"] is not None else {}
-    with Producer(job["namesrv"], group="penstock-load", **settings) as producer:
+    awaited = None
+    if job["style"] == "asyncio":
+        awaited = AsyncProducer(job["namesrv"], group="penstock-load", **settings)
+    with awaited.producer if awaited else Producer(job["namesrv"], group="penstock-load", **settings) as producer:
         producer.prepare(job["topic"])
         say(ready=True)
         orders.go.wait()
-        load = Load(producer, job, orders.stop)
+        load = Load(producer, job, orders.stop, awaited)
         began, cpu = time.monotonic_ns(), time.process_time()
         with progress(lambda: {"sent": load.outcomes.sent, "acknowledged": load.outcomes.acknowledged}):
             load.run()

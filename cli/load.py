@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.bench.report import LoadReport
 
 BAR_WIDTH = 40
-STYLE_OPTIONS = ("sync", "async", "columnar")
+STYLE_OPTIONS = ("sync", "async", "asyncio", "columnar")
 
 
 @click.group()
@@ -35,13 +35,20 @@ _producing = compose(
     click.option("--size", default=1024, show_default=True, metavar="B", help="Bytes of a body."),
     click.option("--rate", type=float, metavar="R", help="Messages per second of all producers."),
     click.option("--producers", default=1, show_default=True, metavar="P", help="Producer processes."),
-    click.option("--threads", default=1, show_default=True, metavar="N", help="Per producer, with --sync."),
+    click.option(
+        "--threads",
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Waiting senders per producer, with --sync or --asyncio.",
+    ),
     click.option("--batch", type=int, metavar="N", help="Messages per call with --sync [1] or --columnar [10000]."),
     click.option("--keys", default=0, metavar="K", help="So many different keys, which also choose the queue."),
     click.option("--queues", default=8, show_default=True, help="Per shard, when the topic has to be made."),
     click.option("--linger-ms", type=float, help="How long produce() waits for a fuller batch."),
     click.option("--sync", is_flag=True, help="send() and wait, one after the other."),
     click.option("--async", "async", is_flag=True, help="send_async()."),
+    click.option("--asyncio", "asyncio", is_flag=True, help="AsyncProducer.send() and wait, in --threads tasks."),
     click.option("--columnar", is_flag=True, help="produce_many()."),
 )
 _consuming = compose(

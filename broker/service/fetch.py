@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,7 +28,7 @@ from .metrics import Counters
 from .state import State
 
 if TYPE_CHECKING:
-    from ..store.absent import Absent
+    from ..store.absent import Absent, AbsentEntries
     from ..store.results import ReadResult
 
 REPLY_BYTES_MAX = 16 * 1024 * 1024
@@ -63,6 +63,7 @@ class ReadStore(Protocol):
         tags: frozenset[int] | None = None,
         verify: bool = False,
     ) -> ReadResult: ...
+    def absent_entries(self, topic: str, queue_id: int, offset: int) -> AbsentEntries | None: ...
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]: ...
 
 
@@ -189,14 +190,16 @@ class Fetch:
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
         wanted_now = self._rotated(wanted)
-        absent = reading.absent(wanted_now)
-        if absent:
-            await asyncio.get_running_loop().run_in_executor(self._bringers, _bring, absent)
-        del absent  # their files may be deleted from now on
+        await self._bring(reading.absent_entries(wanted_now))
+        await self._bring(reading.absent(wanted_now))  # not kept: their files may be deleted from now on
         reading.look(wanted_now)
         if not reading.has_news and wait_s > 0:
             await self._wait(reading, wanted, wait_s)
         return reading.reply()
+
+    async def _bring(self, absent: Sequence[Absent | AbsentEntries]) -> None:
+        if absent:
+            await asyncio.get_running_loop().run_in_executor(self._bringers, _bring, absent)
 
     def _wanted(self, header: FetchHeader) -> list[_Wanted]:
         group = self._state.group(header.group) if header.group else None
@@ -274,6 +277,11 @@ class _Reading:
     @property
     def has_news(self) -> bool:
         return bool(self._found or self._told)
+
+    def absent_entries(self, wanted: Iterable[_Wanted]) -> list[AbsentEntries]:
+        """What of the entries that :meth:`look` would read is not in memory, about."""
+        found = (self._store.absent_entries(each.topic, each.queue_id, each.offset) for each in wanted)
+        return [each for each in found if each is not None]
 
     def absent(self, wanted: Iterable[_Wanted]) -> list[Absent]:
         """What of the records that :meth:`look` would find may not be in memory, about."""
@@ -422,7 +430,7 @@ def _tags(kind: int, expression: str) -> frozenset[int] | None:
     return frozenset(string_hash(tag) for tag in tags)
 
 
-def _bring(absent: Iterable[Absent]) -> None:
+def _bring(absent: Iterable[Absent | AbsentEntries]) -> None:
     for part in absent:
         part.bring()
 

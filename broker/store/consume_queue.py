@@ -19,6 +19,7 @@ from penstock.proto.errors import Corrupt
 from penstock.proto.names import LIGHT_PREFIX
 from penstock.proto.record.rows import ROW
 
+from .absent import AbsentEntries
 from .disk import Bytes, Disk
 from .kernels import ENTRY, GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
 from .light_kernels import count_lights, expand_lights
@@ -153,6 +154,15 @@ class ConsumeQueues:
             path = f"{self.files.directory}/{topic}/{queue_id}"
             raise Corrupt(f"{path}: entry {offset} is missing: stop the broker and delete the folder", path=path)
         return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY)
+
+    def absent(self, slot: int, offset: int, count: int) -> AbsentEntries | None:
+        """What of ``count`` entries from ``offset`` on another thread should bring before :meth:`entries`."""
+        slots = self.slots
+        with self.lock:
+            written = int(slots.next_offsets[slot]) - int(slots.arena_counts[slot])
+            if offset >= written:
+                return None
+            return self.files.absent(slots.topics[slot], slots.queue_ids[slot], offset, min(count, written - offset))
 
     def drop_topic(self, topic: str, *, below: int | None = None) -> None:
         """Forget the topic's queues and delete their files; with ``below`` only those that end in front of it.

@@ -28,6 +28,7 @@ Data = bytes | memoryview | Bytes
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
 _ZEROS = bytes(1 << 20)
 _CANNOT_TELL = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
@@ -66,6 +67,13 @@ class Disk(Protocol):
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:
         """``size`` bytes, fewer at the end of the file."""
+        ...
+
+    def is_cached(self, descriptor: int, size: int, position: int) -> bool:
+        """Whether the first and the last of these bytes can be read without waiting for the disk.
+
+        True as well where the system cannot tell.
+        """
         ...
 
     def truncate(self, descriptor: int, size: int) -> None: ...
@@ -161,6 +169,16 @@ class RealDisk:
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:
         return os.pread(descriptor, size, position)
+
+    def is_cached(self, descriptor: int, size: int, position: int) -> bool:
+        for at in (position, position + size - 1):
+            try:
+                os.preadv(descriptor, (bytearray(1),), at, _NOWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True  # another file system may not know the flag; an error is told by the read itself
+        return True
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)

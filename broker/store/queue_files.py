@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from penstock.proto.errors import WrongStore
 
+from .absent import AbsentEntries
 from .disk import Bytes, Disk, storage_error
 from .kernels import BLANK_SIZE, ENTRY
 
@@ -166,6 +167,19 @@ class QueueFiles:
             return b""
         except OSError as error:
             raise storage_error(error, path, "reading queue entries") from error
+
+    def absent(self, topic: str, queue_id: int, offset: int, count: int) -> AbsentEntries | None:
+        """What another thread should bring before :meth:`read`, which would wait for the disk; None without need."""
+        position = offset * ENTRY
+        base = position - position % self.file_bytes
+        size = min(count * ENTRY, base + self.file_bytes - position)
+        path = self._path(topic, queue_id, base)
+        try:
+            if self._disk.is_cached(self._handle(path), size, position - base):
+                return None
+        except OSError:
+            return None  # the read will tell
+        return AbsentEntries(self._disk, path, position - base, size)
 
     def trim(self, queue: QueueName, offset: int) -> None:
         """Remove every entry from ``offset`` on."""

@@ -13,7 +13,7 @@ from penstock.proto.clock import Clock, SystemClock
 from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
 from penstock.proto.record.layout import PhysicalOffset
 
-from .absent import Absent
+from .absent import Absent, AbsentEntries
 from .checkpoint_writer import CheckpointWriter
 from .commit import Committer
 from .commit_log import QueueEnds
@@ -360,8 +360,12 @@ class Store:
         self._parts.others.check(topic)
         return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
 
+    def absent_entries(self, topic: str, queue_id: int, offset: int) -> AbsentEntries | None:
+        """Entries that a :meth:`read` from there on would wait for the disk for; to be brought by another thread."""
+        return self._reader.absent_entries(topic, queue_id, offset)
+
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
-        """What a :meth:`read` from there on may have to wait for the disk for; to be brought by another thread."""
+        """Records that a :meth:`read` from there on may have to wait for the disk for; to be brought likewise."""
         return self._reader.absent(topic, queue_id, offset, max_bytes)
 
     def check_readable(self, topic: str) -> None:

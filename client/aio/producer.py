@@ -17,6 +17,7 @@ from ..config import ProducerConfig
 from ..message import Delivery, Message, SendReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..timeouts import check_timeout
+from .outcomes import Outcomes
 from .turns import Turns
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class AsyncProducer:
     ) -> None:
         self._producer = Producer(nameservers, group=group, config=config, on_delivery=on_delivery, **settings)
         self._turns = Turns()
+        self._outcomes: Outcomes | None = None
 
     @property
     def producer(self) -> Producer:
@@ -86,8 +88,8 @@ class AsyncProducer:
         """
         send = self._timed(self._producer.send_async, (topic, body, tag, keys, properties, sharding_key), timeout_s)
         if not self._must_wait(topic, body):
-            return asyncio.wrap_future(send())
-        return asyncio.ensure_future(_outcome(self._turns.line_up(topic, send)))
+            return self._outcomes_here().follow(send())
+        return asyncio.ensure_future(self._outcome(self._turns.line_up(topic, send)))
 
     def send_oneway(
         self,
@@ -178,7 +180,13 @@ class AsyncProducer:
         deadline_s = time.monotonic() + given_s
         return lambda: send(*arguments, timeout_s=max(deadline_s - time.monotonic(), 0.0))
 
+    async def _outcome(self, taken: asyncio.Task[Future[SendReceipt]]) -> SendReceipt:
+        # Shielded: who stops waiting for the receipt takes back nothing, and those behind it keep their turn.
+        return await self._outcomes_here().follow(await asyncio.shield(taken))
 
-async def _outcome(taken: asyncio.Task[Future[SendReceipt]]) -> SendReceipt:
-    # Shielded: who stops waiting for the receipt takes back nothing, and those behind it keep their turn.
-    return await asyncio.wrap_future(await asyncio.shield(taken))
+    def _outcomes_here(self) -> Outcomes:
+        """Those of the running loop, which may be another one than before."""
+        loop = asyncio.get_running_loop()
+        if self._outcomes is None or self._outcomes.loop is not loop:
+            self._outcomes = Outcomes(loop)
+        return self._outcomes

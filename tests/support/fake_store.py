@@ -192,6 +192,9 @@ class FakeStore:
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         return 0, len(self._queues.get((topic, queue_id), ()))
 
+    def absent_entries(self, topic: str, queue_id: int, offset: int) -> None:
+        """All of them are in memory."""
+
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
         return list(self.on_disk.get((topic, queue_id), ()))
 

@@ -244,6 +244,9 @@ class SimulatedDisk:
         self._call("pread", changes=False)
         return self._file(descriptor).data[position : position + size].tobytes()
 
+    def is_cached(self, descriptor: int, size: int, position: int) -> bool:
+        return True
+
     def truncate(self, descriptor: int, size: int) -> None:
         self._call("truncate")
         self._file(descriptor).resize(size)

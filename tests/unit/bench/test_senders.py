@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.bench.ledger import HEADER
-from penstock.bench.plan import LoadPlan
+from penstock.bench.plan import STYLES, LoadPlan
 from penstock.bench.senders import Budget, Load
 from penstock.client import FailedDelivery
 from penstock.proto.errors import BrokerUnavailable, ConfigError, DeliveryFailed, OutcomeUnknown
@@ -73,14 +74,25 @@ class ProbedProducer(FakeProducer):
         self.probed.set()
 
 
+class FakeAwaited:
+    """The asyncio twin of a stand-in; others get their turn before it answers."""
+
+    def __init__(self, producer: FakeProducer) -> None:
+        self._producer = producer
+
+    async def send(self, topic: str, body: bytes, **options: Any) -> None:
+        await asyncio.sleep(0)
+        self._producer.send(topic, body, **options)
+
+
 def load_with(producer: FakeProducer, **options: Any) -> Load:
     plan = LoadPlan(kind="produce", namesrv="x:1", size=options.pop("size", 32), probe=False, **options)
-    load = Load(producer, plan.share(0), threading.Event())  # type: ignore[arg-type]
+    load = Load(producer, plan.share(0), threading.Event(), FakeAwaited(producer))  # type: ignore[arg-type]
     load.run()
     return load
 
 
-@pytest.mark.parametrize("style", ["produce", "sync", "async", "columnar"])
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("verify", [False, True])
 def test_every_style_sends_what_was_asked_and_counts_it(style: str, verify: bool) -> None:
     producer = FakeProducer()
@@ -93,7 +105,7 @@ def test_every_style_sends_what_was_asked_and_counts_it(style: str, verify: bool
         assert load.streams() == {0: 1000}
 
 
-@pytest.mark.parametrize("style", ["sync", "async"])
+@pytest.mark.parametrize("style", ["sync", "async", "asyncio"])
 def test_outcomes_are_told_apart_by_message(style: str) -> None:
     load = load_with(FakeProducer(refuse={3}, forget={5, 6}), style=style, count=10, verify=True)
     outcomes = load.outcomes
@@ -119,8 +131,9 @@ def test_keys_repeat_and_choose_the_queue() -> None:
     assert producer.keys == {f"key-{index}": 25 for index in range(4)}
 
 
-def test_threads_have_streams_of_their_own() -> None:
-    load = load_with(FakeProducer(), style="sync", count=400, threads=4, verify=True)
+@pytest.mark.parametrize("style", ["sync", "asyncio"])
+def test_waiting_senders_have_streams_of_their_own(style: str) -> None:
+    load = load_with(FakeProducer(), style=style, count=400, threads=4, verify=True)
     assert sum(load.streams().values()) == 400
     assert set(load.streams()) <= {0, 1, 2, 3}
 
@@ -143,6 +156,12 @@ def test_a_rate_is_kept_and_lateness_counts_as_latency() -> None:
         granted += part[0]
     assert granted == 50
     assert time.monotonic() - began >= 0.09
+
+
+def test_tasks_keep_a_rate_without_holding_up_their_loop() -> None:
+    load = load_with(FakeProducer(), style="asyncio", threads=3, count=30, rate=300)
+    assert load.outcomes.acknowledged == 30
+    assert load.outcomes.latency.count == 30
 
 
 def test_a_budget_ends_by_count_time_and_order() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from penstock.broker.store import ReadStatus, Store
 from penstock.broker.store.absent import Absent
+from penstock.broker.store.disk import RealDisk
 from penstock.proto.errors import MessageNotFound
 from penstock.proto.record.hashing import string_hash
 from penstock.proto.record.layout import decode_record
@@ -53,6 +56,61 @@ def test_old_records_that_are_not_in_memory_are_found_and_brought(
         assert part.sizes.tolist() == sizes.tolist()
         part.bring()
     assert store.absent("t", 0, 100, 1 << 20) == store.absent("t", 1, 0, 1 << 20) == []
+
+
+class ColdDisk(RealDisk):
+    """Nothing is in memory; keeps what was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[tuple[int, int]] = []
+
+    def is_cached(self, descriptor: int, size: int, position: int) -> bool:
+        return False
+
+    def pread(self, descriptor: int, size: int, position: int) -> bytes:
+        self.reads.append((size, position))
+        return super().pread(descriptor, size, position)
+
+
+def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, clock: ManualClock) -> None:
+    disk = ColdDisk()
+    with contextlib.closing(Store.open(store_config(tmp_path), clock=clock, disk=disk)) as store:
+        _fill(store, 5)
+        assert store.absent_entries("t", 0, 0) is None, "in the buffer of entries to be written"
+        _fill(store, 95)  # files of 20 entries
+        store.checkpoint()
+        absent = store.absent_entries("t", 0, 85)
+        assert absent is not None
+        assert (absent.size, absent.position) == (20 * 15, 20 * 5)
+        disk.reads.clear()
+        absent.bring()
+        assert disk.reads == [(20 * 15, 20 * 5)]
+        Path(absent.path).unlink()
+        absent.bring()  # the queue was deleted meanwhile: nothing is told here
+        for queue_id, offset in ((0, -1), (0, 100), (1, 0)):
+            assert store.absent_entries("t", queue_id, offset) is None, "the read tells of it"
+
+
+def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path) -> None:
+    path, disk = tmp_path / "file", RealDisk()
+    path.write_bytes(bytes(1 << 20))
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        assert disk.is_cached(descriptor, 1 << 20, 0)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+            pytest.skip("this system keeps the file in memory")
+        except BlockingIOError:
+            assert not disk.is_cached(descriptor, 1 << 20, 0)
+        except OSError as error:
+            pytest.skip(f"this file system cannot tell: {error}")
+        os.pread(descriptor, 1 << 20, 0)
+        assert disk.is_cached(descriptor, 1 << 20, 0)
+    finally:
+        os.close(descriptor)
 
 
 def test_bringing_touches_nothing_outside_the_file() -> None:

@@ -1,0 +1,54 @@
+"""Outcomes of sends, from the client's threads into an event loop: those that come together with one wake-up."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Outcomes:
+    """Ends futures of one event loop as futures of other threads end.
+
+    ``asyncio.wrap_future`` wakes the loop for each of them, by a byte through a socket. The receipts of a batch come
+    one right after the other, so here the first one wakes it and those until it looks come along.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._lock = threading.Lock()
+        self._ended: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._is_called = False  # the loop will look at _ended
+
+    def follow(self, future: Future[T]) -> asyncio.Future[T]:
+        """A future of the loop that ends as ``future`` will. Cancelling it takes back nothing."""
+        mine: asyncio.Future[T] = self.loop.create_future()
+        future.add_done_callback(functools.partial(self._on_end, mine))
+        return mine
+
+    def _on_end(self, mine: asyncio.Future[Any], future: Future[Any]) -> None:
+        with self._lock:
+            self._ended.append((mine, future))
+            if self._is_called or self.loop.is_closed():
+                return
+            self._is_called = True
+        self.loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        with self._lock:
+            self._is_called = False
+            ended, self._ended = self._ended, deque()
+        for mine, future in ended:
+            if mine.done():
+                continue  # its owner does not wait any more
+            try:
+                mine.set_result(future.result())
+            except CancelledError:
+                mine.cancel()
+            except BaseException as error:  # noqa: BLE001  whatever it is, it belongs to whoever waits
+                mine.set_exception(error)
