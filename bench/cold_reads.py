@@ -27,8 +27,8 @@ def cold_reads(rig: Rig) -> dict[str, float]:
     """p99 in milliseconds of single sends, alone and while a consumer reads ``BEHIND_BYTES`` behind.
 
     The broker is started anew and the page cache of its files dropped first. The consumer's rate is for the time of
-    the sends; both together show whether the disk was what it read from. ``late_p99`` is how late a thread wakes up
-    meanwhile that does nothing but sleep: what the machine itself adds to whoever waits.
+    the sends; both together show whether the disk was what it read from. ``late_p99`` is how late a thread of this
+    process wakes up meanwhile that does nothing but sleep: about what the machine itself adds to whoever waits.
     """
     with rig.cluster() as bench:
         bench.run(bench.plan("produce", style="columnar", size=SIZE, count=BEHIND_BYTES // SIZE))

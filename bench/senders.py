@@ -219,15 +219,20 @@ class Load:
 
     async def _send_in_tasks(self, budget: Budget) -> None:
         streams = range(self._stream, self._stream + self._job["threads"])
+        turn = asyncio.Lock()
         async with asyncio.TaskGroup() as group:
             for stream in streams:
-                group.create_task(self._send_each_awaited(budget, stream))
+                group.create_task(self._send_each_awaited(budget, stream, turn))
 
-    async def _send_each_awaited(self, budget: Budget, stream: int) -> None:
+    async def _send_each_awaited(self, budget: Budget, stream: int, turn: asyncio.Lock) -> None:
         assert self._awaited is not None
         has_rate = self._job["rate"] is not None
         while not self._stop.is_set():
-            granted, due = await asyncio.to_thread(budget.take, 1) if has_rate else budget.take(1)
+            if has_rate:
+                async with turn:  # one waits in a thread for all: the loop goes on, and so do its other threads
+                    granted, due = await asyncio.to_thread(budget.take, 1)
+            else:
+                granted, due = budget.take(1)
             if not granted:
                 return
             number = self._next[stream]

@@ -155,13 +155,13 @@ class ConsumeQueues:
             raise Corrupt(f"{path}: entry {offset} is missing: stop the broker and delete the folder", path=path)
         return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY)
 
-    def absent(self, slot: int, offset: int, count: int) -> AbsentEntries | None:
+    def absent(self, slot: int, offset: int, count: int) -> list[AbsentEntries]:
         """What of ``count`` entries from ``offset`` on another thread should bring before :meth:`entries`."""
         slots = self.slots
         with self.lock:
             written = int(slots.next_offsets[slot]) - int(slots.arena_counts[slot])
             if offset >= written:
-                return None
+                return []
             return self.files.absent(slots.topics[slot], slots.queue_ids[slot], offset, min(count, written - offset))
 
     def drop_topic(self, topic: str, *, below: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -80,7 +81,8 @@ class Index:
             path = f"{self._directory}/{name}"
             self._files.append(IndexFile.open(self._disk, path, self._config.index_slots, self._config.index_entries))
         if clean and self._files and not self._files[-1].is_full:
-            self._files[-1].begin_writing()  # 20 MB: not beside the first sends, whose disk others may keep busy
+            with contextlib.suppress(OSError):  # the first key will tell
+                self._files[-1].begin_writing()  # 20 MB: not beside the first sends, whose disk others may keep busy
         if positions is None:
             self.end = int(self._files[-1].header[3]) + 1 if self._files else 0
             return bool(self._files)

@@ -168,18 +168,21 @@ class QueueFiles:
         except OSError as error:
             raise storage_error(error, path, "reading queue entries") from error
 
-    def absent(self, topic: str, queue_id: int, offset: int, count: int) -> AbsentEntries | None:
-        """What another thread should bring before :meth:`read`, which would wait for the disk; None without need."""
-        position = offset * ENTRY
-        base = position - position % self.file_bytes
-        size = min(count * ENTRY, base + self.file_bytes - position)
-        path = self._path(topic, queue_id, base)
-        try:
-            if self._disk.is_cached(self._handle(path), size, position - base):
-                return None
-        except OSError:
-            return None  # the read will tell
-        return AbsentEntries(self._disk, path, position - base, size)
+    def absent(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
+        """What another thread should bring before :meth:`read`, which would wait for the disk."""
+        found: list[AbsentEntries] = []
+        position, end = offset * ENTRY, (offset + count) * ENTRY
+        while position < end:
+            base = position - position % self.file_bytes
+            size = min(end, base + self.file_bytes) - position
+            path = self._path(topic, queue_id, base)
+            try:
+                if not self._disk.is_cached(self._handle(path), size, position - base):
+                    found.append(AbsentEntries(self._disk, path, position - base, size))
+            except OSError:
+                break  # the read will tell
+            position += size
+        return found
 
     def trim(self, queue: QueueName, offset: int) -> None:
         """Remove every entry from ``offset`` on."""

@@ -24,8 +24,6 @@ from .results import ReadResult, ReadStatus
 log = logging.getLogger(__name__)
 
 _ENTRIES_AT_ONCE = 2048
-_ENTRIES_AHEAD = 8192
-"""Entries that are in memory before a fetch reads them: 160 KiB of a queue file, 8 MiB of records of 1 KiB."""
 _SAMPLE = 128
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
@@ -109,12 +107,12 @@ class Reader:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
 
-    def absent_entries(self, topic: str, queue_id: int, offset: int) -> AbsentEntries | None:
+    def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """See :meth:`Store.absent_entries`."""
         slot = self._queues.slots.find(topic, queue_id)
         if slot is None or not self._queues.slots.min_offsets[slot] <= offset < self._queues.slots.next_offsets[slot]:
-            return None
-        return self._queues.absent(slot, offset, _ENTRIES_AHEAD)
+            return []
+        return self._queues.absent(slot, offset, count)
 
     def absent(self, topic: str, queue_id: int, offset: int, bytes_max: int) -> list[Absent]:
         """See :meth:`Store.absent`."""

@@ -360,9 +360,9 @@ class Store:
         self._parts.others.check(topic)
         return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
 
-    def absent_entries(self, topic: str, queue_id: int, offset: int) -> AbsentEntries | None:
-        """Entries that a :meth:`read` from there on would wait for the disk for; to be brought by another thread."""
-        return self._reader.absent_entries(topic, queue_id, offset)
+    def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
+        """What of these entries a :meth:`read` would wait for the disk for; to be brought by another thread."""
+        return self._reader.absent_entries(topic, queue_id, offset, count)
 
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
         """Records that a :meth:`read` from there on may have to wait for the disk for; to be brought likewise."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections import deque
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,11 +34,14 @@ class Outcomes:
 
     def _on_end(self, mine: asyncio.Future[Any], future: Future[Any]) -> None:
         with self._lock:
+            if self.loop.is_closed():
+                return
             self._ended.append((mine, future))
-            if self._is_called or self.loop.is_closed():
+            if self._is_called:
                 return
             self._is_called = True
-        self.loop.call_soon_threadsafe(self._settle)
+        with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody waits any more
+            self.loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
         with self._lock:
@@ -46,9 +50,9 @@ class Outcomes:
         for mine, future in ended:
             if mine.done():
                 continue  # its owner does not wait any more
-            try:
-                mine.set_result(future.result())
-            except CancelledError:
+            if future.cancelled():
                 mine.cancel()
-            except BaseException as error:  # noqa: BLE001  whatever it is, it belongs to whoever waits
+            elif (error := future.exception()) is not None:  # the same for all of a batch: not raised here
                 mine.set_exception(error)
+            else:
+                mine.set_result(future.result())

@@ -187,6 +187,7 @@ class AsyncProducer:
     def _outcomes_here(self) -> Outcomes:
         """Those of the running loop, which may be another one than before."""
         loop = asyncio.get_running_loop()
-        if self._outcomes is None or self._outcomes.loop is not loop:
-            self._outcomes = Outcomes(loop)
-        return self._outcomes
+        outcomes = self._outcomes
+        if outcomes is None or outcomes.loop is not loop:
+            outcomes = self._outcomes = Outcomes(loop)
+        return outcomes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import click
 
 from ..sessions import session
 from . import audits, stores, topics
-from .measuring import Case, keep, measure
+from .measuring import Case, Peer, keep, measure
 
 CONF = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
 ALL = (*stores.NAMES, *topics.NAMES, *audits.NAMES)
@@ -45,11 +46,13 @@ def main(
         spark = session("penstock bench", master=master, conf=CONF)
         spark.sparkContext.setLogLevel("OFF")
         try:
-            for case in _cases(spark, Path(folder), gib, bodies, wanted or ALL, say):
+            for case, peer in _cases(spark, Path(folder), gib, bodies, wanted or ALL, say):
                 once = case.name == stores.LARGE
-                result = measure(case, repeats=1 if once else repeats, warm_ups=0 if once else 1, say=say)
+                result = measure(case, repeats=1 if once else repeats, warm_ups=0 if once else 1, say=say, peer=peer)
                 keep(result, Path(out), master)
                 target = f", target {case.target:,.0f}" if case.target else ""
+                if peer is not None:
+                    target += f", Parquet beside it {result['peer']:,.0f} rows/s"
                 click.echo(f"{case.name}, {case.body_bytes} B: {result['figure']:,.0f} {case.unit}{target}")
         finally:
             spark.stop()
@@ -57,15 +60,21 @@ def main(
 
 def _cases(
     spark: Any, folder: Path, gib: float, bodies: tuple[int, ...], wanted: tuple[str, ...], say: Any
-) -> Iterator[Case]:
+) -> Iterator[tuple[Case, Peer | None]]:
     for body in bodies:
-        for module in (stores, topics):
-            chosen = tuple(name for name in wanted if name in (*module.NAMES, getattr(module, "LARGE", "")))
-            if chosen:
-                say(f"making the data: {gib:g} GiB of messages of {body} B")
-                yield from module.cases(spark, folder, body, gib, chosen)
+        with contextlib.ExitStack() as stack:
+            peer = None
+            for module in (stores, topics):
+                chosen = tuple(name for name in wanted if name in (*module.NAMES, getattr(module, "LARGE", "")))
+                if chosen:
+                    say(f"making the data: {gib:g} GiB of messages of {body} B")
+                    if peer is None and chosen != (stores.LARGE,):
+                        peer = stack.enter_context(stores.parquet(spark, folder, body, gib))
+                    for case in module.cases(spark, folder, body, gib, chosen):
+                        yield case, None if case.name == stores.LARGE else peer
     if audits.NAMES[0] in wanted:
-        yield from audits.cases(spark, folder, int(gib * (1 << 21)))
+        for case in audits.cases(spark, folder, int(gib * (1 << 21))):
+            yield case, None
 
 
 if __name__ == "__main__":

@@ -37,6 +37,14 @@ class Case:
     unit: str = "rows/s"
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The same messages as plain Parquet, which Spark scans beside a case: how fast this machine is just now."""
+
+    rows: int
+    scan: Callable[[], Any]
+
+
 class Memory:
     """The largest resident memory, of Java and of one Python process among this process's descendants, in MiB."""
 
@@ -69,12 +77,18 @@ class Memory:
             self.python_sum = max(self.python_sum, total)
 
 
-def measure(case: Case, *, repeats: int, warm_ups: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run a case some times; the median, every time, and the highest memory."""
-    times, values = [], []
+def measure(
+    case: Case, *, repeats: int, warm_ups: int, say: Callable[[str], None], peer: Peer | None = None
+) -> dict[str, Any]:
+    """Run a case some times, in turn with its peer; the median of both, every time, and the highest memory."""
+    times, values, peers = [], [], []
     load = os.getloadavg()[0]
     with Memory() as memory:
         for turn in range(-warm_ups, repeats):
+            if peer is not None:
+                began = time.perf_counter()
+                peer.scan()
+                peers.append(peer.rows / (time.perf_counter() - began))
             case.prepare()
             began = time.perf_counter()
             answer = case.run()
@@ -100,6 +114,7 @@ def measure(case: Case, *, repeats: int, warm_ups: int, say: Callable[[str], Non
         "unit": case.unit,
         "mb_per_s": round(case.log_bytes / seconds / 1e6),
         "target": case.target,
+        "peer": round(statistics.median(peers[warm_ups:])) if peer is not None else None,
         "reached": reached,
         "java_peak_mib": round(memory.java),
         "worker_peak_mib": round(memory.python),

@@ -1,7 +1,8 @@
-"""Cases over a generated store: scans, the jobs, and the same messages as plain Parquet beside them."""
+"""Cases over a generated store: scans and jobs; and the same messages as plain Parquet, the peer of all cases."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any
 
 from ..jobs import archive, rebuild, verify
 from .generate import generate
-from .measuring import Case
+from .measuring import Case, Peer
 
 HEADER_SCHEMA = "topic string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
-NAMES = ("scan", "header scan", "Parquet scan", "archive", "rebuild of queues", "rebuild of queues and index", "verify")
-SCAN, HEADERS, PARQUET, ARCHIVE, REBUILD, REBUILD_ALL, VERIFY = NAMES
+NAMES = ("scan", "header scan", "archive", "rebuild of queues", "rebuild of queues and index", "verify")
+SCAN, HEADERS, ARCHIVE, REBUILD, REBUILD_ALL, VERIFY = NAMES
 LARGE = "large store"
 """One scan, for its memory."""
 TARGETS = {
@@ -30,6 +31,25 @@ TARGETS = {
 """Rows per second on two cores with a warm cache; 80 % of them are the floor."""
 
 
+@contextlib.contextmanager
+def parquet(spark: Any, folder: Path, body: int, gib: float) -> Iterator[Peer]:
+    """As many messages as a store of ``gib`` GiB has, in Parquet files in ``folder`` for the ``with`` block."""
+    store, lake = folder / f"peer-store-{body}", folder / f"peer-{body}"
+    records = int(gib * (1 << 30) / (body + 177))
+    generate(store, records=records, body_bytes=body, segment_bytes=256 << 20)
+    archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
+    shutil.rmtree(store)
+
+    def scan() -> None:
+        files = spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
+        files.write.format("noop").mode("overwrite").save()
+
+    try:
+        yield Peer(records, scan)
+    finally:
+        shutil.rmtree(lake, ignore_errors=True)
+
+
 def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ...]) -> Iterator[Case]:
     """The wanted cases over a store of ``gib`` GiB, which is there while they run."""
     store, lake, queues = folder / f"store-{body}", folder / "lake", folder / "queues"
@@ -43,10 +63,6 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
     def fill() -> object:
         return archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
 
-    def parquet() -> None:
-        files = spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
-        files.write.format("noop").mode("overwrite").save()
-
     def build(*, index: bool) -> object:
         return rebuild.run(spark, rebuild.Config(store=str(store), into=str(queues), index=index))
 
@@ -57,7 +73,6 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
         SCAN: (lambda: read(None), lambda: None),
         HEADERS: (lambda: read(HEADER_SCHEMA), lambda: None),
         ARCHIVE: (fill, lambda: clear(lake)),
-        PARQUET: (parquet, lambda: None if lake.exists() else fill()),
         REBUILD: (lambda: build(index=False), lambda: clear(queues)),
         REBUILD_ALL: (lambda: build(index=True), lambda: clear(queues)),
         VERIFY: (lambda: verify.run(spark, verify.Config(store=(str(store),), index=False)), lambda: None),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.bench.rig import FULL_SIZE_FILES
 from penstock.client import Admin, Producer
 from penstock.deploy import LocalCluster
 
@@ -42,7 +43,7 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
     """The wanted cases; the broker lives while they run, and so does its data."""
     records = int(gib * (1 << 30) / (body + 177))
     cluster = LocalCluster(folder / "cluster")
-    cluster.up(shards=1, replicas=1, nameservers=1, mode="async", base_port=0)
+    cluster.up(shards=1, replicas=1, nameservers=1, mode="async", base_port=0, settings=FULL_SIZE_FILES)
     try:
         server = cluster.plan.nameserver_addresses
         with Admin(server) as admin:

@@ -109,7 +109,7 @@ def load_conditions(folder: Path) -> dict[str, Any]:
 
 
 def block_frame(spark: Any, files: list[HistoryFile]) -> Any:
-    """One row per stretch of a file that a task reads at once, each in a partition of its own."""
+    """One row per stretch of a file that a task reads at once, spread over as many partitions."""
     blocks = [
         (number, file.path, file.start, first, min(TASK_ROWS, file.rows - first))
         for number, file in enumerate(files)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from penstock.broker.service.state import deleted_topic
-from penstock.broker.store.absent import Absent
+from penstock.broker.store.absent import Absent, AbsentEntries
 from penstock.proto import names
 from penstock.proto.errors import Corrupt, CorruptBatch, MessageNotFound, PenstockError
 from penstock.proto.record.hashing import string_hash
@@ -88,6 +88,7 @@ class FakeStore:
         self._next: dict[tuple[str, int], int] = {}
         self._queues: dict[tuple[str, int], list[tuple[bytes, int]]] = {}
         self.on_disk: dict[tuple[str, int], list[Absent]] = {}  # what reads of a queue must have brought first
+        self.entries_on_disk: dict[tuple[str, int], list[AbsentEntries]] = {}
         self._clock_ms = 1_700_000_000_000
 
     def append(self, topic: str, records: Any, *, queues: int, count: int | None = None) -> AppendResult:
@@ -192,8 +193,8 @@ class FakeStore:
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         return 0, len(self._queues.get((topic, queue_id), ()))
 
-    def absent_entries(self, topic: str, queue_id: int, offset: int) -> None:
-        """All of them are in memory."""
+    def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
+        return list(self.entries_on_disk.get((topic, queue_id), ()))
 
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
         return list(self.on_disk.get((topic, queue_id), ()))

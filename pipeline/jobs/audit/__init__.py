@@ -1,4 +1,4 @@
-"""Judges the histories of drills and load tests, of any size, against the invariants of delivery.
+"""Judges the histories of drills and load tests against the invariants of delivery; they may outgrow one process.
 
 One pass cuts the history's files into pieces, each of one queue or of a stretch of one stream; Spark brings the pieces
 of each together, and one task judges whole queues and whole messages in NumPy. See :mod:`.job` for the invariants.

@@ -42,22 +42,24 @@ from ..history import (
 )
 from ..reading import local_path, read_stores
 from ..report import Plot, Report, Table
-from .judging import PIECE_SCHEMA, Group, count_surplus, cut, epoch_limits, groups, judge, judge_epochs
+from .judging import PIECE_SCHEMA, Group, cut, epoch_limits, groups, judge, judge_epochs, settle, was_read
 from .queues import Queue
 from .splitting import QUEUE, Column
 from .tally import SECOND_NS, Tally, percentiles_ms
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9")
 ROWS_PER_PART = 6_000_000
-"""Rows of a history that one task judges, about, in two tasks: some hundred megabytes each."""
+"""Rows of a history that two tasks judge, about, one its queues and one its messages: some hundred megabytes each. A
+queue is judged by one task, whose memory bounds it: 53 bytes a row, held about three times."""
+SECONDS_SHOWN_MAX = 1_000_000
 SHARES = (0.5, 0.99, 0.999)
 MESSAGE = ("stream", "sequence")
 PARTS_MIN = 2
 ROWS_AT_ONCE = 1 << 17
 """Cut into pieces together: 8 MiB, whose copies stay in memory that was used before."""
 _TALLY = "tally string"
-_MISSING_NAMES = ["brokerName", "queueId", "queueOffset", "bodyCrc"]
 _MISSING = "brokerName string, queueId int, queueOffset bigint, bodyCrc bigint"
+_MISSING_NAMES = [column.split()[0] for column in _MISSING.split(", ")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,9 @@ class _History:
             yield _as_row(judge(found, shards, conditions))
 
         total = _added(self._by_group(tell, _TALLY))
-        count_surplus(total, conditions)
+        settle(total, conditions)
+        if not was_read(total):  # then no mode excuses what is missing
+            self.conditions = {**conditions, "mode": "durable"}
         limits = epoch_limits(total)
         if limits:
             total.add(
@@ -199,10 +203,10 @@ def _measure(report: Report, tally: Tally, conditions: dict[str, Any]) -> None:
             )
     report.tables.append(Table("Latencies, ms", ["from", "50 %", "99 %", "99.9 %", "largest"], lines))
     counts: dict[str, Counter[int]] = {"acknowledged": tally.acknowledged, "received": tally.received}
-    seconds = [second for counter in counts.values() for second in counter]
-    if not seconds:
+    if not tally.acknowledged:
         return
-    began, last = min(seconds), max(seconds)
+    began = min(tally.acknowledged)
+    last = min(max(max(counter, default=began) for counter in counts.values()), began + SECONDS_SHOWN_MAX)
     axis = list(range(last - began + 1))
     series = {name: [float(counter[began + at]) for at in axis] for name, counter in counts.items()}
     marks = [

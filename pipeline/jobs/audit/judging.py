@@ -12,7 +12,7 @@ from ..history import OK, SEND
 from .queues import Queue
 from .splitting import QUEUE, Column, join, split
 from .stretches import Stretch, shard_name
-from .tally import Tally
+from .tally import EXAMPLES_MAX, Tally
 
 PIECE_SCHEMA = "part int, kind int, a bigint, b bigint, number int, first bigint, rows bigint, data binary"
 _PIECE = pa.schema(
@@ -62,10 +62,20 @@ def judge(found: Iterable[Group], shards: Sequence[str], conditions: Mapping[str
     return tally
 
 
-def count_surplus(total: Tally, conditions: Mapping[str, Any]) -> None:
-    """I7: of what was delivered again, only what the faults do not explain counts."""
+def settle(total: Tally, conditions: Mapping[str, Any]) -> None:
+    """What only the sum shows.
+
+    I1: nothing was read at all. I7: of what was delivered again, only what the faults do not explain counts.
+    """
+    if not was_read(total) and total.checked["I1"]:
+        total.wrong["I1"], total.examples["I1"] = total.checked["I1"], ["nothing was read at the end"]
     surplus = max(total.delivered_again - int(conditions["duplicates_allowed"]), 0)
     total.tell("I7", total.again_examples[:surplus], surplus)
+
+
+def was_read(total: Tally) -> bool:
+    """Whether somebody read what is there at the end."""
+    return bool(total.checked["I5"])
 
 
 def epoch_limits(total: Tally) -> dict[tuple[int, int], int]:
@@ -88,7 +98,7 @@ def judge_epochs(events: Column, limits: Mapping[tuple[int, int], int], shards: 
     texts = (
         f"message {row['stream']}.{row['sequence']} at {shard_name(shards, int(row['shard']))} queue {row['queue']} "
         f"offset {row['offset']} was acknowledged in an epoch below one that had begun"
-        for row in sent[late]
+        for row in sent[late][:EXAMPLES_MAX]
     )
     tally.tell("I9", texts, int(late.sum()))
     return tally

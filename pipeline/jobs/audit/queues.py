@@ -30,7 +30,7 @@ class Queue:
         self._looks = take(rows, rows["op"] == POSITION)
         read = take(rows, rows["op"] == READ)
         self._read = take(read, np.lexsort((read["end_ns"], read["offset"])))
-        self._first_read = take(self._read, np.diff(self._read["offset"], prepend=np.int64(-2)) != 0)
+        self._first_read = take(self._read, _is_new(self._read["offset"]))
 
     def judge(self, tally: Tally) -> None:
         """Add what is found to ``tally``."""
@@ -92,7 +92,7 @@ class Queue:
         ids = np.concatenate([message_ids(rows) for rows in told])
         order = np.argsort(offsets, kind="stable")
         offsets, ids = offsets[order], ids[order]
-        is_new = np.diff(offsets, prepend=np.int64(-2)) != 0
+        is_new = _is_new(offsets)
         tally.checked["I3"] += int(is_new.sum())
         differ = np.flatnonzero(~is_new[1:] & (np.diff(ids) != 0)) + 1
         if len(differ):
@@ -140,3 +140,10 @@ class Queue:
         return [
             f"message {stream}.{number} at {self.name} offset {at}" for stream, number, at in zip(*columns, strict=True)
         ]
+
+
+def _is_new(offsets: Column) -> Column:
+    """Which of sorted offsets are not the one before."""
+    marks = np.ones(len(offsets), np.bool_)
+    marks[1:] = np.diff(offsets) != 0
+    return marks

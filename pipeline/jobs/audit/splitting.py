@@ -31,7 +31,11 @@ STRETCH_BITS = 16
 STRETCH_ROWS = 1 << STRETCH_BITS
 """Sequences of one stretch of a stream."""
 SEQUENCE_BITS = 40
-STREAMS_MAX = 1 << (63 - SEQUENCE_BITS)
+NOBODY = 0xFFFF_FFFF
+"""The stream of what a reader found that is not of its run."""
+STREAMS_MAX = (1 << (63 - SEQUENCE_BITS)) - 1
+ANNOUNCED_MAX = 1 << 32
+"""Sequences that one row may announce."""
 
 
 class Piece(NamedTuple):
@@ -56,17 +60,16 @@ def split(events: Column, parts: int) -> Iterator[Piece]:
     numbered = np.flatnonzero(op != POSITION)
     if len(numbered):
         low, high = int(sequence[numbered].min()), int(sequence[numbered].max())
-        if low < 0 or high >= 1 << SEQUENCE_BITS or int(stream[numbered].max()) >= STREAMS_MAX:
+        known = stream[numbered[stream[numbered] != NOBODY]]
+        if low < 0 or high >= 1 << SEQUENCE_BITS or int(known.max(initial=0)) >= STREAMS_MAX:
             raise Corrupt(
-                f"a history numbers messages from {low} to {high}, streams up to {stream[numbered].max()}: "
+                f"a history numbers messages from {low} to {high}, streams up to {known.max(initial=0)}: "
                 f"sequences below 2^{SEQUENCE_BITS} and streams below {STREAMS_MAX} are possible"
             )
     is_message = (op == SEND) | (op == RECEIVE) | (op == READ)
-    stretches = stream << SEQUENCE_BITS | sequence >> STRETCH_BITS
-    for at, count, data in _runs(stretches, np.flatnonzero(is_message), events, STRETCH_FIELDS):
-        yield _stretch_piece(int(stream[at]), int(sequence[at]) >> STRETCH_BITS, count, data, parts)
-    for row in events[op == INVOKE]:
-        yield from _announced(row, parts)
+    yield from _stretches(events, np.flatnonzero(is_message), parts)
+    announced = _cut_to_stretches(events[op == INVOKE])
+    yield from _stretches(announced, np.arange(len(announced)), parts)
     is_placed = (op == POSITION) | (is_message & ((op != SEND) | (outcome == OK)))
     shards, queues = (events[name].astype(np.int64) for name in ("shard", "queue"))
     for at, count, data in _runs(shards << 16 | (queues & 0xFFFF), np.flatnonzero(is_placed), events, QUEUE_FIELDS):
@@ -92,24 +95,34 @@ def take(rows: Rows, chosen: Column) -> dict[str, Column]:
 
 def message_ids(rows: Rows) -> Column:
     """Stream and sequence as one number."""
-    ids: Column = rows["stream"].astype(np.int64) << SEQUENCE_BITS | rows["sequence"]
-    return ids
+    return _numbered(rows["stream"], rows["sequence"])
 
 
-def _stretch_piece(stream: int, number: int, count: int, data: bytes, parts: int) -> Piece:
-    return Piece((number + 31 * stream) % parts + parts, STRETCH, stream, number, count, data)
+def _numbered(stream: Column, number: Column) -> Column:
+    numbers: Column = np.minimum(stream.astype(np.int64), STREAMS_MAX) << SEQUENCE_BITS | number
+    return numbers
 
 
-def _announced(row: Any, parts: int) -> Iterator[Piece]:
-    """A row that announces sequences goes to each stretch that it reaches into, cut to it."""
-    stream, first = int(row["stream"]), int(row["sequence"])
-    end = min(first + max(int(row["offset"]), 0), 1 << SEQUENCE_BITS)
-    for number in range(first >> STRETCH_BITS, -(-end >> STRETCH_BITS)):
-        mine = row.reshape(1).copy()
-        start = max(first, number << STRETCH_BITS)
-        mine["sequence"], mine["offset"] = start, min(end, (number + 1) << STRETCH_BITS) - start
-        data = b"".join(mine[name].tobytes() for name in STRETCH_FIELDS)
-        yield _stretch_piece(stream, number, 1, data, parts)
+def _stretches(events: Column, chosen: Column, parts: int) -> Iterator[Piece]:
+    keys = _numbered(events["stream"], events["sequence"] >> STRETCH_BITS)
+    for at, count, data in _runs(keys, chosen, events, STRETCH_FIELDS):
+        stream, number = int(events["stream"][at]), int(events["sequence"][at]) >> STRETCH_BITS
+        yield Piece((number + 31 * stream) % parts + parts, STRETCH, stream, number, count, data)
+
+
+def _cut_to_stretches(announced: Column) -> Column:
+    """Rows that announce sequences, each once for every stretch that it reaches into, and cut to it."""
+    first, count = announced["sequence"], np.maximum(announced["offset"], 0)
+    if int(count.max(initial=0)) > ANNOUNCED_MAX:
+        raise Corrupt(f"a history announces {count.max()} messages at once: at most {ANNOUNCED_MAX} are possible")
+    end = first + count
+    low, high = first >> STRETCH_BITS, -(-end >> STRETCH_BITS)
+    which = np.repeat(np.arange(len(announced)), high - low)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[which]
+    rows = announced[which]
+    rows["sequence"] = np.maximum(first[which], number << STRETCH_BITS)
+    rows["offset"] = np.minimum(end[which], (number + 1) << STRETCH_BITS) - rows["sequence"]
+    return rows
 
 
 def _runs(keys: Column, chosen: Column, events: Column, fields: tuple[str, ...]) -> Iterator[tuple[int, int, bytes]]:

@@ -158,10 +158,26 @@ def test_a_rate_is_kept_and_lateness_counts_as_latency() -> None:
     assert time.monotonic() - began >= 0.09
 
 
-def test_tasks_keep_a_rate_without_holding_up_their_loop() -> None:
-    load = load_with(FakeProducer(), style="asyncio", threads=3, count=30, rate=300)
-    assert load.outcomes.acknowledged == 30
-    assert load.outcomes.latency.count == 30
+def test_tasks_keep_a_rate_and_do_not_hold_up_their_loop() -> None:
+    plan = LoadPlan(kind="produce", namesrv="x:1", size=32, probe=False, style="asyncio", threads=3, count=30, rate=300)
+    producer = FakeProducer()
+    load = Load(producer, plan.share(0), threading.Event(), FakeAwaited(producer))  # type: ignore[arg-type]
+    budget = Budget(30, None, 300, threading.Event())
+    turns = 0
+
+    async def run() -> None:
+        nonlocal turns
+        sending = asyncio.create_task(load._send_in_tasks(budget))
+        while not sending.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        await sending
+
+    began = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - began >= 0.09
+    assert turns > 10
+    assert (load.outcomes.acknowledged, load.outcomes.latency.count) == (30, 30)
 
 
 def test_a_budget_ends_by_count_time_and_order() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.broker.service.fetch import SCANS_MAX
 from penstock.broker.service.state import Group
-from penstock.broker.store.absent import Absent
+from penstock.broker.store.absent import Absent, AbsentEntries
+from penstock.broker.store.disk import RealDisk
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
 from penstock.proto.record.layout import decode_record
@@ -77,6 +78,60 @@ async def test_sends_and_other_fetches_go_on_while_a_fetch_waits_for_the_disk() 
     assert (by_queue(reply)[1].count, bodies(data)) == (2, [b"old", b"new"])
     assert not cold.done()
     OnDisk.released.set()
+    reply, data = await cold
+    assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
+
+
+class EntriesOnDisk(AbsentEntries):
+    """Entries that come from the disk when ``released`` is set."""
+
+    released = threading.Event()
+    asked = threading.Event()
+
+    def bring(self) -> None:
+        self.asked.set()
+        assert self.released.wait(10)
+
+
+@in_loop
+async def test_entries_come_from_the_disk_before_the_records_that_they_name() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append([b"old"], queue_id=0)
+    parts.dispatch()
+    EntriesOnDisk.released.clear()
+    EntriesOnDisk.asked.clear()
+    OnDisk.released.set()
+    parts.store.entries_on_disk["orders", 0] = [EntriesOnDisk(RealDisk(), "", 0, 0)]
+    nothing = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+    parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]
+    cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
+    await eventually(EntriesOnDisk.asked.is_set)
+    await parts.append([b"new"], queue_id=1)
+    parts.dispatch()
+    reply, _ = await parts.fetched(wanting((1, 0)))
+    assert by_queue(reply)[1].count == 1
+    assert not cold.done()
+    EntriesOnDisk.released.set()
+    reply, data = await cold
+    assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
+
+
+@in_loop
+async def test_a_fetch_that_waits_for_the_disk_when_the_broker_stops_is_answered() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append([b"old"], queue_id=0)
+    parts.dispatch()
+    EntriesOnDisk.released.clear()
+    EntriesOnDisk.asked.clear()
+    parts.store.entries_on_disk["orders", 0] = [EntriesOnDisk(RealDisk(), "", 0, 0)]
+    nothing = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+    parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]  # there is no thread for these any more
+    cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
+    await eventually(EntriesOnDisk.asked.is_set)
+    parts.fetch.close()
+    EntriesOnDisk.released.set()
     reply, data = await cold
     assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
 

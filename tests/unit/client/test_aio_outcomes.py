@@ -69,6 +69,20 @@ def test_errors_and_cancellations_reach_who_waits_and_nobody_else() -> None:
     asyncio.run(run())
 
 
+def test_an_error_that_a_whole_batch_shares_keeps_its_traceback_short() -> None:
+    async def run() -> None:
+        outcomes = Outcomes(asyncio.get_running_loop())
+        sends: list[Future[int]] = [Future() for _ in range(50)]
+        waits = [outcomes.follow(send) for send in sends]
+        error = ValueError("no")
+        in_a_thread(*(lambda send=send: send.set_exception(error) for send in sends))
+        await asyncio.wait(waits)
+        assert error.__traceback__ is None
+        assert {wait.exception() for wait in waits} == {error}
+
+    asyncio.run(run())
+
+
 def test_a_loop_that_is_closed_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.new_event_loop()
     send: Future[int] = Future()

@@ -77,11 +77,11 @@ def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, cl
     disk = ColdDisk()
     with contextlib.closing(Store.open(store_config(tmp_path), clock=clock, disk=disk)) as store:
         _fill(store, 5)
-        assert store.absent_entries("t", 0, 0) is None, "in the buffer of entries to be written"
+        assert store.absent_entries("t", 0, 0, 5) == [], "in the buffer of entries to be written"
         _fill(store, 95)  # files of 20 entries
         store.checkpoint()
-        absent = store.absent_entries("t", 0, 85)
-        assert absent is not None
+        assert [(part.size, part.position) for part in store.absent_entries("t", 0, 30, 25)] == [(200, 200), (300, 0)]
+        (absent,) = store.absent_entries("t", 0, 85, 1000)
         assert (absent.size, absent.position) == (20 * 15, 20 * 5)
         disk.reads.clear()
         absent.bring()
@@ -89,7 +89,7 @@ def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, cl
         Path(absent.path).unlink()
         absent.bring()  # the queue was deleted meanwhile: nothing is told here
         for queue_id, offset in ((0, -1), (0, 100), (1, 0)):
-            assert store.absent_entries("t", queue_id, offset) is None, "the read tells of it"
+            assert store.absent_entries("t", queue_id, offset, 9) == [], "the read tells of it"
 
 
 def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path) -> None:
