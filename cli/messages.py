@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +62,7 @@ def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: di
             note(f"error: message {sent}: {error}")
             return False
         if as_json:
-            print(json.dumps(asdict(receipt)), flush=True)
+            print(json.dumps(receipt._asdict()), flush=True)
         else:
             print(f"{receipt.message_id} {receipt.broker_name}:{receipt.queue_id}:{receipt.queue_offset}", flush=True)
         return True

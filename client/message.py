@@ -55,8 +55,7 @@ class Message:
     sharding_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+class SendReceipt(NamedTuple):
     """Where an acknowledged message lies."""
 
     message_id: str  # UNIQ_KEY: made by the producer, in the message's properties

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -43,8 +43,28 @@ class PartMaker:
         part.hashes = _hash_of_one(sharding_key)
         return part
 
+    def awaited(
+        self,
+        body: object,
+        tag: str | None,
+        keys: Sequence[str] | str | None,
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        deadline: float,
+    ) -> Part:
+        """One message with a future and a UNIQ_KEY."""
+        unique_key = new_unique_key()
+        encoded = property_bytes(tag, keys, properties, sharding_key, unique_key)
+        part = self.single(Kind.SEND, body, encoded, sharding_key, deadline)
+        part.futures.append(Future())
+        part.message_ids.append(unique_key)
+        return part
+
     def waiting(self, messages: Sequence[Message], deadline: float) -> Part:
         """Messages with a future and a UNIQ_KEY each. One alone is compressed; several are not, as in RocketMQ."""
+        if len(messages) == 1:
+            (one,) = messages
+            return self.awaited(one.body, one.tag, one.keys, one.properties, one.sharding_key, deadline)
         bodies: list[bytes] = []
         encoded: list[bytes | None] = []
         ids: list[str] = []
@@ -55,17 +75,11 @@ class PartMaker:
                 property_bytes(message.tag, message.keys, message.properties, message.sharding_key, unique_key)
             )
             ids.append(unique_key)
-        flag = 0
-        if len(messages) == 1:
-            flag, bodies[0] = self._compressed(bodies[0])
         part = new_part(Kind.SEND, bodies, encoded, deadline)
-        part.sys_flag = flag
         part.futures = [Future() for _ in messages]
         part.message_ids = ids
         sharding_keys = [message.sharding_key for message in messages]
-        if len(messages) == 1:
-            part.hashes = _hash_of_one(sharding_keys[0])
-        elif any(key is not None for key in sharding_keys):
+        if any(key is not None for key in sharding_keys):
             set_hashes(part, sharding_keys)
         return part
 

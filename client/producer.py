@@ -115,7 +115,7 @@ class Producer:
         """
         deadline = self._deadline(timeout_s)
         delivery = self._delivery(topic, deadline)
-        part = self._maker.waiting([Message(topic, body, tag, keys or (), properties or {}, sharding_key)], deadline)
+        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deadline)
         future = part.futures[0]
         self._hold(delivery, part, deadline)
         batch = delivery.start_now(part)
@@ -140,7 +140,7 @@ class Producer:
         """
         deadline = self._deadline(timeout_s)
         delivery = self._delivery(topic, deadline)
-        part = self._maker.waiting([Message(topic, body, tag, keys or (), properties or {}, sharding_key)], deadline)
+        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deadline)
         future = part.futures[0]
         self._hold(delivery, part, deadline)
         delivery.join(part)

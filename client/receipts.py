@@ -23,22 +23,24 @@ def receipts_of(topic: str, batch: Batch, receipt: AppendReceipt, store_host: Ho
         positions = (receipt.physical_offset + np.cumsum(sizes) - sizes).tolist()
     status = _STATUS[receipt.status]
     message_ids = [message_id for part in batch.parts for message_id in part.message_ids]
+    broker_name, stored_ms = batch.lane.broker_name, receipt.store_timestamp_ms
+    duplicate, epoch = receipt.duplicate, receipt.epoch
     receipts = []
     for message_id, queue_id, position in zip(message_ids, batch.queue_ids.tolist(), positions, strict=True):
         queue_offset = next_offsets[queue_id]
         next_offsets[queue_id] = queue_offset + 1
         receipts.append(
             SendReceipt(
-                message_id=message_id,
-                topic=topic,
-                broker_name=batch.lane.broker_name,
-                queue_id=queue_id,
-                queue_offset=queue_offset,
-                offset_message_id=offset_message_id(store_host, position),
-                status=status,
-                store_timestamp_ms=receipt.store_timestamp_ms,
-                duplicate=receipt.duplicate,
-                epoch=receipt.epoch,
+                message_id,
+                topic,
+                broker_name,
+                queue_id,
+                queue_offset,
+                offset_message_id(store_host, position),
+                status,
+                stored_ms,
+                duplicate,
+                epoch,
             )
         )
     return receipts
