@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import threading
@@ -81,8 +80,10 @@ class Index:
             path = f"{self._directory}/{name}"
             self._files.append(IndexFile.open(self._disk, path, self._config.index_slots, self._config.index_entries))
         if clean and self._files and not self._files[-1].is_full:
-            with contextlib.suppress(OSError):  # the first key will tell
-                self._files[-1].begin_writing()  # 20 MB: not beside the first sends, whose disk others may keep busy
+            try:  # 20 MB: not beside the first sends, whose disk others may keep busy
+                self._files[-1].begin_writing()
+            except OSError as error:
+                log.warning("index slots not read, the first key tries again error=%s", error)
         if positions is None:
             self.end = int(self._files[-1].header[3]) + 1 if self._files else 0
             return bool(self._files)

@@ -246,6 +246,8 @@ class Campaign:
         """Some pages of the newest log files, as the system may at any time."""
         files = sorted((self._root / "commitlog").glob("0*"))[-3:]
         for path in files:
+            if not path.stat().st_size:
+                continue  # one that is just being made
             with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
                 for _ in range(self._chooser.randrange(4)):
                     page = self._chooser.randrange(len(mapped) // _PAGE)
