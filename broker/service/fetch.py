@@ -194,16 +194,18 @@ class Fetch:
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
         wanted_now = self._rotated(wanted)
-        await self._bring(reading.absent_entries(wanted_now))
-        await self._bring(reading.absent(wanted_now))  # not kept: their files may be deleted from now on
+        await self._wait_for(_bring_entries, reading.absent_entries(wanted_now))
+        await self._wait_for(
+            _bring_records, reading.absent(wanted_now)
+        )  # not kept: their files may be deleted from now on
         reading.look(wanted_now)
         if not reading.has_news and wait_s > 0:
             await self._wait(reading, wanted, wait_s)
         return reading.reply()
 
-    async def _bring(self, absent: Sequence[Absent | AbsentEntries]) -> None:
+    async def _wait_for(self, bring: Callable[[Any], None], absent: Sequence[Any]) -> None:
         if absent and self.is_open:
-            await asyncio.get_running_loop().run_in_executor(self._bringers, _bring, absent)
+            await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
 
     def _wanted(self, header: FetchHeader) -> list[_Wanted]:
         group = self._state.group(header.group) if header.group else None
@@ -448,7 +450,13 @@ def _tags(kind: int, expression: str) -> frozenset[int] | None:
     return frozenset(string_hash(tag) for tag in tags)
 
 
-def _bring(absent: Iterable[Absent | AbsentEntries]) -> None:
+def _bring_records(absent: Iterable[Absent]) -> None:
+    from ..store.absent import bring  # loads the kernels
+
+    bring(absent)
+
+
+def _bring_entries(absent: Iterable[AbsentEntries]) -> None:
     for part in absent:
         part.bring()
 

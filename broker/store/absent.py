@@ -1,28 +1,38 @@
 """Old records and entries, which another thread brings into memory so that the owner of the log waits for no disk.
 
 A page of a mapped log file that the system has dropped is read from the disk when it is touched, 0.1 to 10 ms each time
-in which the toucher does nothing else. Whether a page is there is not asked: to ask (``mincore``) takes longer than to
-touch. Queue files are read by calls, and there the same call can be asked not to wait.
+in which the toucher does nothing else, and may hold the lock on the process's mappings, so that others who need memory
+wait with it. So the bytes are read by calls first, which hold nothing, and touched when they are there. Whether a page
+of the log is there is not asked: to ask (``mincore``) takes longer than to touch. Of queue files, which are read by
+calls anyway, the same call can be asked not to wait.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import numpy as np
 
 from .disk import Bytes, Disk
 from .kernels import Ints, Longs, touch_records
+
+_GAP_BYTES = 64 << 10
+"""What lies between two records and is shorter is read with them, as the system would."""
 
 
 class Absent(NamedTuple):
     """Records of one log file that may not be in memory; the mapping stays while this is there."""
 
+    disk: Disk
+    path: str
     data: Bytes
     positions: Longs  # in the file
     sizes: Ints
 
-    def bring(self) -> None:
-        """Bring them into memory; best effort, for any thread, releases the interpreter lock."""
+    def touch(self) -> None:
+        """Have the pages mapped; releases the interpreter lock."""
         touch_records(self.data, self.positions, self.sizes)
 
 
@@ -31,14 +41,41 @@ class AbsentEntries(NamedTuple):
 
     disk: Disk
     path: str
-    position: int  # in the file
-    size: int
+    start: int  # in the file
+    end: int
 
     def bring(self) -> None:
         """Bring them into memory; best effort, for any thread."""
         with contextlib.suppress(OSError):  # gone, or the read behind this one says what is wrong
-            descriptor = self.disk.open(self.path, read_only=True)
-            try:
-                self.disk.pread(descriptor, self.size, self.position)
-            finally:
-                self.disk.close(descriptor)
+            self.disk.bring(self.path, self.start, self.end)
+
+
+def bring(parts: Iterable[Absent]) -> None:
+    """Bring the records of ``parts`` into memory; best effort, for any thread.
+
+    Neighbours are read together, also where they are of several parts: queues lie interleaved in a log.
+    """
+    files: dict[str, list[Absent]] = {}
+    for part in parts:
+        files.setdefault(part.path, []).append(part)
+    for path, found in files.items():
+        with contextlib.suppress(OSError):  # the file has gone; its mapping has not
+            for start, end in _spans(found):
+                found[0].disk.bring(path, start, end)
+        for part in found:
+            part.touch()
+
+
+def _spans(parts: list[Absent]) -> list[tuple[int, int]]:
+    """Where the records of parts of one file lie, those together that are near to each other."""
+    starts = np.concatenate([part.positions for part in parts])
+    ends = starts + np.concatenate([part.sizes for part in parts])
+    order = np.argsort(starts, kind="stable")
+    starts, ends = np.clip(starts[order], 0, len(parts[0].data)), np.clip(ends[order], 0, len(parts[0].data))
+    if not len(starts):
+        return []
+    reached = np.maximum.accumulate(ends)
+    first = np.flatnonzero(starts[1:] - reached[:-1] > _GAP_BYTES) + 1
+    begins = [int(starts[0]), *starts[first].tolist()]
+    stops = [*reached[first - 1].tolist(), int(reached[-1])]
+    return list(zip(begins, stops, strict=True))

@@ -27,6 +27,7 @@ Data = bytes | memoryview | Bytes
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
 _ZEROS = bytes(1 << 20)
+_BROUGHT_AT_ONCE = 128 << 10
 _CANNOT_TELL = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -74,6 +75,10 @@ class Disk(Protocol):
 
         True as well where the system cannot tell.
         """
+        ...
+
+    def bring(self, path: str, start: int, end: int) -> None:
+        """Have these bytes of a file in the system's memory; for any thread, releases the interpreter lock."""
         ...
 
     def truncate(self, descriptor: int, size: int) -> None: ...
@@ -179,6 +184,15 @@ class RealDisk:
             except OSError:
                 return True  # another file system may not know the flag; an error is told by the read itself
         return True
+
+    def bring(self, path: str, start: int, end: int) -> None:
+        descriptor = self.open(path, read_only=True)
+        try:
+            room = bytearray(min(end - start, _BROUGHT_AT_ONCE))
+            while start < end and (count := os.preadv(descriptor, (room,), start)) > 0:
+                start += count
+        finally:
+            self.close(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)

@@ -178,7 +178,7 @@ class QueueFiles:
             path = self._path(topic, queue_id, base)
             try:
                 if not self._disk.is_cached(self._handle(path), size, position - base):
-                    found.append(AbsentEntries(self._disk, path, position - base, size))
+                    found.append(AbsentEntries(self._disk, path, position - base, position - base + size))
             except OSError:
                 break  # the read will tell
             position += size

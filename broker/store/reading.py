@@ -14,7 +14,7 @@ from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, deco
 from .absent import Absent, AbsentEntries
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueues
-from .disk import Bytes
+from .disk import Bytes, Disk
 from .ext_kernels import first_and_last_extended, set_tags_codes
 from .kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
 from .log_file import LogFile
@@ -39,7 +39,8 @@ _ANY: Ints = np.zeros(0, np.int32)
 class Reader:
     """Reads what is dispatched; for the owner thread."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues) -> None:
+    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues) -> None:
+        self._disk = disk
         self._log = log
         self._queues = queues
         self._positions: Longs = np.zeros(_ENTRIES_AT_ONCE, np.int64)
@@ -129,7 +130,10 @@ class Reader:
             scanned, chosen, size = self._select(entries, count, False, _ANY, bytes_max, _ENTRIES_AT_ONCE)
             if chosen < 0:
                 break
-            found += [Absent(file.bytes, positions, sizes) for file, positions, sizes in self._by_file(chosen)]
+            found += [
+                Absent(self._disk, file.path, file.bytes, positions, sizes)
+                for file, positions, sizes in self._by_file(chosen)
+            ]
             if scanned < count or count == 0:
                 break
             offset += scanned

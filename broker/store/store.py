@@ -62,7 +62,7 @@ class Store:
         self._dispatcher = opened.dispatcher
         self._placement = Placement(opened.log, opened.queues, config.light_queues_max, opened.dispatcher.deletes)
         opened.dispatcher.on_deleted = self._on_deleted
-        self._reader = Reader(opened.log, opened.queues)
+        self._reader = Reader(disk, opened.log, opened.queues)
         self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
         reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
         self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)

@@ -56,7 +56,7 @@ class OnDisk(Absent):
 
     released = threading.Event()
 
-    def bring(self) -> None:
+    def touch(self) -> None:
         assert self.released.wait(10)
 
 
@@ -68,7 +68,7 @@ async def test_sends_and_other_fetches_go_on_while_a_fetch_waits_for_the_disk() 
         await parts.append([b"old"], queue_id=queue_id)
     parts.dispatch()
     OnDisk.released.clear()
-    nothing = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+    nothing = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
     parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]
     cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_entries_come_from_the_disk_before_the_records_that_they_name() ->
     EntriesOnDisk.asked.clear()
     OnDisk.released.set()
     parts.store.entries_on_disk["orders", 0] = [EntriesOnDisk(RealDisk(), "", 0, 0)]
-    nothing = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+    nothing = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
     parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]
     cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
     await eventually(EntriesOnDisk.asked.is_set)
@@ -126,7 +126,7 @@ async def test_a_fetch_that_waits_for_the_disk_when_the_broker_stops_is_answered
     EntriesOnDisk.released.clear()
     EntriesOnDisk.asked.clear()
     parts.store.entries_on_disk["orders", 0] = [EntriesOnDisk(RealDisk(), "", 0, 0)]
-    nothing = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+    nothing = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
     parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]  # there is no thread for these any more
     cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
     await eventually(EntriesOnDisk.asked.is_set)
@@ -143,12 +143,12 @@ async def test_no_more_is_brought_from_the_disk_than_the_reply_may_hold() -> Non
     brought: list[int] = []
 
     class Large(Absent):
-        def bring(self) -> None:
+        def touch(self) -> None:
             brought.append(int(self.sizes[0]))
 
     for queue_id in range(4):
         await parts.append([b"old"], queue_id=queue_id)
-        large = Large(np.zeros(0, np.uint8), np.zeros(1, np.int64), np.array([1 << 20], np.int32))
+        large = Large(RealDisk(), "", np.zeros(0, np.uint8), np.zeros(1, np.int64), np.array([1 << 20], np.int32))
         parts.store.on_disk["orders", queue_id] = [large]
     parts.dispatch()
     reply, _ = await parts.fetched(wanting((0, 0), (1, 0), (2, 0), (3, 0), max_bytes=1 << 20))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import ReadStatus, Store
-from penstock.broker.store.absent import Absent
+from penstock.broker.store.absent import Absent, bring
 from penstock.broker.store.disk import RealDisk
 from penstock.proto.errors import MessageNotFound
 from penstock.proto.record.hashing import string_hash
@@ -54,7 +54,7 @@ def test_old_records_that_are_not_in_memory_are_found_and_brought(
         assert part.data is data
         assert part.positions.tolist() == positions.tolist()
         assert part.sizes.tolist() == sizes.tolist()
-        part.bring()
+    bring(absent)
     assert store.absent("t", 0, 100, 1 << 20) == store.absent("t", 1, 0, 1 << 20) == []
 
 
@@ -63,14 +63,14 @@ class ColdDisk(RealDisk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reads: list[tuple[int, int]] = []
+        self.brought: list[tuple[int, int]] = []
 
     def is_cached(self, descriptor: int, size: int, position: int) -> bool:
         return False
 
-    def pread(self, descriptor: int, size: int, position: int) -> bytes:
-        self.reads.append((size, position))
-        return super().pread(descriptor, size, position)
+    def bring(self, path: str, start: int, end: int) -> None:
+        self.brought.append((start, end))
+        super().bring(path, start, end)
 
 
 def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, clock: ManualClock) -> None:
@@ -80,12 +80,12 @@ def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, cl
         assert store.absent_entries("t", 0, 0, 5) == [], "in the buffer of entries to be written"
         _fill(store, 95)  # files of 20 entries
         store.checkpoint()
-        assert [(part.size, part.position) for part in store.absent_entries("t", 0, 30, 25)] == [(200, 200), (300, 0)]
+        assert [part[2:] for part in store.absent_entries("t", 0, 30, 25)] == [(200, 400), (0, 300)]
         (absent,) = store.absent_entries("t", 0, 85, 1000)
-        assert (absent.size, absent.position) == (20 * 15, 20 * 5)
-        disk.reads.clear()
+        assert (absent.start, absent.end) == (20 * 5, 20 * 20)
+        disk.brought.clear()
         absent.bring()
-        assert disk.reads == [(20 * 15, 20 * 5)]
+        assert disk.brought == [(20 * 5, 20 * 20)]
         Path(absent.path).unlink()
         absent.bring()  # the queue was deleted meanwhile: nothing is told here
         for queue_id, offset in ((0, -1), (0, 100), (1, 0)):
@@ -113,9 +113,30 @@ def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_bringing_touches_nothing_outside_the_file() -> None:
+def test_bringing_touches_nothing_outside_the_file(tmp_path: Path) -> None:
     data = np.ones(1 << 16, np.uint8)
-    Absent(data, np.array([-5000, 100, 60_000, 1 << 40]), np.array([10, 30_000, 60_000, 9], np.int32)).bring()
+    disk = ColdDisk()
+    path = tmp_path / "file"
+    path.write_bytes(data.tobytes())
+    positions, sizes = np.array([-5000, 100, 60_000, 1 << 40]), np.array([10, 30_000, 60_000, 9], np.int32)
+    bring([Absent(disk, str(path), data, positions, sizes)])
+    assert all(0 <= start <= end <= len(data) for start, end in disk.brought)
+
+
+def test_records_of_several_queues_that_lie_near_each_other_are_read_together(tmp_path: Path) -> None:
+    disk, data = ColdDisk(), np.ones(1 << 20, np.uint8)
+    path = tmp_path / "file"
+    path.write_bytes(data.tobytes())
+
+    def queue(*positions: int) -> Absent:
+        return Absent(disk, str(path), data, np.array(positions), np.full(len(positions), 1000, np.int32))
+
+    bring([queue(0, 2000, 300_000), queue(1000, 3000, 301_000, 900_000)])
+    assert disk.brought == [(0, 4000), (300_000, 302_000), (900_000, 901_000)]
+    path.unlink()
+    bring([queue(0)])  # the file was deleted meanwhile: its mapping is still there
+    gone = Absent(disk, str(path), data, np.zeros(0, np.int64), np.zeros(0, np.int32))
+    bring([gone])
 
 
 @pytest.mark.parametrize(
