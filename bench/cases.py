@@ -239,7 +239,8 @@ CASES: dict[str, Case] = {
             "cold-reads",
             "one acknowledged send after the other, 1 KiB, while a consumer reads 20 GiB behind, from the disk",
             (
-                Measure("p99", "ms", 20.0, "", at_most=True),
+                Measure("added", "ms", 20.0, "", at_most=True),
+                Measure("p99", "ms", 0, ""),
                 Measure("p99_alone", "ms", 0, ""),
                 Measure("max", "ms", 0, ""),
                 Measure("late_p99", "ms", 0, ""),

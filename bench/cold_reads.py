@@ -24,7 +24,7 @@ _NAP_S = 0.005
 
 
 def cold_reads(rig: Rig) -> dict[str, float]:
-    """p99 in milliseconds of single sends, alone and while a consumer reads ``BEHIND_BYTES`` behind.
+    """p99 in milliseconds of single sends, alone and while a consumer reads ``BEHIND_BYTES`` behind; what that adds.
 
     The broker is started anew and the page cache of its files dropped first. The consumer's rate is for the time of
     the sends; both together show whether the disk was what it read from. ``late_p99`` is how late a thread of this
@@ -46,9 +46,11 @@ def cold_reads(rig: Rig) -> dict[str, float]:
         reader.join()
         if reader.rate is None:
             raise PenstockError("no figure: the consumer failed")
+        p99_alone, p99 = (float(report.latency_ms["p99"] or 0.0) for report in (alone, behind))
         return {
-            "p99_alone": float(alone.latency_ms["p99"] or 0.0),
-            "p99": float(behind.latency_ms["p99"] or 0.0),
+            "added": p99 - p99_alone,
+            "p99_alone": p99_alone,
+            "p99": p99,
             "max": float(behind.latency_ms["max"] or 0.0),
             "late_p99": float(np.percentile(late_ms, 99)),
             "late_max": max(late_ms),
