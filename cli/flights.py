@@ -28,13 +28,14 @@ assert PROCESSED.itemsize == 8
 @dataclass(frozen=True, slots=True)
 class Flight:
     """One message. ``number`` is the flight's line in the data set, from 0: it finds losses and duplicates, and the
-    body, JSON, begins with it."""
+    body, JSON, begins with it. ``left``: month, day and hour of its departure, as planned."""
 
     number: int
     carrier: str
     tail_number: str
     body: bytes
     delay: int
+    left: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def data_folder() -> Path:
 
 
 def read_flights() -> Iterator[Flight]:
-    """Every flight, in the data set's order."""
+    """Every flight, in the data set's order: its months are 1, 10, 11, 12, 2 and so on."""
     when = ("year", "month", "day", "hour")
     what = ("carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay")
     encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -81,7 +82,8 @@ def read_flights() -> Iterator[Flight]:
             "arr_delay": delay,
         }
         body = encode(document).encode()
-        yield Flight(number, carrier, tail_number, body, NO_DELAY if delay is None else delay)
+        left = (int(month), int(day), int(hour))
+        yield Flight(number, carrier, tail_number, body, NO_DELAY if delay is None else delay, left)
 
 
 def flight_number(body: bytes) -> int:
