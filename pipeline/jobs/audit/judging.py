@@ -11,10 +11,9 @@ import pyarrow as pa
 from ..history import OK, SEND
 from .queues import Queue
 from .splitting import QUEUE, Column, join, split
-from .stretches import Stretch, shard_name
-from .tally import EXAMPLES_MAX, Tally
+from .stretches import Stretch
+from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
 
-PIECE_SCHEMA = "part int, kind int, a bigint, b bigint, number int, first bigint, rows bigint, data binary"
 _PIECE = pa.schema(
     [
         ("part", pa.int32()),
@@ -27,6 +26,8 @@ _PIECE = pa.schema(
         ("data", pa.binary()),
     ]
 )
+_SPARK_TYPES = {pa.int32(): "int", pa.int64(): "bigint", pa.binary(): "binary"}
+PIECE_SCHEMA = ", ".join(f"{field.name} {_SPARK_TYPES[field.type]}" for field in _PIECE)
 
 Group = tuple[int, int, int, dict[str, Column]]
 """Kind, its two numbers, and the rows of a whole queue or stretch."""
@@ -95,10 +96,10 @@ def judge_epochs(events: Column, limits: Mapping[tuple[int, int], int], shards: 
     for (shard, epoch), limit in limits.items():
         late |= (sent["shard"] == shard) & (sent["epoch"] == epoch) & (sent["start_ns"] > limit)
     tally = Tally()
-    texts = (
-        f"message {row['stream']}.{row['sequence']} at {shard_name(shards, int(row['shard']))} queue {row['queue']} "
-        f"offset {row['offset']} was acknowledged in an epoch below one that had begun"
-        for row in sent[late][:EXAMPLES_MAX]
-    )
+    texts = []
+    for row in sent[late][:EXAMPLES_MAX]:
+        where = shard_name(shards, int(row["shard"]))
+        name = message_name(row["stream"], row["sequence"], where, row["queue"], row["offset"])
+        texts.append(f"{name} was acknowledged in an epoch below one that had begun")
     tally.tell("I9", texts, int(late.sum()))
     return tally

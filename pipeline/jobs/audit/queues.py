@@ -10,7 +10,7 @@ import numpy as np
 from ..history import POSITION, READ, RECEIVE, SEND
 from .offsets import went_back
 from .splitting import Column, Rows, message_ids, take
-from .tally import EXAMPLES_MAX, Tally
+from .tally import EXAMPLES_MAX, Tally, message_name
 
 LOSS_WINDOW_NS = 2_000_000_000
 """Modes that wait for no replica may lose what was acknowledged so shortly before a fault."""
@@ -22,7 +22,7 @@ class Queue:
 
     def __init__(self, shard: int, queue: int, name: str, rows: Rows, conditions: Mapping[str, Any]) -> None:
         self.shard = shard
-        self.name = f"{name} queue {queue}"
+        self._queue = queue
         self._shard_name = name
         self._conditions = conditions
         self._sent = take(rows, rows["op"] == SEND)
@@ -130,7 +130,7 @@ class Queue:
         looks = take(self._looks, np.argsort(self._looks["end_ns"], kind="stable"))
         columns = (looks[name].tolist() for name in ("end_ns", "sequence", "start_ns", "offset"))
         wrong = went_back(list(zip(*columns, strict=True)), self._conditions, self._shard_name)
-        tally.tell("I5", [f"{self.name}: {text}" for text in wrong], len(wrong))
+        tally.tell("I5", [f"{self._shard_name} queue {self._queue}: {text}" for text in wrong], len(wrong))
 
     def _tell(self, tally: Tally, invariant: str, wrong: Rows, what: str) -> None:
         tally.tell(invariant, [f"{text} {what}" for text in self._names(wrong)], len(wrong["offset"]))
@@ -138,7 +138,8 @@ class Queue:
     def _names(self, rows: Rows) -> list[str]:
         columns = (rows[name][:EXAMPLES_MAX].tolist() for name in ("stream", "sequence", "offset"))
         return [
-            f"message {stream}.{number} at {self.name} offset {at}" for stream, number, at in zip(*columns, strict=True)
+            message_name(stream, number, self._shard_name, self._queue, at)
+            for stream, number, at in zip(*columns, strict=True)
         ]
 
 

@@ -56,11 +56,10 @@ def split(events: Column, parts: int) -> Iterator[Piece]:
         Corrupt: a message's number is out of range.
     """
     op, outcome = (np.ascontiguousarray(events[name]) for name in ("op", "outcome"))
-    stream, sequence = (events[name].astype(np.int64) for name in ("stream", "sequence"))
-    numbered = np.flatnonzero(op != POSITION)
-    if len(numbered):
-        low, high = int(sequence[numbered].min()), int(sequence[numbered].max())
-        known = stream[numbered[stream[numbered] != NOBODY]]
+    stream, sequence = (events[name][op != POSITION] for name in ("stream", "sequence"))
+    if len(sequence):
+        low, high = int(sequence.min()), int(sequence.max())
+        known = stream[stream != NOBODY]
         if low < 0 or high >= 1 << SEQUENCE_BITS or int(known.max(initial=0)) >= STREAMS_MAX:
             raise Corrupt(
                 f"a history numbers messages from {low} to {high}, streams up to {known.max(initial=0)}: "

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..history import INVOKE, OK, READ, RECEIVE, REFUSED, SEND
 from .splitting import STRETCH_ROWS, Column, Rows, take
-from .tally import EXAMPLES_MAX, Tally
+from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -76,12 +76,7 @@ class Stretch:
     def _tell(self, tally: Tally, invariant: str, wrong: Rows, what: str) -> None:
         columns = (wrong[name][:EXAMPLES_MAX].tolist() for name in ("sequence", "shard", "queue", "offset"))
         texts = [
-            f"message {self._stream}.{sequence} at {shard_name(self._shards, shard)} queue {queue} offset {at} {what}"
+            f"{message_name(self._stream, sequence, shard_name(self._shards, shard), queue, at)} {what}"
             for sequence, shard, queue, at in zip(*columns, strict=True)
         ]
         tally.tell(invariant, texts, len(wrong["at"]))
-
-
-def shard_name(shards: Sequence[str], shard: int) -> str:
-    """A shard, for people."""
-    return shards[shard] if 0 <= shard < len(shards) else f"shard {shard}"

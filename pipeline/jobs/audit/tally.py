@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,16 @@ _BINS = 44 * _BINS_PER_E
 """A value falls into a bin that is a thousandth of it wide; the last one is that of 2^63 ns."""
 
 SECOND_NS = 1_000_000_000
+
+
+def shard_name(shards: Sequence[str], shard: int) -> str:
+    """A shard, for people."""
+    return shards[shard] if 0 <= shard < len(shards) else f"shard {shard}"
+
+
+def message_name(stream: int, sequence: int, shard: str, queue: int, offset: int) -> str:
+    """A message and its place, for people."""
+    return f"message {stream}.{sequence} at {shard} queue {queue} offset {offset}"
 
 
 def no_bins() -> Column:

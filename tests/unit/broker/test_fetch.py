@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,9 +94,8 @@ class EntriesOnDisk(AbsentEntries):
         assert self.released.wait(10)
 
 
-@in_loop
-async def test_entries_come_from_the_disk_before_the_records_that_they_name() -> None:
-    parts = Parts()
+async def cold_fetch(parts: Parts) -> asyncio.Task[Any]:
+    """A fetch of one old message, which waits for the entry of its queue and then needs a thread for its record."""
     parts.add_topic()
     await parts.append([b"old"], queue_id=0)
     parts.dispatch()
@@ -107,6 +107,13 @@ async def test_entries_come_from_the_disk_before_the_records_that_they_name() ->
     parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]
     cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
     await eventually(EntriesOnDisk.asked.is_set)
+    return cold
+
+
+@in_loop
+async def test_entries_come_from_the_disk_before_the_records_that_they_name() -> None:
+    parts = Parts()
+    cold = await cold_fetch(parts)
     await parts.append([b"new"], queue_id=1)
     parts.dispatch()
     reply, _ = await parts.fetched(wanting((1, 0)))
@@ -120,17 +127,8 @@ async def test_entries_come_from_the_disk_before_the_records_that_they_name() ->
 @in_loop
 async def test_a_fetch_that_waits_for_the_disk_when_the_broker_stops_is_answered() -> None:
     parts = Parts()
-    parts.add_topic()
-    await parts.append([b"old"], queue_id=0)
-    parts.dispatch()
-    EntriesOnDisk.released.clear()
-    EntriesOnDisk.asked.clear()
-    parts.store.entries_on_disk["orders", 0] = [EntriesOnDisk(RealDisk(), "", 0, 0)]
-    nothing = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
-    parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]  # there is no thread for these any more
-    cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
-    await eventually(EntriesOnDisk.asked.is_set)
-    parts.fetch.close()
+    cold = await cold_fetch(parts)
+    parts.fetch.close()  # there is no thread for the records any more
     EntriesOnDisk.released.set()
     reply, data = await cold
     assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
