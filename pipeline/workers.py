@@ -1,20 +1,19 @@
-"""What every Python worker of Spark does once."""
+"""What every Python worker of Spark does at the start of a task."""
 
 from __future__ import annotations
 
 import gc
-import os
 
-_done_by = 0
+_OBJECTS_MAX = 5_000
+"""A task of ours makes some hundred objects that last until its end."""
 
 
 def keep_loaded() -> None:
-    """Have the collector pass over what is loaded by now; call it behind the imports of a task.
+    """Have the collector pass over what is loaded by now, if that is much; call it behind the imports of a task.
 
     Spark has a worker collect garbage after each task. Looking at every object of the compiler's run time takes a
-    tenth of a second, as long as reading ten megabytes does.
+    tenth of a second, as long as reading ten megabytes does. What a first task loads on its way, and Spark at its end,
+    a later one finds here.
     """
-    global _done_by
-    if _done_by != os.getpid():
-        _done_by = os.getpid()
+    if len(gc.get_objects()) > _OBJECTS_MAX:
         gc.freeze()
