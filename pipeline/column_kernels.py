@@ -74,7 +74,8 @@ def count_bytes(buffer, starts, sizes, byte):
 
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
-def _equal(address, one, other, size):
+def equal_at(address, one, other, size):
+    """Whether ``size`` bytes at two positions behind ``address`` are the same; for other kernels."""
     at = 0
     while at + 8 <= size:
         if load_i64(address, one + at) != load_i64(address, other + at):
@@ -92,7 +93,7 @@ def all_equal(buffer, starts, sizes):
     """Whether all pieces, of which there is one at least, are the same bytes."""
     address = address_of(buffer)
     for i in range(1, len(starts)):
-        if sizes[i] != sizes[0] or not _equal(address, starts[0], starts[i], np.int64(sizes[0])):
+        if sizes[i] != sizes[0] or not equal_at(address, starts[0], starts[i], np.int64(sizes[0])):
             return False
     return True
 
@@ -121,7 +122,9 @@ def split_properties(buffer, starts, sizes, offsets, names, name_sizes, values, 
             name_size, value_size = name_end - start, pair_end - name_end - 1
             if name_size > 0 and value_size > 0:
                 at = first
-                while at < count and not (name_sizes[at] == name_size and _equal(address, names[at], start, name_size)):
+                while at < count and not (
+                    name_sizes[at] == name_size and equal_at(address, names[at], start, name_size)
+                ):
                     at += 1
                 if at == count:
                     names[at], name_sizes[at] = start, name_size

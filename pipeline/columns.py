@@ -159,8 +159,8 @@ def _validity(is_valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
     return None if is_valid.all() else pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
-def _pieces(buffer: Bytes, starts: Longs, sizes: Ints, kind: pa.DataType) -> pa.Array:
-    """A text or binary column of pieces of the buffer; null where the size is -1."""
+def text_column(buffer: Bytes, starts: Longs, sizes: Ints, kind: pa.DataType) -> pa.Array:
+    """A column of type ``kind``, string or binary, of pieces of the buffer; null where the size is -1."""
     present = sizes >= 0
     used = np.where(present, sizes, 0).astype(np.int32, copy=False)
     offsets = _offsets(used)
@@ -199,9 +199,9 @@ def _time(field: str) -> Callable[[_Part, pa.DataType], pa.Array]:
 def _topic(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.longs("topic_position"), part.ints("topic_size")
     if kernels.all_equal(part.buffer, starts, sizes):  # mostly so, and half the work
-        one = _pieces(part.buffer, starts[:1], sizes[:1], kind)
+        one = text_column(part.buffer, starts[:1], sizes[:1], kind)
         return pa.repeat(one[0], part.count)
-    return _pieces(part.buffer, starts, sizes, kind)
+    return text_column(part.buffer, starts, sizes, kind)
 
 
 def _broker(part: _Part, kind: pa.DataType) -> pa.Array:
@@ -209,7 +209,7 @@ def _broker(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _tags(part: _Part, kind: pa.DataType) -> pa.Array:
-    return _pieces(part.buffer, part.well_known[0], part.well_known[1], kind)
+    return text_column(part.buffer, part.well_known[0], part.well_known[1], kind)
 
 
 def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
@@ -221,7 +221,7 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     word_sizes: Ints = np.empty(room, np.int32)
     offsets: Ints = np.empty(part.count + 1, np.int32)
     count = kernels.split_at_blanks(part.buffer, starts, sizes, offsets, words, word_sizes)
-    values = _pieces(part.buffer, words[:count], word_sizes[:count], kind.value_type)
+    values = text_column(part.buffer, words[:count], word_sizes[:count], kind.value_type)
     buffers = [_validity(present), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, part.count, buffers, children=[values])
 
@@ -240,14 +240,14 @@ def _key_hashes(part: _Part, kind: pa.DataType) -> pa.Array:
 def _properties(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.longs("properties_position"), part.ints("properties_size")
     if not pa.types.is_map(kind):
-        return _pieces(part.buffer, starts, sizes, kind)
+        return text_column(part.buffer, starts, sizes, kind)
     room = kernels.count_bytes(part.buffer, starts, sizes, 2) + part.count
     names, values = np.empty(room, np.int64), np.empty(room, np.int64)
     name_sizes, value_sizes = np.empty(room, np.int32), np.empty(room, np.int32)
     offsets: Ints = np.empty(part.count + 1, np.int32)
     count = kernels.split_properties(part.buffer, starts, sizes, offsets, names, name_sizes, values, value_sizes)
-    name_array = _pieces(part.buffer, names[:count], name_sizes[:count], kind.key_type)
-    value_array = _pieces(part.buffer, values[:count], value_sizes[:count], kind.item_type)
+    name_array = text_column(part.buffer, names[:count], name_sizes[:count], kind.key_type)
+    value_array = text_column(part.buffer, values[:count], value_sizes[:count], kind.item_type)
     entries = pa.StructArray.from_arrays([name_array, value_array], fields=[kind.key_field, kind.item_field])
     return pa.Array.from_buffers(kind, part.count, [None, pa.py_buffer(offsets)], children=[entries])
 
@@ -256,7 +256,7 @@ def _body(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.longs("body_position"), part.ints("body_size")
     bodies = part.bodies
     if bodies is None:
-        return _pieces(part.buffer, starts, sizes, kind)
+        return text_column(part.buffer, starts, sizes, kind)
     used = sizes.copy()
     for index, body in bodies.found.items():
         used[index] = len(body)
@@ -284,7 +284,7 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.well_known[4:6]
     missing = sizes < 0
     if not missing.any():
-        return _pieces(part.buffer, starts, sizes, kind)
+        return text_column(part.buffer, starts, sizes, kind)
     host_sizes = np.where((part.rows["sys_flag"] & SysFlag.STORE_HOST_V6) != 0, 20, 8)
     used = np.where(missing, 2 * (host_sizes + 8), sizes).astype(np.int32)
     offsets = _offsets(used)

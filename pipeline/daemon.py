@@ -13,7 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from pyspark.daemon import manager
 
-from . import column_kernels  # noqa: F401  loads the kernels of penstock.proto.record too
+from . import column_kernels, part_kernels  # noqa: F401  load the kernels of penstock.proto.record too
 
 if __name__ == "__main__":
     manager()

@@ -22,15 +22,13 @@ from penstock.proto.errors import ConfigError
 from penstock.proto.record.layout import SysFlag
 
 from ..stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
+from ..stores.parts import PART_ENTRY
 from .config import setting
 from .index_files import WRITTEN, divide, file_names, write_index_files
-from .reading import has_no_entry, read_stores
+from .reading import read_stores
 from .report import Report, Table
 
-_SCHEMA = (
-    "topic string, queueId int, queueOffset bigint, physicalOffset bigint, size int, sysFlag int, tagsCode bigint, "
-    "storeTimestamp timestamp"
-)
+_PARTS = "topic string, queueId int, part bigint, hasEntries boolean, entries binary"
 _WRITTEN = "topic string, queueId int, file bigint, entries int, missing int, duplicates int, first bigint, last bigint"
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -61,28 +59,18 @@ def run(spark: Any, config: Config) -> Report:
     _check_target(into, config)
     report = Report("rebuild", asdict(config))
     partial = into.with_name(f"{into.name}.partial-{os.getpid()}")
-    frame = read_stores(spark, (config.store,), _SCHEMA, topics=config.topics, onCorrupt=config.on_corrupt)
-    special = has_no_entry(f.col("sysFlag"))
-    delays = f.array(*[f.lit(seconds * 1000) for seconds in DELAY_LEVELS_S])
-    level = f.least(f.col("queueId") + 1, f.lit(len(DELAY_LEVELS_S)))
-    due = f.unix_millis("storeTimestamp") + f.element_at(delays, level)
-    entries = frame.where(~special & f.col("topic").rlike("^[%|a-zA-Z0-9_-]+$")).select(
-        "topic",
-        "queueId",
-        (f.col("queueOffset") - f.col("queueOffset") % config.entries_per_file).alias("file"),
-        "queueOffset",
-        "physicalOffset",
-        "size",
-        f.when(f.col("topic") == DELAY_TOPIC, due).otherwise(f.col("tagsCode")).alias("tagsCode"),
-    )
     per_file, root = config.entries_per_file, str(partial)
+    options = {"topics": config.topics, "onCorrupt": config.on_corrupt, "partOffsets": per_file}
+    # Positions from the queues that are there would give their faults to the new ones.
+    frame = read_stores(spark, (config.store,), _PARTS, view="parts", useConsumeQueue="false", **options)
+    parts = frame.where(f.col("hasEntries") & f.col("topic").rlike("^[%|a-zA-Z0-9_-]+$")).drop("hasEntries")
 
     def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         return write_queue_file(root, table, per_file)
 
     try:
         partial.mkdir(parents=True)
-        written = entries.groupBy("topic", "queueId", "file").applyInArrow(write, _WRITTEN).collect()
+        written = parts.groupBy("topic", "queueId", "part").applyInArrow(write, _WRITTEN).collect()
         indexed = _write_index(spark, config, root) if config.index and not config.topics else []
         partial.rename(into)
     finally:
@@ -142,8 +130,9 @@ def _check_target(into: Path, config: Config) -> None:
 
 def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     """Write the entries of one file, all in ``table``, below ``root``; a row that says what is in it."""
-    topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "file"))
-    offsets = table.column("queueOffset").to_numpy()
+    topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
+    found = np.frombuffer(b"".join(table.column("entries").to_pylist()), PART_ENTRY)
+    offsets = found["queue_offset"]
     places = offsets - file
     entries = np.zeros(per_file, QUEUE_ENTRY)
     used = np.zeros(per_file, np.bool_)
@@ -151,8 +140,11 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     # Before the queue's first message stand fillers, as a broker writes them; holes stay unused.
     first, last = int(offsets.min()), int(offsets.max())
     entries["size"][: first - file] = FILLER_SIZE
-    for name, column in (("physical_offset", "physicalOffset"), ("size", "size"), ("tags_code", "tagsCode")):
-        entries[name][places] = table.column(column).to_numpy()
+    for name in ("physical_offset", "size", "tags_code"):
+        entries[name][places] = found[name]
+    if topic == DELAY_TOPIC:
+        delay_s = DELAY_LEVELS_S[min(queue_id, len(DELAY_LEVELS_S) - 1)]
+        entries["tags_code"][places] = found["store_timestamp"] + delay_s * 1000
     folder = Path(root) / "consumequeue" / topic / str(queue_id)
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{file * ENTRY_BYTES:020d}"

@@ -2,8 +2,8 @@
 
 - The scan: sizes, magic, own position and body checksum of each record; each damage is a problem.
 - Topics have names that a topic may have.
-- Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends
-  and a hash of (offset, position, size) of records and of entries; where they differ, row by row.
+- Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends,
+  the bytes and a digest of (offset, position, size) of records and of entries; where they differ, row by row.
 - Every index entry names the position of a record.
 - Against a replica: blocks of 1 MiB over the common range of both logs.
 
@@ -13,6 +13,7 @@ other queues' records (``%LMQ%``). On an open store the queues may end earlier t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +24,7 @@ import pyarrow as pa
 from ..stores.directory import list_store
 from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import Store
+from ..stores.options import PART_OFFSETS
 from .config import setting
 from .reading import has_no_entry, read_stores
 from .report import Report, Table
@@ -31,7 +33,10 @@ _SCHEMA = (
     "topic string, brokerName string, queueId int, queueOffset bigint, physicalOffset bigint, size int, sysFlag int, "
     "corrupt string"
 )
-BUCKET_OFFSETS = 300_000
+_PARTS = (
+    "topic string, brokerName string, queueId int, part bigint, messages bigint, firstOffset bigint, "
+    "lastOffset bigint, bytes bigint, digest bigint, hasEntries boolean, physicalOffset bigint, corrupt string"
+)
 BLOCK_BYTES = 1 << 20
 EXAMPLES_MAX = 100
 _SOUND_NAME = "^[%|a-zA-Z0-9_-]{1,255}$"
@@ -48,6 +53,16 @@ class Config:
     up_to: str = setting("on an open store: confirm or end", "confirm")
 
 
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """The stores, summed up by part of a queue, and message by message for what differs."""
+
+    parts: Any
+    queue_parts: Any
+    log: Any
+    queues: Any
+
+
 def run(spark: Any, config: Config) -> Report:
     """All checks. The report fails with the first problem and names up to 1000."""
     report = Report("verify", asdict(config))
@@ -55,14 +70,18 @@ def run(spark: Any, config: Config) -> Report:
     names = config.broker_name or ("",) * len(roots)
     stores = [list_store(root, name, up_to=config.up_to) for root, name in zip(roots, names, strict=True)]
     options: dict[str, Any] = {"brokerName": config.broker_name, "upTo": config.up_to}
-    log = read_stores(spark, config.store, _SCHEMA, onCorrupt="emit", decompress="false", **options)
-    queues = read_stores(spark, config.store, view="queues", **options)
+    frames = _Frames(
+        parts=read_stores(spark, config.store, _PARTS, view="parts", onCorrupt="emit", **options),
+        queue_parts=read_stores(spark, config.store, view="queue_parts", **options),
+        log=read_stores(spark, config.store, _SCHEMA, onCorrupt="emit", decompress="false", **options),
+        queues=read_stores(spark, config.store, view="queues", **options),
+    )
     for store in stores:
         for gap in store.gaps:
             report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
-    _compare(report, log, queues, {store.broker_name: store for store in stores})
+    _compare(report, frames, {store.broker_name: store for store in stores})
     if config.index:
-        _index(report, log, read_stores(spark, config.store, view="index", **options), stores)
+        _index(report, frames.log, read_stores(spark, config.store, view="index", **options), stores)
     if config.replica is not None:
         other = list_store(config.replica, up_to=config.up_to)
         _replica(spark, report, stores[0], other)
@@ -72,74 +91,68 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
-def _digest(rows: Any, side: str) -> Any:
+def _digest(parts: Any, *more: Any) -> Any:
     from pyspark.sql import functions as f
 
-    bucket = f.floor(f.col("queueOffset") / BUCKET_OFFSETS).alias("bucket")
-    return rows.groupBy("brokerName", "topic", "queueId", bucket).agg(
-        f.count("*").alias(f"{side}_count"),
-        f.min("queueOffset").alias(f"{side}_min"),
-        f.max("queueOffset").alias(f"{side}_max"),
-        f.bit_xor(f.xxhash64("queueOffset", "physicalOffset", "size")).alias(f"{side}_hash"),
+    return parts.groupBy("brokerName", "topic", "queueId", "part", *more).agg(
+        f.count("*").alias("rows"),
+        f.sum("messages").alias("messages"),
+        f.min("firstOffset").alias("first"),
+        f.max("lastOffset").alias("last"),
+        f.bit_xor("digest").alias("digest"),
+        f.sum("bytes").alias("bytes"),
     )
 
 
-def _compare(report: Report, log: Any, queues: Any, stores: dict[str, Store]) -> None:
+def _compare(report: Report, frames: _Frames, stores: dict[str, Store]) -> None:
     from pyspark.sql import functions as f
 
-    special = has_no_entry(f.col("sysFlag"))
-    queued = f.col("topic").rlike(_SOUND_NAME) & ~special
-    # One pass: records with entries by queue; all others, and damage, under a null queue.
-    kinds = log.withColumn(
-        "kind",
-        f.when(f.col("corrupt").isNotNull(), "damage")
-        .when(queued, "queued")
-        .otherwise(f.when(~f.col("topic").rlike(_SOUND_NAME), "name").otherwise("special")),
-    )
-    found = (
-        kinds.groupBy(
-            "kind",
-            "brokerName",
-            f.when(f.col("kind") == "queued", f.col("topic")).alias("topic"),
-            f.when(f.col("kind") == "queued", f.col("queueId")).alias("queueId"),
-            f.when(f.col("kind") == "queued", f.floor(f.col("queueOffset") / BUCKET_OFFSETS)).alias("bucket"),
-        )
-        .agg(
-            f.count("*").alias("log_count"),
-            f.min("queueOffset").alias("log_min"),
-            f.max("queueOffset").alias("log_max"),
-            f.bit_xor(f.xxhash64("queueOffset", "physicalOffset", "size")).alias("log_hash"),
-            f.sum("size").alias("bytes"),
-            f.slice(
-                f.collect_list(
-                    f.when(f.col("kind").isin("damage", "name"), f.struct("physicalOffset", "size", "topic", "corrupt"))
-                ),
-                1,
-                EXAMPLES_MAX,
-            ).alias("bad"),
-        )
-        .collect()
-    )
+    found = _digest(frames.parts, "hasEntries", f.col("corrupt").isNotNull().alias("damaged")).collect()
+    sound = [row for row in found if not row["damaged"]]
     for row in found:
-        for bad in row["bad"]:
-            text = bad["corrupt"] or f"the topic {bad['topic']!r} is no name"
-            report.problem(text, broker=row["brokerName"], offset=bad["physicalOffset"], size=bad["size"])
-        hidden = row["log_count"] - len(row["bad"])
-        if row["kind"] in ("damage", "name") and hidden > 0:
-            report.problem(f"{hidden} more of this kind", count=hidden, broker=row["brokerName"])
-    report.figures["records"] = sum(row["log_count"] for row in found if row["kind"] != "damage")
-    report.figures["record_bytes"] = sum(row["bytes"] or 0 for row in found if row["kind"] != "damage")
-    entries = _digest(queues.where(~f.col("topic").startswith("%LMQ%")), "queue").collect()
-    report.figures["queue_entries"] = sum(row["queue_count"] for row in entries)
-    wrong = _differing([row for row in found if row["kind"] == "queued"], entries)
-    _name_differences(report, kinds.where("kind = 'queued'"), queues, wrong, stores)
+        if row["damaged"]:
+            _name_damage(report, frames.parts, row["brokerName"], row["rows"])
+    for broker in stores:
+        wrong = [row for row in sound if row["brokerName"] == broker and not re.search(_SOUND_NAME, row["topic"])]
+        if wrong:
+            _name_topics(report, frames.log, broker, sum(row["messages"] for row in wrong))
+    report.figures["records"] = sum(row["messages"] for row in sound)
+    report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
+    entries = _digest(frames.queue_parts.where(~f.col("topic").startswith("%LMQ%"))).collect()
+    report.figures["queue_entries"] = sum(row["messages"] for row in entries)
+    queued = [row for row in sound if row["hasEntries"] and re.search(_SOUND_NAME, row["topic"])]
+    _name_differences(report, frames, _differing(queued, entries), stores)
+
+
+def _name_damage(report: Report, parts: Any, broker: str, count: int) -> None:
+    """The first pieces of a log that hold no messages, in a second pass: sound stores need none."""
+    rows = parts.where("corrupt is not null").where(parts["brokerName"] == broker)
+    shown = rows.select("physicalOffset", "bytes", "corrupt").orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
+    for row in shown:
+        report.problem(row["corrupt"], broker=broker, offset=row["physicalOffset"], size=row["bytes"])
+    _count_hidden(report, broker, count - len(shown))
+
+
+def _name_topics(report: Report, log: Any, broker: str, count: int) -> None:
+    """Messages of topics that cannot be."""
+    rows = log.where("corrupt is null").where((log["brokerName"] == broker) & ~log["topic"].rlike(_SOUND_NAME))
+    shown = rows.select("topic", "physicalOffset", "size").orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
+    for row in shown:
+        text = f"the topic {row['topic']!r} is no name"
+        report.problem(text, broker=broker, offset=row["physicalOffset"], size=row["size"])
+    _count_hidden(report, broker, count - len(shown))
+
+
+def _count_hidden(report: Report, broker: str, count: int) -> None:
+    if count > 0:
+        report.problem(f"{count} more of this kind", count=count, broker=broker)
 
 
 def _differing(log: list[Any], entries: list[Any]) -> list[tuple[str, str, int, int]]:
     """The parts of queues in which log and queue disagree, or the log's offsets are not contiguous."""
 
     def key(row: Any) -> tuple[str, str, int, int]:
-        return row["brokerName"], row["topic"], row["queueId"], row["bucket"]
+        return row["brokerName"], row["topic"], row["queueId"], row["part"]
 
     in_log = {key(row): row for row in log}
     in_queue = {key(row): row for row in entries}
@@ -149,29 +162,30 @@ def _differing(log: list[Any], entries: list[Any]) -> list[tuple[str, str, int, 
         same = (
             ours is not None
             and theirs is not None
-            and all(ours[f"log_{name}"] == theirs[f"queue_{name}"] for name in ("count", "min", "max", "hash"))
+            and all(ours[name] == theirs[name] for name in ("messages", "first", "last", "bytes", "digest"))
         )
-        if ours is None or not same or ours["log_count"] != ours["log_max"] - ours["log_min"] + 1:
+        if ours is None or not same or ours["messages"] != ours["last"] - ours["first"] + 1:
             wrong.append(place)
     return sorted(wrong)
 
 
 def _name_differences(
-    report: Report, log: Any, queues: Any, wrong: list[tuple[str, str, int, int]], stores: dict[str, Store]
+    report: Report, frames: _Frames, wrong: list[tuple[str, str, int, int]], stores: dict[str, Store]
 ) -> None:
     """Row by row, in the parts that differ."""
     from pyspark.sql import functions as f
 
     late = 0
-    for broker, topic, queue, bucket in wrong[:EXAMPLES_MAX]:
+    log = frames.log.where("corrupt is null").where(~has_no_entry(f.col("sysFlag")))
+    for broker, topic, queue, part in wrong[:EXAMPLES_MAX]:
         where = (
             (f.col("brokerName") == broker)
             & (f.col("topic") == topic)
             & (f.col("queueId") == queue)
-            & (f.floor(f.col("queueOffset") / BUCKET_OFFSETS) == bucket)
+            & f.col("queueOffset").between(part, part + PART_OFFSETS - 1)
         )
         ours = log.where(where).select("queueOffset", f.struct("physicalOffset", "size").alias("record"))
-        theirs = queues.where(where).select("queueOffset", f.struct("physicalOffset", "size").alias("entry"))
+        theirs = frames.queues.where(where).select("queueOffset", f.struct("physicalOffset", "size").alias("entry"))
         start = stores[broker].files[0].start if stores[broker].files else 0
         rows = (
             ours.join(theirs, "queueOffset", "full_outer")

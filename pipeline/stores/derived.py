@@ -36,6 +36,21 @@ QUEUE_COLUMNS = {
     "size": "int",
     "tagsCode": "bigint",
 }
+QUEUE_PART_COLUMNS = {
+    "topic": "string",
+    "brokerName": "string",
+    "queueId": "int",
+    "part": "bigint",
+    "messages": "bigint",
+    "firstOffset": "bigint",
+    "lastOffset": "bigint",
+    "bytes": "bigint",
+    "digest": "bigint",
+}
+"""``part``: the first queue offset that belongs to it."""
+PART_COLUMNS = QUEUE_PART_COLUMNS | {"hasEntries": "boolean", "physicalOffset": "bigint", "entries": "binary"}
+"""``hasEntries``: whether consume queues name these messages. ``physicalOffset``: of the first one in the stretch.
+``entries``: see :data:`.parts.PART_ENTRY`."""
 INDEX_COLUMNS = {
     "brokerName": "string",
     "file": "string",
@@ -119,27 +134,33 @@ def plan_index(store: Store) -> Iterator[DerivedSplit]:
             yield DerivedSplit(store.root, store.broker_name, index_path=info.path)
 
 
-def read_queue(split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.RecordBatch]:
-    """The entries of records below the log position ``end``."""
+def queue_entries(
+    split: DerivedSplit, end: int
+) -> Iterator[tuple[QueueFile, npt.NDArray[np.int64], npt.NDArray[np.void]]]:
+    """Per file with some: the queue offsets of its entries of records below the log position ``end``, and these."""
     file_system, _ = open_file_system(split.root)
     for file in split.files:
         with FileReader(file_system, file.path) as reader:
             data = reader.read(0, file.size // ENTRY_BYTES * ENTRY_BYTES)
         entries = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY)
         numbers = np.flatnonzero(is_entry(entries) & (entries["physical_offset"] < end))
-        if not len(numbers):
-            continue
-        entries = entries[numbers]
+        if len(numbers):
+            yield file, numbers + file.start // ENTRY_BYTES, entries[numbers]
+
+
+def read_queue(split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.RecordBatch]:
+    """The entries of records below the log position ``end``."""
+    for file, offsets, entries in queue_entries(split, end):
         values = {
             "topic": file.topic,
             "brokerName": split.broker_name,
             "queueId": file.queue_id,
-            "queueOffset": numbers + file.start // ENTRY_BYTES,
+            "queueOffset": offsets,
             "physicalOffset": entries["physical_offset"],
             "size": entries["size"],
             "tagsCode": entries["tags_code"],
         }
-        yield _batch(values, len(numbers), schema)
+        yield _batch(values, len(offsets), schema)
 
 
 def is_entry(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The view ``messages``: the records of a split as Arrow batches, filtered, damage treated as the options say."""
+"""The views ``messages`` and ``parts``: a split's records as Arrow batches, filtered, damage treated as options say."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..columns import ColumnWriter
 from .files import Bytes, FileReader, open_file_system
 from .model import Damage
 from .options import StoreOptions
+from .parts import PartWriter
 from .picking import read_picks
 from .planning import Split
 from .proving import Prover
@@ -37,13 +38,7 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
         yield from treat.met(split.gap)
         return
     assert split.file is not None
-    writer = ColumnWriter(
-        schema,
-        broker_name=split.broker_name,
-        decompress=options.decompress,
-        batch_rows=options.batch_rows,
-        on_bad_body=treat.bad_body,
-    )
+    writer = _writer(split, options, schema, treat)
     wanted = RowFilter(options)
     prover = Prover(split) if options.verify == "full" else None
     file = split.file
@@ -63,6 +58,18 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
                     yield from treat.met(damage)
             if len(rows):
                 yield from writer.batches(buffer, rows)
+
+
+def _writer(split: Split, options: StoreOptions, schema: pa.Schema, treat: _Damages) -> ColumnWriter | PartWriter:
+    if options.view == "parts":
+        return PartWriter(schema, broker_name=split.broker_name, part_offsets=options.part_offsets)
+    return ColumnWriter(
+        schema,
+        broker_name=split.broker_name,
+        decompress=options.decompress,
+        batch_rows=options.batch_rows,
+        on_bad_body=treat.bad_body,
+    )
 
 
 def _pieces(reader: FileReader, split: Split, *, check_crc: bool) -> Iterator[tuple[Bytes, Rows] | Damage]:
@@ -138,6 +145,7 @@ class _Damages:
                 "brokerName": self._split.broker_name,
                 "physicalOffset": damage.start,
                 "size": min(damage.end - damage.start, (1 << 31) - 1),
+                "bytes": damage.end - damage.start,
                 "corrupt": damage.reason,
             }
             columns = [pa.array([values.get(field.name)], field.type) for field in self._schema]

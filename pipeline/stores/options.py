@@ -13,15 +13,17 @@ from penstock.proto.errors import ConfigError
 from ..schema import nearest
 
 SOURCE = "penstock_store"
-VIEWS = ("messages", "queues", "index", "segments")
+VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
 _NAMES = (
     *("storePath", "path", "paths", "brokerName", "view", "topics", "queueIds", "startTimestamp", "endTimestamp"),
     *("startPhysicalOffset", "endPhysicalOffset", "verify", "onCorrupt", "splitBytes", "upTo", "batchRows"),
-    *("properties", "decompress", "useConsumeQueue"),
+    *("properties", "decompress", "useConsumeQueue", "partOffsets"),
 )
 SPLIT_BYTES = 128 << 20
 """A quarter of a second of work, beside which the start of a task is small."""
 BATCH_ROWS = 10_000
+PART_OFFSETS = 300_000
+"""As many entries as a file of a consume queue has by default."""
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -46,6 +48,7 @@ class StoreOptions:
     properties: str = "map"
     decompress: bool = True
     use_consume_queue: bool = True
+    part_offsets: int = PART_OFFSETS
 
 
 def parse_options(given: Mapping[str, str]) -> StoreOptions:
@@ -73,14 +76,16 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
         end_physical_offset=_optional(values, "endPhysicalOffset", int, "a log position"),
         verify=_one_of(values, "verify", ("crc", "none", "full")),
         on_corrupt=_one_of(values, "onCorrupt", ("fail", "skip", "emit")),
-        split_bytes=_optional(values, "splitBytes", parse_bytes, "a size") or SPLIT_BYTES,
+        split_bytes=_given(values, "splitBytes", parse_bytes, "a size", SPLIT_BYTES),
         up_to=_one_of(values, "upTo", ("confirm", "end")),
-        batch_rows=_optional(values, "batchRows", int, "a number") or BATCH_ROWS,
+        batch_rows=_given(values, "batchRows", int, "a number", BATCH_ROWS),
         properties=_one_of(values, "properties", ("map", "raw", "none")),
         decompress=_one_of(values, "decompress", ("true", "false")) == "true",
         use_consume_queue=_one_of(values, "useConsumeQueue", ("true", "false")) == "true",
+        part_offsets=_given(values, "partOffsets", int, "a number", PART_OFFSETS),
     )
-    for name, low, high in (("split_bytes", 4096, 1 << 40), ("batch_rows", 1, 1_000_000)):
+    limits = (("split_bytes", 4096, 1 << 40), ("batch_rows", 1, 1_000_000), ("part_offsets", 1, 1 << 40))
+    for name, low, high in limits:
         value = getattr(options, name)
         if not low <= value <= high:
             raise ConfigError(f"{SOURCE}: {_camel(name)} is {value}: {low} to {high} are allowed")
@@ -142,6 +147,10 @@ def _one_of(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> s
 
 def _optional(values: Mapping[str, str], name: str, parse: Callable[[str], int], what: str) -> int | None:
     return None if name not in values else _parsed(values, name, values[name], parse, what)
+
+
+def _given(values: Mapping[str, str], name: str, parse: Callable[[str], int], what: str, default: int) -> int:
+    return default if name not in values else int(_parsed(values, name, values[name], parse, what))
 
 
 def _parsed(values: Mapping[str, str], name: str, text: str, parse: Callable[[str], Any], what: str) -> Any:

@@ -20,7 +20,17 @@ from penstock.proto.errors import ConfigError
 
 from ..schema import CORRUPT_COLUMN, HIDDEN_COLUMNS, STORE_COLUMNS, as_ddl, check_schema, with_properties
 from ..workers import keep_loaded
-from .derived import INDEX_COLUMNS, QUEUE_COLUMNS, DerivedSplit, plan_index, plan_queues, read_index, read_queue
+from .derived import (
+    INDEX_COLUMNS,
+    PART_COLUMNS,
+    QUEUE_COLUMNS,
+    QUEUE_PART_COLUMNS,
+    DerivedSplit,
+    plan_index,
+    plan_queues,
+    read_index,
+    read_queue,
+)
 from .files import expand_roots
 from .model import Store
 from .options import SOURCE, StoreOptions, parse_options
@@ -93,7 +103,9 @@ def _columns(options: StoreOptions) -> dict[str, str]:
         return INDEX_COLUMNS
     if options.view == "segments":
         return SEGMENT_COLUMNS
-    columns = with_properties(STORE_COLUMNS, options.properties)
+    if options.view == "queue_parts":
+        return QUEUE_PART_COLUMNS
+    columns = PART_COLUMNS if options.view == "parts" else with_properties(STORE_COLUMNS, options.properties)
     return columns | CORRUPT_COLUMN if options.on_corrupt == "emit" else columns
 
 
@@ -112,7 +124,7 @@ class StoreReader(DataSourceReader):
         ]
 
     def _plan(self, store: Store) -> Iterator[Split | DerivedSplit]:
-        if self._options.view == "queues":
+        if self._options.view in ("queues", "queue_parts"):
             return plan_queues(store, self._options)
         if self._options.view == "index":
             return plan_index(store)
@@ -136,7 +148,7 @@ class StoreReader(DataSourceReader):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         split, store = partition.split, self._stores[partition.store]
         if isinstance(split, DerivedSplit):
-            yield from read_index(split, schema) if split.index_path else read_queue(split, schema, store.end)
+            yield from self._read_derived(split, schema, store.end)
         elif self._options.view == "segments":
             yield from read_segment(split, store.tail, schema, check_crc=self._options.verify != "none")
         else:
@@ -144,3 +156,13 @@ class StoreReader(DataSourceReader):
 
             keep_loaded()
             yield from read_split(split, self._options, schema)
+
+    def _read_derived(self, split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.RecordBatch]:
+        if split.index_path:
+            return read_index(split, schema)
+        if self._options.view == "queues":
+            return read_queue(split, schema, end)
+        from .parts import read_queue_parts
+
+        keep_loaded()
+        return read_queue_parts(split, schema, end, self._options.part_offsets)

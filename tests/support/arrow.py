@@ -8,6 +8,7 @@ import pyarrow as pa
 
 _TYPES = {
     "string": pa.string(),
+    "boolean": pa.bool_(),
     "int": pa.int32(),
     "bigint": pa.int64(),
     "binary": pa.binary(),

@@ -1,0 +1,102 @@
+"""Kernels that gather rows by the part of a queue that they belong to, and digest each part.
+
+The digest of a part is the exclusive or of one 64-bit number per (queue offset, physical offset, size), so the rows may
+come in any order and in pieces. The mixing is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable
+Pseudorandom Number Generators, 2014).
+"""
+
+# Kernels are typed by their Numba signatures.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from penstock.proto.record.crc import BYTES
+from penstock.proto.record.freshness import drop_stale_kernels
+from penstock.proto.record.memory import address_of, load_u8
+from penstock.proto.record.scanning import INTS, LONGS
+
+from .column_kernels import equal_at
+
+drop_stale_kernels(__file__)
+
+_OUT_LONGS = types.Array(types.int64, 1, "C")
+_OUT_INTS = types.Array(types.int32, 1, "C")
+_FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
+
+
+@njit([types.uint64(types.uint64)], nogil=True, cache=True)
+def _mix(value):
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@njit([types.int64(BYTES, LONGS, INTS, INTS, LONGS, _FLAGS, _OUT_INTS, _OUT_INTS, _OUT_INTS)], nogil=True, cache=True)
+def group_rows(buffer, topics, topic_sizes, queue_ids, parts, flags, table, groups, firsts):
+    """Number the sets of rows with equal topic, queue, part and flag, as they first occur; how many there are.
+
+    ``table``: -1 everywhere, a power of two and longer than there are rows. ``groups`` gets the number of each row's
+    set, ``firsts`` the first row of each set.
+    """
+    address = address_of(buffer)
+    mask = np.int64(len(table) - 1)
+    count = 0
+    text = np.uint64(0)
+    for i in range(len(topics)):
+        size = np.int64(topic_sizes[i])
+        same = i > 0 and size == topic_sizes[i - 1] and equal_at(address, topics[i], topics[i - 1], size)
+        if not same:
+            text = np.uint64(14695981039346656037)
+            for at in range(topics[i], topics[i] + size):
+                text = (text ^ np.uint64(load_u8(address, at))) * np.uint64(1099511628211)
+        key = _mix(text ^ _mix(np.uint64(parts[i]) ^ _mix(np.uint64(queue_ids[i]))))
+        slot = np.int64(key >> np.uint64(33)) & mask
+        while True:
+            group = table[slot]
+            if group < 0:
+                table[slot] = count
+                groups[i], firsts[count] = count, i
+                count += 1
+                break
+            first = firsts[group]
+            if (
+                queue_ids[first] == queue_ids[i]
+                and parts[first] == parts[i]
+                and flags[first] == flags[i]
+                and topic_sizes[first] == size
+                and equal_at(address, topics[i], topics[first], size)
+            ):
+                groups[i] = group
+                break
+            slot = (slot + 1) & mask
+    return count
+
+
+@njit(
+    [types.void(INTS, LONGS, LONGS, INTS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS)],
+    nogil=True,
+    cache=True,
+)
+def digest_groups(groups, offsets, physical, sizes, counts, first, last, total, digests):
+    """Per group: how many rows, the least and the greatest queue offset, the sum of the sizes, the digest.
+
+    The outputs are as long as there are groups, each of which has a row; what they held before is overwritten.
+    """
+    counts[:] = 0
+    for i in range(len(groups)):
+        group = groups[i]
+        offset = offsets[i]
+        digest = np.int64(_mix(np.uint64(offset) ^ _mix(np.uint64(physical[i]) ^ _mix(np.uint64(sizes[i])))))
+        if counts[group] == 0:
+            first[group] = last[group] = offset
+            total[group] = sizes[i]
+            digests[group] = digest
+        else:
+            first[group] = min(first[group], offset)
+            last[group] = max(last[group], offset)
+            total[group] += sizes[i]
+            digests[group] ^= digest
+        counts[group] += 1
