@@ -3,13 +3,21 @@
 Nothing here names a master or an amount of memory: ``spark-submit``, ``SPARK_REMOTE``, ``spark-defaults.conf`` or the
 caller's ``conf`` do. The recommended settings are defaults: what is set already stays, and a session that runs
 already is not touched.
+
+On this machine (``local``, ``local[n]``) Python workers come from a process of ours and are spoken to over Unix domain
+sockets, in a directory that only this user can open. Over TCP each task waits 40 ms: Java sends its head in two parts
+and holds the second back until the first is acknowledged, which the worker's kernel puts off. ``conf`` may say
+otherwise.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +28,8 @@ from .registration import register
 from .requirements import require_java, require_spark
 
 _OWN_ERROR = re.compile(r"penstock\.proto\.errors\.(\w+): (.*?)(?= SQLSTATE|\n|$)")
+_SOCKET_FOLDER_CHARACTERS_MAX = 61
+"""Spark's own limit: the path of a socket has some hundred characters at most."""
 RECOMMENDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -58,7 +68,7 @@ def session(
         builder = builder.remote(remote)
     elif master is not None:
         builder = builder.master(master)
-    for name, value in {**_started_with(master), **(conf or {})}.items():
+    for name, value in {**(_started_with(master or "") if is_new else {}), **(conf or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if is_new:
@@ -69,18 +79,19 @@ def session(
     return spark
 
 
-def _started_with(master: str | None) -> dict[str, str]:
-    """Settings that count from a session's start: on this machine workers may come from a process of ours.
-
-    Over TCP each task waits 40 ms: Java sends its head in two parts and holds the second back until the first is
-    acknowledged, which the worker's kernel puts off.
-    """
-    if not (master or "").startswith("local["):
+def _started_with(master: str) -> dict[str, str]:
+    """Settings that count from a session's start."""
+    if master.partition("[")[0] != "local":
         return {}
-    return {
-        "spark.python.daemon.module": "penstock.pipeline.daemon",
-        "spark.python.unix.domain.socket.enabled": "true",
-    }
+    settings = {"spark.python.daemon.module": "penstock.pipeline.daemon"}
+    folder = tempfile.mkdtemp(prefix="penstock-")  # for this user alone: over these sockets Spark asks for no secret
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if len(folder) <= _SOCKET_FOLDER_CHARACTERS_MAX:
+        settings |= {
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": folder,
+        }
+    return settings
 
 
 def own_error(error: BaseException) -> PenstockError | None:

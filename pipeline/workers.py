@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import sys
 
-_OBJECTS_MAX = 5_000
-"""A task of ours makes some hundred objects that last until its end."""
+_modules = 0
 
 
 def keep_loaded() -> None:
-    """Have the collector pass over what is loaded by now, if that is much; call it behind the imports of a task.
+    """Have the collector pass over what is loaded by now; call it behind the imports of a task.
 
     Spark has a worker collect garbage after each task. Looking at every object of the compiler's run time takes a
-    tenth of a second, as long as reading ten megabytes does. What a first task loads on its way, and Spark at its end,
-    a later one finds here.
+    tenth of a second, as long as reading ten megabytes does. Done again only when modules have been loaded since, as
+    Spark does at the end of a first task: garbage of later tasks is still found.
     """
-    if len(gc.get_objects()) > _OBJECTS_MAX:
+    global _modules
+    if len(sys.modules) > _modules:
+        _modules = len(sys.modules)
         gc.freeze()

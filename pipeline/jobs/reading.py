@@ -11,6 +11,14 @@ from penstock.proto.record.layout import SysFlag
 from ..registration import register
 from ..stores.files import expand_roots
 
+SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
+"""What a topic may be called, whole."""
+
+
+def is_sound(topic: Any) -> Any:
+    """The condition for names that a topic may have."""
+    return topic.rlike(rf"\A{SOUND_NAME}\z")
+
 
 def has_no_entry(sys_flag: Any) -> Any:
     """The condition for records that no consume queue names: half messages, rolled-back ones, inner batches."""

@@ -1,7 +1,7 @@
 """Consume queues and index of a store from its log, by all cores or machines, into a new directory.
 
-Entries are grouped by topic, queue and the file that they belong to: a group is one file, so memory stays at some
-megabytes per task however large a queue is. Missing offsets are reported and left as unused places. The index is
+Entries are grouped by topic, queue and the file that they belong to: a group is one file, so memory stays at some tens
+of megabytes per task however large a queue is. Missing offsets are reported and left as unused places. The index is
 divided by neighbouring parts of the log with at most two million keys, one file and task each. Nothing in the store is
 touched; the new directory appears when it is complete. Every executor must see it.
 """
@@ -25,10 +25,12 @@ from ..stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER
 from ..stores.parts import PART_ENTRY
 from .config import setting
 from .index_files import WRITTEN, divide, file_names, write_index_files
-from .reading import read_stores
+from .reading import is_sound, read_stores
 from .report import Report, Table
 
 _PARTS = "topic string, queueId int, part bigint, hasEntries boolean, entries binary"
+_QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
+"""Names of queue files are byte positions."""
 _WRITTEN = "topic string, queueId int, file bigint, entries int, missing int, duplicates int, first bigint, last bigint"
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -63,7 +65,7 @@ def run(spark: Any, config: Config) -> Report:
     options = {"topics": config.topics, "onCorrupt": config.on_corrupt, "partOffsets": per_file}
     # Positions from the queues that are there would give their faults to the new ones.
     frame = read_stores(spark, (config.store,), _PARTS, view="parts", useConsumeQueue="false", **options)
-    parts = frame.where(f.col("hasEntries") & f.col("topic").rlike("^[%|a-zA-Z0-9_-]+$")).drop("hasEntries")
+    parts = frame.where(f.col("hasEntries") & is_sound(f.col("topic"))).drop("hasEntries")
 
     def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         return write_queue_file(root, table, per_file)
@@ -129,16 +131,21 @@ def _check_target(into: Path, config: Config) -> None:
 
 
 def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
-    """Write the entries of one file, all in ``table``, below ``root``; a row that says what is in it."""
+    """Write the entries of one file, all in ``table``, below ``root``; a row that says what is in it.
+
+    With numbers that no queue file can have nothing is written, and the row says 0 entries.
+    """
     topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
     found = np.frombuffer(b"".join(table.column("entries").to_pylist()), PART_ENTRY)
     offsets = found["queue_offset"]
+    first, last = int(offsets.min()), int(offsets.max())
+    if queue_id < 0 or file < 0 or first < file or last > min(file + per_file - 1, _QUEUE_OFFSET_MAX):
+        return _written(topic, queue_id, file, entries=0, duplicates=0, first=first, last=last)
     places = offsets - file
     entries = np.zeros(per_file, QUEUE_ENTRY)
     used = np.zeros(per_file, np.bool_)
     used[places] = True
     # Before the queue's first message stand fillers, as a broker writes them; holes stay unused.
-    first, last = int(offsets.min()), int(offsets.max())
     entries["size"][: first - file] = FILLER_SIZE
     for name in ("physical_offset", "size", "tags_code"):
         entries[name][places] = found[name]
@@ -152,13 +159,17 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     draft.write_bytes(entries.tobytes())
     draft.replace(target)  # a task may run twice
     count = int(used.sum())
+    return _written(topic, queue_id, file, entries=count, duplicates=len(offsets) - count, first=first, last=last)
+
+
+def _written(topic: str, queue_id: int, file: int, *, entries: int, duplicates: int, first: int, last: int) -> pa.Table:
     row = {
         "topic": [topic],
         "queueId": [queue_id],
         "file": [file],
-        "entries": [count],
-        "missing": [last - first + 1 - count],
-        "duplicates": [len(offsets) - count],
+        "entries": [entries],
+        "missing": [last - first + 1 - entries if entries else 0],
+        "duplicates": [duplicates],
         "first": [first],
         "last": [last],
     }
@@ -168,15 +179,19 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
 
 def _summarize(report: Report, written: list[Any], per_file: int) -> None:
     rows = sorted(written, key=lambda row: (row["topic"], row["queueId"], row["file"]))
+    files = [row for row in rows if row["entries"]]
     report.figures |= {
-        "queues": len({(row["topic"], row["queueId"]) for row in rows}),
-        "files": len(rows),
+        "queues": len({(row["topic"], row["queueId"]) for row in files}),
+        "files": len(files),
         "entries": sum(row["entries"] for row in rows),
     }
     before: dict[tuple[str, int], Any] = {}
     for row in rows:
         queue = row["topic"], row["queueId"]
         where = {"topic": queue[0], "queue": queue[1]}
+        if not row["entries"]:
+            report.problem(f"no queue file can hold the offsets {row['first']} to {row['last']}", **where)
+            continue
         former = before.get(queue)
         if former is not None and row["first"] != former["last"] + 1:
             report.problem(f"offsets {former['last'] + 1} to {row['first'] - 1} are not in the log", **where)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import Store
 from ..stores.options import PART_OFFSETS
 from .config import setting
-from .reading import has_no_entry, read_stores
+from .reading import SOUND_NAME, has_no_entry, is_sound, read_stores
 from .report import Report, Table
 
 _SCHEMA = (
@@ -39,7 +39,6 @@ _PARTS = (
 )
 BLOCK_BYTES = 1 << 20
 EXAMPLES_MAX = 100
-_SOUND_NAME = "^[%|a-zA-Z0-9_-]{1,255}$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +52,29 @@ class Config:
     up_to: str = setting("on an open store: confirm or end", "confirm")
 
 
-@dataclass(frozen=True, slots=True)
 class _Frames:
-    """The stores, summed up by part of a queue, and message by message for what differs."""
+    """The stores, summed up by part of a queue, and message by message for what differs.
 
-    parts: Any
-    queue_parts: Any
-    log: Any
-    queues: Any
+    Each is listed when it is asked for. On an open store that grows meanwhile, queues that are listed before their log
+    name nothing that the log does not hold.
+    """
+
+    def __init__(self, spark: Any, config: Config, stores: list[Store]) -> None:
+        self._spark = spark
+        self._config = config
+        self.stores = {store.broker_name: store for store in stores}
+
+    def all(self, view: str, schema: str = "", **more: object) -> Any:
+        """A view of all stores."""
+        config = self._config
+        return read_stores(
+            self._spark, config.store, schema, view=view, brokerName=config.broker_name, upTo=config.up_to, **more
+        )
+
+    def one(self, broker: str, view: str, schema: str = "", **more: object) -> Any:
+        """A view of one store. What its queues say counts for nothing."""
+        more |= {"brokerName": broker, "upTo": self._config.up_to, "useConsumeQueue": "false"}
+        return read_stores(self._spark, (self.stores[broker].root,), schema, view=view, **more)
 
 
 def run(spark: Any, config: Config) -> Report:
@@ -69,19 +83,13 @@ def run(spark: Any, config: Config) -> Report:
     roots = expand_roots(config.store)
     names = config.broker_name or ("",) * len(roots)
     stores = [list_store(root, name, up_to=config.up_to) for root, name in zip(roots, names, strict=True)]
-    options: dict[str, Any] = {"brokerName": config.broker_name, "upTo": config.up_to}
-    frames = _Frames(
-        parts=read_stores(spark, config.store, _PARTS, view="parts", onCorrupt="emit", **options),
-        queue_parts=read_stores(spark, config.store, view="queue_parts", **options),
-        log=read_stores(spark, config.store, _SCHEMA, onCorrupt="emit", decompress="false", **options),
-        queues=read_stores(spark, config.store, view="queues", **options),
-    )
+    frames = _Frames(spark, config, stores)
     for store in stores:
         for gap in store.gaps:
             report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
-    _compare(report, frames, {store.broker_name: store for store in stores})
+    _compare(report, frames)
     if config.index:
-        _index(report, frames.log, read_stores(spark, config.store, view="index", **options), stores)
+        _index(report, frames, stores)
     if config.replica is not None:
         other = list_store(config.replica, up_to=config.up_to)
         _replica(spark, report, stores[0], other)
@@ -104,38 +112,46 @@ def _digest(parts: Any, *more: Any) -> Any:
     )
 
 
-def _compare(report: Report, frames: _Frames, stores: dict[str, Store]) -> None:
+def _compare(report: Report, frames: _Frames) -> None:
     from pyspark.sql import functions as f
 
-    found = _digest(frames.parts, "hasEntries", f.col("corrupt").isNotNull().alias("damaged")).collect()
+    queue_parts = frames.all("queue_parts", partOffsets=PART_OFFSETS)
+    parts = frames.all("parts", _PARTS, partOffsets=PART_OFFSETS, onCorrupt="emit")
+    found = _digest(parts, "hasEntries", f.col("corrupt").isNotNull().alias("damaged")).collect()
     sound = [row for row in found if not row["damaged"]]
     for row in found:
         if row["damaged"]:
-            _name_damage(report, frames.parts, row["brokerName"], row["rows"])
-    for broker in stores:
-        wrong = [row for row in sound if row["brokerName"] == broker and not re.search(_SOUND_NAME, row["topic"])]
+            _name_damage(report, frames, row["brokerName"], row["rows"])
+    for broker in frames.stores:
+        wrong = [row for row in sound if row["brokerName"] == broker and not _is_sound(row)]
         if wrong:
-            _name_topics(report, frames.log, broker, sum(row["messages"] for row in wrong))
+            _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
     report.figures["records"] = sum(row["messages"] for row in sound)
     report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
-    entries = _digest(frames.queue_parts.where(~f.col("topic").startswith("%LMQ%"))).collect()
+    entries = _digest(queue_parts.where(~f.col("topic").startswith("%LMQ%"))).collect()
     report.figures["queue_entries"] = sum(row["messages"] for row in entries)
-    queued = [row for row in sound if row["hasEntries"] and re.search(_SOUND_NAME, row["topic"])]
-    _name_differences(report, frames, _differing(queued, entries), stores)
+    _name_differences(
+        report, frames, _differing([row for row in sound if row["hasEntries"] and _is_sound(row)], entries)
+    )
 
 
-def _name_damage(report: Report, parts: Any, broker: str, count: int) -> None:
+def _is_sound(row: Any) -> bool:
+    return re.fullmatch(SOUND_NAME, row["topic"]) is not None
+
+
+def _name_damage(report: Report, frames: _Frames, broker: str, count: int) -> None:
     """The first pieces of a log that hold no messages, in a second pass: sound stores need none."""
-    rows = parts.where("corrupt is not null").where(parts["brokerName"] == broker)
+    rows = frames.one(broker, "parts", _PARTS, onCorrupt="emit").where("corrupt is not null")
     shown = rows.select("physicalOffset", "bytes", "corrupt").orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
     for row in shown:
         report.problem(row["corrupt"], broker=broker, offset=row["physicalOffset"], size=row["bytes"])
     _count_hidden(report, broker, count - len(shown))
 
 
-def _name_topics(report: Report, log: Any, broker: str, count: int) -> None:
+def _name_topics(report: Report, frames: _Frames, broker: str, count: int) -> None:
     """Messages of topics that cannot be."""
-    rows = log.where("corrupt is null").where((log["brokerName"] == broker) & ~log["topic"].rlike(_SOUND_NAME))
+    log = frames.one(broker, "messages", _SCHEMA, onCorrupt="emit")
+    rows = log.where("corrupt is null").where(~is_sound(log["topic"]))
     shown = rows.select("topic", "physicalOffset", "size").orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
     for row in shown:
         text = f"the topic {row['topic']!r} is no name"
@@ -148,8 +164,21 @@ def _count_hidden(report: Report, broker: str, count: int) -> None:
         report.problem(f"{count} more of this kind", count=count, broker=broker)
 
 
-def _differing(log: list[Any], entries: list[Any]) -> list[tuple[str, str, int, int]]:
-    """The parts of queues in which log and queue disagree, or the log's offsets are not contiguous."""
+class _Place(NamedTuple):
+    """A part of a queue in which log and queue disagree, and the queue offsets that occur in it."""
+
+    broker: str
+    topic: str
+    queue: int
+    part: int
+    first: int
+    last: int
+    records: int
+    entries: int
+
+
+def _differing(log: list[Any], entries: list[Any]) -> list[_Place]:
+    """Where log and queue disagree, or the log's offsets are not contiguous."""
 
     def key(row: Any) -> tuple[str, str, int, int]:
         return row["brokerName"], row["topic"], row["queueId"], row["part"]
@@ -159,48 +188,49 @@ def _differing(log: list[Any], entries: list[Any]) -> list[tuple[str, str, int, 
     wrong = []
     for place in in_log.keys() | in_queue.keys():
         ours, theirs = in_log.get(place), in_queue.get(place)
-        same = (
-            ours is not None
-            and theirs is not None
-            and all(ours[name] == theirs[name] for name in ("messages", "first", "last", "bytes", "digest"))
-        )
-        if ours is None or not same or ours["messages"] != ours["last"] - ours["first"] + 1:
-            wrong.append(place)
+        both = [row for row in (ours, theirs) if row is not None]
+        same = len(both) == 2 and all(both[0][name] == both[1][name] for name in ("messages", "bytes", "digest"))
+        first, last = min(row["first"] for row in both), max(row["last"] for row in both)
+        if ours is None or not same or ours["messages"] != last - first + 1:
+            counts = (row["messages"] if row is not None else 0 for row in (ours, theirs))
+            wrong.append(_Place(*place, first, last, *counts))
     return sorted(wrong)
 
 
-def _name_differences(
-    report: Report, frames: _Frames, wrong: list[tuple[str, str, int, int]], stores: dict[str, Store]
-) -> None:
+def _name_differences(report: Report, frames: _Frames, wrong: list[_Place]) -> None:
     """Row by row, in the parts that differ."""
     from pyspark.sql import functions as f
 
     late = 0
-    log = frames.log.where("corrupt is null").where(~has_no_entry(f.col("sysFlag")))
-    for broker, topic, queue, part in wrong[:EXAMPLES_MAX]:
-        where = (
-            (f.col("brokerName") == broker)
-            & (f.col("topic") == topic)
-            & (f.col("queueId") == queue)
-            & f.col("queueOffset").between(part, part + PART_OFFSETS - 1)
-        )
-        ours = log.where(where).select("queueOffset", f.struct("physicalOffset", "size").alias("record"))
-        theirs = frames.queues.where(where).select("queueOffset", f.struct("physicalOffset", "size").alias("entry"))
-        start = stores[broker].files[0].start if stores[broker].files else 0
+    for place in wrong[:EXAMPLES_MAX]:
+        chosen: dict[str, Any] = {"topics": place.topic, "queueIds": place.queue}
+        within = f.col("queueOffset").between(place.first, place.last)
+        queue = frames.one(place.broker, "queues", **chosen)
+        log = frames.one(place.broker, "messages", _SCHEMA, onCorrupt="emit", **chosen).where("corrupt is null")
+        log = log.where(~has_no_entry(f.col("sysFlag")) & is_sound(f.col("topic")))
+        ours = log.where(within).select("queueOffset", f.struct("physicalOffset", "size").alias("record"))
+        theirs = queue.where(within).select("queueOffset", f.struct("physicalOffset", "size").alias("entry"))
+        store = frames.stores[place.broker]
+        start = store.files[0].start if store.files else 0
+        differing = ours.join(theirs, "queueOffset", "full_outer").where("not (record <=> entry)")
         rows = (
-            ours.join(theirs, "queueOffset", "full_outer")
-            .where("not (record <=> entry)")
-            .where(f.coalesce(f.col("entry.physicalOffset"), f.lit(start)) >= start)
+            differing.where(f.coalesce(f.col("entry.physicalOffset"), f.lit(start)) >= start)
             .orderBy("queueOffset")
+            .limit(EXAMPLES_MAX)
+            .collect()
         )
         reached = theirs.agg(f.max("queueOffset")).first()[0]
-        for row in rows.limit(EXAMPLES_MAX).collect():
+        where: dict[str, Any] = {"broker": place.broker, "topic": place.topic, "queue": place.queue}
+        for row in rows:
             behind = row["entry"] is None and (reached is None or row["queueOffset"] > reached)
-            if behind and stores[broker].is_open:
+            if behind and store.is_open:
                 late += 1  # not dispatched yet
                 continue
-            report.problem(_difference(row), broker=broker, topic=topic, queue=queue, queue_offset=row["queueOffset"])
-        _name_gaps(report, ours, (broker, topic, queue))
+            report.problem(_difference(row), **where, queue_offset=row["queueOffset"])
+        gaps = _name_gaps(report, ours, where)
+        if not rows and not gaps and not store.is_open and not differing.take(1):
+            text = f"{place.records} records and {place.entries} queue entries differ, and none was found that does"
+            report.problem(text, **where, queue_offset=place.first)
     if len(wrong) > EXAMPLES_MAX:
         report.problem(f"{len(wrong) - EXAMPLES_MAX} more parts of queues differ", count=len(wrong) - EXAMPLES_MAX)
     if late:
@@ -219,21 +249,23 @@ def _difference(row: Any) -> str:
     )
 
 
-def _name_gaps(report: Report, ours: Any, place: tuple[str, str, int]) -> None:
+def _name_gaps(report: Report, ours: Any, where: dict[str, Any]) -> int:
+    """Offsets that follow no other one; how many were named."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    broker, topic, queue = place
     before = f.lag("queueOffset").over(Window.orderBy("queueOffset"))
     gaps = ours.withColumn("before", before).where("queueOffset <> before + 1").limit(EXAMPLES_MAX).collect()
     for row in gaps:
-        text = f"queue offset {row['queueOffset']} follows {row['before']} in the log"
-        report.problem(text, broker=broker, topic=topic, queue=queue)
+        report.problem(f"queue offset {row['queueOffset']} follows {row['before']} in the log", **where)
+    return len(gaps)
 
 
-def _index(report: Report, log: Any, index: Any, stores: list[Store]) -> None:
+def _index(report: Report, frames: _Frames, stores: list[Store]) -> None:
     from pyspark.sql import functions as f
 
+    index = frames.all("index")
+    log = frames.all("messages", _SCHEMA, onCorrupt="emit", decompress="false")
     positions = log.where("corrupt is null").select("brokerName", "physicalOffset")
     ranges = [
         (f.col("brokerName") == store.broker_name)

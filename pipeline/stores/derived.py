@@ -1,5 +1,7 @@
 """The views ``queues`` and ``index``: the entries of consume queues and index files, as they lie in the files.
 
+Also the columns of the views that sum up: :mod:`.parts`.
+
 A queue entry is 20 bytes, big-endian: physical offset i64, size i32, tags code i64. Places that were allocated and not
 used, and the fillers in front of a queue that began late (size 2^31 - 1), are no entries.
 
@@ -50,7 +52,8 @@ QUEUE_PART_COLUMNS = {
 """``part``: the first queue offset that belongs to it."""
 PART_COLUMNS = QUEUE_PART_COLUMNS | {"hasEntries": "boolean", "physicalOffset": "bigint", "entries": "binary"}
 """``hasEntries``: whether consume queues name these messages. ``physicalOffset``: of the first one in the stretch.
-``entries``: see :data:`.parts.PART_ENTRY`."""
+``entries``: see :data:`.parts.PART_ENTRY`. With ``onCorrupt=emit`` damage has a row of its own, with its place and
+bytes and the reason in ``corrupt``."""
 INDEX_COLUMNS = {
     "brokerName": "string",
     "file": "string",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,13 @@ from ..columns import ColumnWriter
 from .files import Bytes, FileReader, open_file_system
 from .model import Damage
 from .options import StoreOptions
-from .parts import PartWriter
 from .picking import read_picks
 from .planning import Split
 from .proving import Prover
 from .scanning import FileScan, Rows
+
+if TYPE_CHECKING:
+    from .parts import PartWriter
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
 
 def _writer(split: Split, options: StoreOptions, schema: pa.Schema, treat: _Damages) -> ColumnWriter | PartWriter:
     if options.view == "parts":
+        from .parts import PartWriter
+
         return PartWriter(schema, broker_name=split.broker_name, part_offsets=options.part_offsets)
     return ColumnWriter(
         schema,

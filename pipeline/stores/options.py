@@ -89,6 +89,11 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
         value = getattr(options, name)
         if not low <= value <= high:
             raise ConfigError(f"{SOURCE}: {_camel(name)} is {value}: {low} to {high} are allowed")
+    ranges = ("startTimestamp", "endTimestamp", "startPhysicalOffset", "endPhysicalOffset")
+    if options.view not in ("messages", "parts"):
+        for name in ranges:
+            if name in values:
+                raise ConfigError(f"{SOURCE}: {name} limits messages and their parts, not the view {options.view}")
     for start, end in (("start_timestamp_ms", "end_timestamp_ms"), ("start_physical_offset", "end_physical_offset")):
         first, last = getattr(options, start), getattr(options, end)
         if first is not None and last is not None and first >= last:

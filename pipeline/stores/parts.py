@@ -1,8 +1,10 @@
 """The views ``parts`` and ``queue_parts``: what lies in a stretch of the log, or in a queue file, per part of a queue.
 
 A part is ``partOffsets`` neighbouring queue offsets. A row sums up the messages of one part in some megabytes of the
-log, so a query over a large store gathers a row per thousand messages, where the view ``messages`` has one per message.
-Two stores, or a log and its queues, hold the same messages in a part if number, ends and digest agree.
+log (or in a queue file), so a query over a large store gathers some rows per queue and stretch, where the view
+``messages`` has one per message. A part has several rows; together they are ``sum(messages)``, ``min(firstOffset)``,
+``max(lastOffset)``, ``sum(bytes)`` and ``bit_xor(digest)``. A log and its queues agree on where a part's messages are
+if all of these do; what the messages hold is no part of the digest.
 """
 
 from __future__ import annotations

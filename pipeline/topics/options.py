@@ -17,7 +17,6 @@ from penstock.proto.errors import ConfigError, PenstockError
 
 from ..schema import PROPERTIES_TYPES, nearest
 from .offsets import Queue, parse_user_offsets
-from .planning import TARGET_BYTES
 
 GUARANTEES: Final = ("at-least-once", "idempotent", "exactly-once")
 COMPRESSIONS: Final = ("none", "zstd", "lz4", "zlib")
@@ -171,7 +170,7 @@ class SourceOptions:
     max_bytes: int | None = None
     min_offsets: int | None = None
     max_trigger_delay_ms: int = 900_000
-    target_bytes: int = TARGET_BYTES
+    target_bytes: int | None = None  # as planning decides
     min_partitions: int | None = None
     max_partitions: int | None = None
     sub_expression: str = "*"
@@ -249,7 +248,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         max_bytes=max_bytes,
         min_offsets=min_offsets,
         max_trigger_delay_ms=given.integer("maxTriggerDelayMs", 900_000, 0, 1 << 40),
-        target_bytes=given.integer("targetBytesPerPartition", TARGET_BYTES, 1024, 1 << 40),
+        target_bytes=given.number("targetBytesPerPartition", None, 1024, 1 << 40),
         min_partitions=least,
         max_partitions=most,
         sub_expression=expression,

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from .offsets import Queue, Slice
 
-TARGET_BYTES = 128 << 20
-"""As large as the pieces that Spark cuts files into: with 16 MiB a topic read spent a third of its time on tasks."""
+TASKS = 16
+SMALL_BYTES, LARGE_BYTES = 16 << 20, 128 << 20
+"""Without a target: some tasks for a cluster to share, none of which is so small that its start is what it costs, nor
+so large that its repetition hurts."""
 RECORD_BYTES_GUESSED = 1024
 
 
@@ -20,19 +22,21 @@ def plan(
     wanted: Sequence[Slice],
     mean_bytes: Mapping[Queue, int],
     *,
-    target_bytes: int = TARGET_BYTES,
+    target_bytes: int | None = None,
     at_least: int | None = None,
     at_most: int | None = None,
 ) -> list[list[Slice]]:
     """The slices in groups of about ``target_bytes``, each group one partition; order within a queue is kept.
 
-    ``at_least`` makes the groups smaller and ``at_most`` larger. Every message is in exactly one group.
+    Without a target: a sixteenth of all, 16 MiB at least and 128 MiB at most. ``at_least`` makes the groups smaller and
+    ``at_most`` larger. Every message is in exactly one group.
     """
     slices = [each for each in wanted if each.end > each.start]
     if not slices:
         return []
     size = {each: (each.end - each.start) * _mean(each, mean_bytes) for each in slices}
     total = sum(size.values())
+    target_bytes = target_bytes or min(LARGE_BYTES, max(SMALL_BYTES, total // TASKS))
     if at_least is not None:
         target_bytes = min(target_bytes, max(1, total // at_least))
     if at_most is not None:

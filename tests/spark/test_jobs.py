@@ -72,6 +72,31 @@ def test_a_sound_store_passes_and_a_wrong_queue_entry_is_named(spark: Any, store
     ]
 
 
+def test_damage_and_impossible_numbers_are_named_and_end_no_job(spark: Any, store: str, tmp_path: Path) -> None:
+    damaged = golden.unpack(NAME, tmp_path / NAME)
+    messages = golden.expected(NAME)["messages"]
+    log = damaged / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    first = messages[0]["physicalOffset"]
+    second = next(message["physicalOffset"] for message in messages[1:] if message["queueId"] == 5)
+    content[first + 88] ^= 1  # a body, which does not match its checksum any more
+    content[second + 20] ^= 0x80  # the sign of a queue offset, which no checksum covers
+    log.write_bytes(content)
+    report = verify.run(spark, verify.Config(store=(str(damaged),)))
+    assert not report.ok
+    problems = [(p["problem"], p.get("queue"), p.get("queue_offset"), p.get("offset")) for p in report.problems]
+    assert ("the body does not match its checksum", None, None, first) in problems
+    assert (f"the record at {second} has no queue entry", 5, -(1 << 63), None) in problems
+    assert (f"the queue entry names {second}, where no record of this queue lies", 5, 0, None) in problems
+    shape = {"entries_per_file": 40, "index_slots": 100, "index_entries": 500, "on_corrupt": "skip"}
+    (damaged / "consumequeue" / "ManyQueues" / "6" / f"{0:020d}").unlink()  # what is there counts for nothing
+    report = rebuild.run(spark, rebuild.Config(store=str(damaged), into=str(tmp_path / "made"), **shape))
+    offset = -(1 << 63)
+    assert any(p["problem"].endswith(f"can hold the offsets {offset} to {offset}") for p in report.problems)
+    assert (tmp_path / "made" / "consumequeue" / "ManyQueues" / "6").is_dir()
+    assert {file.name for file in (tmp_path / "made").rglob("ManyQueues/5/*")} == {f"{0:020d}"}
+
+
 def test_rebuilt_queues_are_those_that_one_machine_makes(spark: Any, store: str, tmp_path: Path) -> None:
     shape = {"entries_per_file": 40, "index_slots": 100, "index_entries": 500}  # as in the golden store
     report = rebuild.run(spark, rebuild.Config(store=store, into=str(tmp_path / "spark"), **shape))

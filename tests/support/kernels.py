@@ -12,7 +12,8 @@ import sys
 
 OTHERS = (
     "penstock.broker.store.store",
-    "penstock.client.kernels penstock.broker.inspection penstock.pipeline.column_kernels",
+    "penstock.client.kernels penstock.broker.inspection penstock.pipeline.column_kernels "
+    "penstock.pipeline.part_kernels",
 )
 
 
