@@ -57,7 +57,7 @@ async def _append(batches: AsyncIterator[bytes], context: Any) -> AsyncIterator[
 async def _serve(topic: str, queues: int) -> None:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     names = _Nameserver(topic, queues)
-    nameserver_pb2_grpc.add_NameserverServicer_to_server(names, server)
+    nameserver_pb2_grpc.add_NameserverServicer_to_server(names, server)  # type: ignore[no-untyped-call]  # generated
     methods = {"Append": grpc.stream_stream_rpc_method_handler(_append)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.v1.BrokerData", methods),))
     names.port = server.add_insecure_port("127.0.0.1:0")
