@@ -170,10 +170,12 @@ def _spark(path: Path) -> list[str]:
             "",
             f"Written by `make bench-spark`: generated stores and topics of a broker on the same machine, "
             f"{last['master']}, Spark {last['spark']}, pyarrow {last['pyarrow']}, Python {last['python']}, warm cache; "
-            "the median after one warm-up. The floor is 80 % of the target. Parquet: rows/s of a scan of the same "
+            "the median after warm-ups. The floor is 80 % of the target. Parquet: rows/s of a scan of the same "
             "messages as plain Parquet files, in turn with the case, where it was run; on the machine that the "
-            "targets come from it made 516,000 (1,024 B) and 2,200,000 (100 B). Memory: the highest resident set of "
-            "Java and of one Python worker, sampled.",
+            "targets come from it made 516,000 (1,024 B) and 2,200,000 (100 B). Spark alone: a source that passes one "
+            "batch with these columns on again and again, so what any source behind Spark's Python interface can "
+            "reach. Sink alone: to a broker that acknowledges and keeps nothing. Streams: their batches behind the "
+            "first. Memory: the highest resident set of Java and of one Python worker, sampled.",
             "",
             "| Case | Body bytes | Records | Seconds, each | Figure | Target | Reached | Parquet | MB/s | Java MiB "
             "| Worker MiB | Load before |",

@@ -22,6 +22,7 @@ ALL = (*stores.NAMES, *topics.NAMES, *audits.NAMES)
 @click.command()
 @click.option("--gib", default=0.5, show_default=True, help="Size of each generated store and topic.")
 @click.option("--repeats", default=3, show_default=True)
+@click.option("--warm-ups", default=3, show_default=True, help="Turns before them: Java compiles what is run often.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option("--body", "bodies", multiple=True, type=int, default=(1024, 100), show_default=True)
 @click.option("--case", "wanted", multiple=True, type=click.Choice([*ALL, stores.LARGE]), help="Only these.")
@@ -30,13 +31,14 @@ ALL = (*stores.NAMES, *topics.NAMES, *audits.NAMES)
 def main(
     gib: float,
     repeats: int,
+    warm_ups: int,
     master: str,
     bodies: tuple[int, ...],
     wanted: tuple[str, ...],
     out: str,
     scratch: str | None,
 ) -> None:
-    """Time each case after one warm-up; the large store is scanned once, and only when it is asked for."""
+    """Time each case after warm-ups; the large store is scanned once, and only when it is asked for."""
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -48,7 +50,8 @@ def main(
         try:
             for case, peer in _cases(spark, Path(folder), gib, bodies, wanted or ALL, say):
                 once = case.name == stores.LARGE
-                result = measure(case, repeats=1 if once else repeats, warm_ups=0 if once else 1, say=say, peer=peer)
+                turns = {"repeats": 1, "warm_ups": 0} if once else {"repeats": repeats, "warm_ups": warm_ups}
+                result = measure(case, **turns, say=say, peer=peer)
                 keep(result, Path(out), master)
                 target = f", target {case.target:,.0f}" if case.target else ""
                 if peer is not None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..jobs import archive, rebuild, verify
+from .ceiling import CeilingSource
 from .generate import generate
 from .measuring import Case, Peer
 
 HEADER_SCHEMA = "topic string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
-NAMES = ("scan", "header scan", "archive", "rebuild of queues", "rebuild of queues and index", "verify")
-SCAN, HEADERS, ARCHIVE, REBUILD, REBUILD_ALL, VERIFY = NAMES
+NAMES = ("Spark alone", "scan", "header scan", "archive", "rebuild of queues", "rebuild of queues and index", "verify")
+ALONE, SCAN, HEADERS, ARCHIVE, REBUILD, REBUILD_ALL, VERIFY = NAMES
 LARGE = "large store"
 """One scan, for its memory."""
 TARGETS = {
@@ -69,7 +70,13 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
     def clear(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
+    def pass_on() -> None:
+        spark.dataSource.register(CeilingSource)
+        reader = spark.read.format(CeilingSource.name()).option("storePath", str(store)).option("rows", records)
+        reader.load().write.format("noop").mode("overwrite").save()
+
     runs: dict[str, Any] = {
+        ALONE: (pass_on, lambda: None),
         SCAN: (lambda: read(None), lambda: None),
         HEADERS: (lambda: read(HEADER_SCHEMA), lambda: None),
         ARCHIVE: (fill, lambda: clear(lake)),

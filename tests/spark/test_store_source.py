@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,12 @@ def test_damage_fails_the_query_unless_told_otherwise(spark: Any, tmp_path: Path
     assert load(spark, store, onCorrupt="skip").count() == 197
     rows = load(spark, store, onCorrupt="emit").where("corrupt is not null").collect()
     assert [(row["physicalOffset"], row["size"]) for row in rows] == [(place, victim["totalSize"])]
+
+
+def test_a_local_session_talks_to_its_workers_over_sockets_that_only_this_user_can_open(
+    spark: Any, store: Path
+) -> None:
+    folder = Path(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert load(spark, store).count() > 0
+    assert any(path.is_socket() for path in folder.iterdir())

@@ -180,3 +180,8 @@ def test_small_queues_share_a_task_and_large_ones_are_cut() -> None:
     assert len(plan(many, {}, target_bytes=16 << 20)) == 1
     assert len(plan([Slice(A, 0, 100_000)], {A: 1000}, target_bytes=16 << 20)) == 6
     assert len(plan([Slice(A, 0, 100)], {A: 10}, at_least=4)) == 4
+
+
+@pytest.mark.parametrize(("messages", "tasks"), [(10_000, 1), (100_000, 6), (1_000_000, 16), (10_000_000, 75)])
+def test_without_a_target_tasks_are_neither_small_nor_more_than_some(messages: int, tasks: int) -> None:
+    assert len(plan([Slice(A, 0, messages)], {A: 1000})) == tasks
