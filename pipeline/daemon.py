@@ -11,9 +11,23 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from pyspark.daemon import manager
+from typing import Any
+
+from pyspark import daemon
 
 from . import column_kernels, part_kernels  # noqa: F401  load the kernels of penstock.proto.record too
 
+_serve = daemon.worker
+
+
+def _worker(socket: Any, authenticated: bool) -> Any:
+    """One task. A worker whose socket Java has closed, as it does to idle ones, ends without a traceback."""
+    try:
+        return _serve(socket, authenticated)
+    except BrokenPipeError:
+        os._exit(1)
+
+
 if __name__ == "__main__":
-    manager()
+    daemon.worker = _worker
+    daemon.manager()
