@@ -64,7 +64,7 @@ async def _serve(topic: str, queues: int) -> None:
     await server.start()
     print(names.port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    await server.stop(None)
+    await server.stop(1)  # calls may end
 
 
 @contextlib.contextmanager
