@@ -14,7 +14,7 @@ offset, and the last its end offset.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,7 +163,7 @@ def read_queue(split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.
             "size": entries["size"],
             "tagsCode": entries["tags_code"],
         }
-        yield _batch(values, len(offsets), schema)
+        yield batch_of(values, len(offsets), schema)
 
 
 def is_entry(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
@@ -204,7 +204,7 @@ def read_index(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatc
         "storeTimestamp": (begin_ms + entries["seconds"].astype(np.int64) * 1000) * 1000,
         "previousEntry": entries["previous"],
     }
-    yield _batch(values, count, schema)
+    yield batch_of(values, count, schema)
 
 
 def _infer_slots(reader: FileReader, size: int, count: int, offsets: tuple[int, int]) -> int:
@@ -228,11 +228,14 @@ def _infer_slots(reader: FileReader, size: int, count: int, offsets: tuple[int, 
     return 0
 
 
-def _batch(values: dict[str, Any], count: int, schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(values: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``schema``, each of an Arrow array, a NumPy array, or one value for all ``count`` rows."""
     columns = []
     for field in schema:
         value = values[field.name]
-        if not isinstance(value, np.ndarray):
+        if isinstance(value, pa.Array):
+            columns.append(value)
+        elif not isinstance(value, np.ndarray):
             columns.append(pa.repeat(pa.scalar(value, field.type), count))
         elif pa.types.is_timestamp(field.type):
             columns.append(pa.array(value, pa.int64()).cast(field.type))

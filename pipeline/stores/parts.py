@@ -9,18 +9,17 @@ if all of these do; what the messages hold is no part of the digest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.proto.record.layout import SysFlag
-
 from .. import part_kernels as kernels
 from ..columns import Bytes, Rows, text_column
-from .derived import DerivedSplit, QueueFile, queue_entries
+from .derived import DerivedSplit, batch_of, queue_entries
+from .scanning import has_no_entry
 
 PART_ENTRY = np.dtype(
     [
@@ -44,6 +43,16 @@ class _Parts:
         outputs = self.messages, self.first, self.last, self.bytes, self.digest
         kernels.digest_groups(groups, offsets, physical, np.ascontiguousarray(sizes, np.int32), *outputs)
 
+    def sums(self) -> dict[str, Any]:
+        """The columns that a log and its queues have in common."""
+        return {
+            "messages": self.messages,
+            "firstOffset": self.first,
+            "lastOffset": self.last,
+            "bytes": self.bytes,
+            "digest": self.digest,
+        }
+
 
 class PartWriter:
     """Makes record batches of ``schema``, a selection of the view's columns; in place of a ``ColumnWriter``."""
@@ -58,74 +67,47 @@ class PartWriter:
         offsets, physical = (np.ascontiguousarray(rows[name]) for name in ("queue_offset", "physical_offset"))
         topics, topic_sizes = (np.ascontiguousarray(rows[name]) for name in ("topic_position", "topic_size"))
         queue_ids = np.ascontiguousarray(rows["queue_id"])
-        kind = rows["sys_flag"] & SysFlag.TRANSACTION_MASK
-        named = (kind != SysFlag.TRANSACTION_PREPARED) & (kind != SysFlag.TRANSACTION_ROLLBACK)
-        named &= (rows["sys_flag"] & SysFlag.INNER_BATCH) == 0
+        named = ~has_no_entry(rows)
         starts = offsets - offsets % self._part_offsets
         table = np.full(1 << (2 * len(rows) - 1).bit_length(), -1, np.int32)
         groups, firsts = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
         count = kernels.group_rows(buffer, topics, topic_sizes, queue_ids, starts, named, table, groups, firsts)
         firsts = firsts[:count]
         parts = _Parts(count, groups, offsets, physical, rows["size"])
-        makers: dict[str, Callable[[pa.DataType], Any]] = {
-            "topic": lambda kind: text_column(buffer, topics[firsts], topic_sizes[firsts], kind),
-            "brokerName": lambda kind: pa.repeat(pa.scalar(self._broker_name, kind), count),
-            "queueId": lambda kind: queue_ids[firsts],
-            "part": lambda kind: starts[firsts],
-            "hasEntries": lambda kind: named[firsts],
-            "physicalOffset": lambda kind: physical[firsts],
-            "entries": lambda kind: _entries(rows, parts, kind),
-            "corrupt": lambda kind: pa.nulls(count, kind),
+        values = parts.sums() | {
+            "topic": text_column(buffer, topics[firsts], topic_sizes[firsts], pa.string()),
+            "brokerName": self._broker_name,
+            "queueId": queue_ids[firsts],
+            "part": starts[firsts],
+            "hasEntries": named[firsts],
+            "physicalOffset": physical[firsts],
+            "corrupt": None,
         }
-        yield _batch(self._schema, makers | _digested(parts))
+        if "entries" in self._schema.names:
+            values["entries"] = _entries(rows, parts)
+        yield batch_of(values, count, self._schema)
 
 
 def read_queue_parts(split: DerivedSplit, schema: pa.Schema, end: int, part_offsets: int) -> Iterator[pa.RecordBatch]:
     """A row per part of a queue and file: the entries of records below the log position ``end``."""
     for file, offsets, entries in queue_entries(split, end):
-        yield _queue_batch(file, split.broker_name, offsets, entries, schema, part_offsets)
+        starts, groups = np.unique(offsets - offsets % part_offsets, return_inverse=True)
+        physical, sizes = entries["physical_offset"].astype(np.int64), entries["size"]
+        parts = _Parts(len(starts), groups.astype(np.int32), offsets, physical, sizes)
+        values = parts.sums() | {
+            "topic": file.topic,
+            "brokerName": split.broker_name,
+            "queueId": file.queue_id,
+            "part": starts,
+        }
+        yield batch_of(values, len(starts), schema)
 
 
-def _queue_batch(
-    file: QueueFile, broker: str, offsets: Longs, entries: npt.NDArray[np.void], schema: pa.Schema, part_offsets: int
-) -> pa.RecordBatch:
-    starts, groups = np.unique(offsets - offsets % part_offsets, return_inverse=True)
-    count = len(starts)
-    physical, sizes = entries["physical_offset"].astype(np.int64), entries["size"]
-    parts = _Parts(count, groups.astype(np.int32), offsets, physical, sizes)
-    makers: dict[str, Callable[[pa.DataType], Any]] = {
-        "topic": lambda kind: pa.repeat(pa.scalar(file.topic, kind), count),
-        "brokerName": lambda kind: pa.repeat(pa.scalar(broker, kind), count),
-        "queueId": lambda kind: np.full(count, file.queue_id, np.int32),
-        "part": lambda kind: starts,
-    }
-    return _batch(schema, makers | _digested(parts))
-
-
-def _digested(parts: _Parts) -> dict[str, Callable[[pa.DataType], Any]]:
-    return {
-        "messages": lambda kind: parts.messages,
-        "firstOffset": lambda kind: parts.first,
-        "lastOffset": lambda kind: parts.last,
-        "bytes": lambda kind: parts.bytes,
-        "digest": lambda kind: parts.digest,
-    }
-
-
-def _entries(rows: Rows, parts: _Parts, kind: pa.DataType) -> pa.Array:
+def _entries(rows: Rows, parts: _Parts) -> pa.Array:
     packed = np.empty(len(rows), PART_ENTRY)
     for name in PART_ENTRY.names or ():
         packed[name] = rows[name]
     packed = packed[np.argsort(parts.groups, kind="stable")]
     ends = np.zeros(len(parts.messages) + 1, np.int32)
     np.cumsum(parts.messages * PART_ENTRY.itemsize, out=ends[1:])
-    return pa.Array.from_buffers(kind, len(parts.messages), [None, pa.py_buffer(ends), pa.py_buffer(packed)])
-
-
-def _batch(schema: pa.Schema, makers: Mapping[str, Callable[[pa.DataType], Any]]) -> pa.RecordBatch:
-    columns = [makers[field.name](field.type) for field in schema]
-    arrays = [
-        column if isinstance(column, pa.Array) else pa.array(column, field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.Array.from_buffers(pa.binary(), len(parts.messages), [None, pa.py_buffer(ends), pa.py_buffer(packed)])

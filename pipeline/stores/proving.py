@@ -20,12 +20,12 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.proto.errors import ConfigError
-from penstock.proto.record.layout import SysFlag
 
 from ..columns import ColumnWriter
 from .derived import ENTRY_BYTES, QUEUE_ENTRY, is_entry
 from .files import Bytes, FileReader, open_file_system
 from .planning import Split
+from .scanning import has_no_entry
 
 Rows = npt.NDArray[np.void]
 Queue = tuple[str, int]
@@ -55,11 +55,8 @@ class Prover:
 
     def prove(self, buffer: Bytes, rows: Rows) -> dict[int, str]:
         """What is wrong, by the row's index."""
-        kinds = rows["sys_flag"] & SysFlag.TRANSACTION_MASK
-        has_none = np.isin(kinds, (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK))
-        has_none |= rows["sys_flag"] & SysFlag.INNER_BATCH != 0
         wrong: dict[int, str] = {}
-        for queue, indices in self._by_queue(buffer, rows, np.flatnonzero(~has_none)):
+        for queue, indices in self._by_queue(buffer, rows, np.flatnonzero(~has_no_entry(rows))):
             for index, reason in self._prove(queue, rows[indices]):
                 wrong.setdefault(int(indices[index]), reason)
         return wrong

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.proto.errors import StorageError
 from penstock.proto.record.kernels import ROW, ScanStatus, measure_at, scan
-from penstock.proto.record.layout import FIXED_BYTES
+from penstock.proto.record.layout import FIXED_BYTES, SysFlag
 from penstock.proto.record.scanning import RECORD
 
 from .. import column_kernels as kernels
@@ -25,6 +25,14 @@ ROWS_MAX = 32_768
 RECORD_BYTES_MAX = 256 << 20
 """What claims to be longer is no record: brokers take 4 MiB by default."""
 ZEROS = "zeros where a record or the file's end is due"
+
+
+def has_no_entry(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which records no consume queue names: half messages, rolled-back ones, inner batches."""
+    kinds = rows["sys_flag"] & SysFlag.TRANSACTION_MASK
+    found: npt.NDArray[np.bool_] = np.isin(kinds, (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK))
+    found |= rows["sys_flag"] & SysFlag.INNER_BATCH != 0
+    return found
 
 
 class FileScan:
