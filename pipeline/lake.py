@@ -62,8 +62,8 @@ class Lake:
     """A lake at a path or URI; it need not exist yet."""
 
     def __init__(self, root: str) -> None:
-        self.root = root.rstrip("/")
-        self.files, self.path = open_file_system(self.root)
+        self.files, self.path = open_file_system(root.rstrip("/"))
+        self.root = root.rstrip("/") if "://" in root else self.path  # the same in every process
 
     def require(self) -> None:
         """Nothing, if there is a lake.
@@ -115,7 +115,7 @@ class Lake:
 
     def paths_of(self, manifests: Iterable[Manifest]) -> list[str]:
         """The Parquet files, as Spark takes them."""
-        prefix = self.root if "://" in self.root else f"file://{self.path}"
+        prefix = self.root if "://" in self.root else f"file://{self.root}"
         return [f"{prefix}/{name}" for manifest in manifests for name, _ in manifest.files]
 
     def delete(self, names: Iterable[str]) -> None:

@@ -2,31 +2,33 @@
 
 A file with a manifest is skipped, one without is written whole; so the job may be killed and repeated at any time.
 Only sealed files, unless ``tail`` is set: then the last file's present content too, replaced by the next run.
-Parquet: zstd, row groups of 128 MiB, each part sorted by topic, queue and offset, with Bloom filters on message ids
-and keys.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import fs
 
 from penstock.proto.errors import ConfigError
 
+from ..arrow_types import arrow_schema
 from ..lake import Lake, Manifest, watermark
+from ..lake_files import COLUMNS, QueueInFile, as_batches, from_row, write_sorted
+from ..schema import STORE_COLUMNS, as_ddl
 from ..stores.directory import list_store
 from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import LogFile, Store
+from ..stores.options import StoreOptions
+from ..stores.planning import Split, plan_splits
+from ..workers import keep_loaded
 from .config import setting
-from .reading import local_path, read_stores
 from .report import Plot, Report, Table
 
 _READ_BYTES = 8 << 20
@@ -170,18 +172,15 @@ def _runs(files: list[LogFile], count_max: int) -> Iterator[list[LogFile]]:
 
 def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corrupt: str) -> list[Manifest]:
     """Write the Parquet files of some log files beside the lake's, move them into it, then commit the manifests."""
-    run = uuid.uuid4().hex[:8]
-    staging = f"_staging/{run}"
-    start, end = files[0].start, files[-1].start + files[-1].end
-    base, size = store.files[0].start, store.segment_bytes
-    try:
-        _write(spark, store, (start, end), (base, size), f"{lake.root}/{staging}", on_corrupt)
-        queues = summaries(spark, f"{lake.root}/{staging}", "segment")
+    with staging(lake) as folder:
+        by_start: dict[int, list[QueueInFile]] = defaultdict(list)
+        for queue in _write(spark, lake, store, files, folder, on_corrupt):
+            by_start[_start_of(files, queue.start)].append(queue)
         checksums = _checksums(spark, store, files)
-        moved = move_in(lake, staging, run, lambda segment: (store.broker_name, int(segment)))
         made = []
         for file in files:
-            manifest = _manifest(store, file, queues.get(file.start, []), moved.get(str(file.start), []))
+            queues = by_start[file.start]
+            manifest = _manifest(store, file, queues, move_in(lake, queues, file.start))
             manifest = replace(
                 manifest, crc32=checksums[file.start], damages=_damages(store, file, manifest, on_corrupt)
             )
@@ -192,87 +191,64 @@ def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corr
             if manifest.segment in replaced:
                 lake.delete(name for name, _ in replaced[manifest.segment].files)
         return made
+
+
+@contextlib.contextmanager
+def staging(lake: Lake) -> Iterator[str]:
+    """A new folder of the lake for files that do not count yet; what is left in it at the end is removed."""
+    folder = f"_staging/{uuid.uuid4().hex[:8]}"
+    lake.files.create_dir(f"{lake.path}/{folder}", recursive=True)
+    try:
+        yield folder
     finally:
-        with suppress(FileNotFoundError):  # the write failed before its first file
-            lake.files.delete_dir(f"{lake.path}/{staging}")
+        with contextlib.suppress(FileNotFoundError):
+            lake.files.delete_dir(f"{lake.path}/{folder}")
 
 
 def _write(
-    spark: Any, store: Store, bounds: tuple[int, int], shape: tuple[int, int], target: str, on_corrupt: str
-) -> None:
-    from pyspark.sql import functions as f
+    spark: Any, lake: Lake, store: Store, files: list[LogFile], folder: str, on_corrupt: str
+) -> list[QueueInFile]:
+    """Write the messages of neighbouring log files to ``folder``, a file per split at least.
 
-    frame = read_stores(
-        spark,
-        (store.root,),
-        brokerName=store.broker_name,
-        startPhysicalOffset=str(bounds[0]),
-        endPhysicalOffset=str(bounds[1]),
-        onCorrupt=on_corrupt,
-        upTo="end",
-    )
-    base, size = shape
-    number = f.floor((f.col("physicalOffset") - base) / size)
-    write_sorted(frame.withColumn("segment", number * size + base), target)
+    A split is read, sorted and written where its task runs: only what the files hold passes through Spark.
+    """
+    options = StoreOptions(roots=(store.root,), on_corrupt=on_corrupt)
+    splits = list(plan_splits(replace(store, files=tuple(files), gaps=()), options))
+    root = lake.root
 
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from as_batches(_write_split(splits[number], options, Lake(root), folder))
 
-def write_sorted(frame: Any, target: str) -> None:
-    """The frame as a lake's Parquet files, in directories by day and its column ``segment``."""
-    from pyspark.sql import functions as f
-
-    (
-        frame.withColumn("dt", f.to_date("storeTimestamp"))
-        .sortWithinPartitions("dt", "segment", "topic", "queueId", "queueOffset")
-        .write.partitionBy("dt", "segment")
-        .option("compression", "zstd")
-        .option("parquet.block.size", str(128 << 20))
-        .option("parquet.bloom.filter.enabled#messageId", "true")
-        .option("parquet.bloom.filter.enabled#keys.list.element", "true")
-        .parquet(local_path(target))
-    )
+    tasks = spark.range(0, len(splits), 1, len(splits))
+    return [from_row(row) for row in tasks.mapInArrow(write, as_ddl(COLUMNS)).collect()]
 
 
-def summaries(spark: Any, staging: str, by: str) -> dict[Any, list[Any]]:
-    """Per value of the column ``by``, a row per queue; read back from what was written."""
-    from pyspark.sql import functions as f
+def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -> Iterator[QueueInFile]:
+    from ..stores.messages import read_split  # loads kernels
 
-    rows = (
-        spark.read.parquet(local_path(staging))
-        .groupBy(by, "topic", "queueId")
-        .agg(
-            f.count("*").alias("rows"),
-            f.sum("size").alias("bytes"),
-            f.min("queueOffset").alias("first"),
-            f.max("queueOffset").alias("last"),
-            f.min("physicalOffset").alias("low"),
-            f.max(f.col("physicalOffset") + f.col("size")).alias("high"),
-            f.unix_millis(f.min("storeTimestamp")).alias("begin"),
-            f.unix_millis(f.max("storeTimestamp")).alias("end"),
-        )
-        .collect()
-    )
-    found: dict[Any, list[Any]] = defaultdict(list)
-    for row in rows:
-        found[row[by]].append(row)
-    return found
+    keep_loaded()
+    yield from write_sorted(read_split(split, options, arrow_schema(STORE_COLUMNS)), lake, folder)
+
+
+def _start_of(files: list[LogFile], position: int) -> int:
+    return max(file.start for file in files if file.start <= position)
 
 
 def _checksums(spark: Any, store: Store, files: list[LogFile]) -> dict[int, int]:
     """CRC-32 of each log file up to its end, one task each."""
-    rows = [(file.start,) for file in files]
-    by_start = {file.start: file for file in files}
     root = store.root
 
     def checksum(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            starts = batch.column(0).to_pylist()
-            values = [file_checksum(root, by_start[start]) for start in starts]
-            yield pa.RecordBatch.from_pydict(
-                {"start": pa.array(starts, pa.int64()), "crc": pa.array(values, pa.int64())}
-            )
+            chosen = [files[number] for number in batch.column(0).to_pylist()]
+            starts = pa.array([file.start for file in chosen], pa.int64())
+            values = pa.array([file_checksum(root, file) for file in chosen], pa.int64())
+            yield pa.RecordBatch.from_pydict({"start": starts, "crc": values})
 
-    frame = spark.createDataFrame(rows, "start bigint").repartition(len(rows))
-    return {row["start"]: row["crc"] for row in frame.mapInArrow(checksum, "start bigint, crc bigint").collect()}
+    tasks = spark.range(0, len(files), 1, len(files))
+    return {row["start"]: row["crc"] for row in tasks.mapInArrow(checksum, "start bigint, crc bigint").collect()}
 
 
 def file_checksum(root: str, file: LogFile) -> int:
@@ -287,30 +263,39 @@ def file_checksum(root: str, file: LogFile) -> int:
     return found
 
 
-def move_in(
-    lake: Lake, staging: str, run: str, name_of: Callable[[str], tuple[str, int]]
-) -> dict[str, list[tuple[str, int]]]:
-    """Give the written files their names in the lake; by their ``segment``, path in the lake and bytes.
-
-    ``name_of``: broker and number that a segment's files are named by.
-    """
-    selector = fs.FileSelector(f"{lake.path}/{staging}", recursive=True)
-    moved: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for info in sorted(lake.files.get_file_info(selector), key=lambda info: str(info.path)):
-        if info.type != fs.FileType.File or not info.base_name.endswith(".parquet"):
-            continue
-        day, directory = str(info.path).split("/")[-3:-1]
-        segment = directory.partition("=")[2]
-        broker, number = name_of(segment)
-        folder = f"messages/{day}/broker={broker}"
-        name = f"{folder}/{number:020d}-{len(moved[segment]):05d}-{run}.parquet"
+def move_in(lake: Lake, queues: Iterable[QueueInFile], number: int) -> tuple[tuple[str, int], ...]:
+    """Give files of one broker, which hold these queues, their names in the lake; these, and their bytes."""
+    run = uuid.uuid4().hex[:8]
+    moved = []
+    places = sorted({(queue.day, queue.broker, queue.path, queue.file_bytes) for queue in queues})
+    for part, (day, broker, path, size) in enumerate(places):
+        folder = f"messages/dt={day}/broker={broker}"
+        name = f"{folder}/{number:020d}-{part:05d}-{run}.parquet"
         lake.files.create_dir(f"{lake.path}/{folder}", recursive=True)
-        lake.files.move(info.path, f"{lake.path}/{name}")
-        moved[segment].append((name, int(info.size)))
-    return moved
+        lake.files.move(f"{lake.path}/{path}", f"{lake.path}/{name}")
+        moved.append((name, size))
+    return tuple(moved)
 
 
-def _manifest(store: Store, file: LogFile, queues: list[Any], files: list[tuple[str, int]]) -> Manifest:
+def totals(queues: Iterable[QueueInFile]) -> dict[str, Any]:
+    """Fields of a manifest: what these hold together."""
+    parts = list(queues)
+    by_queue: dict[tuple[str, int], list[QueueInFile]] = defaultdict(list)
+    for part in parts:
+        by_queue[part.topic, part.queue_id].append(part)
+    return {
+        "rows": sum(part.rows for part in parts),
+        "recordBytes": sum(part.record_bytes for part in parts),
+        "firstStoreTimestamp": min((part.first_time for part in parts if part.first_time is not None), default=None),
+        "lastStoreTimestamp": max((part.last_time for part in parts if part.last_time is not None), default=None),
+        "queues": tuple(
+            (*queue, sum(p.rows for p in held), min(p.first_offset for p in held), max(p.last_offset for p in held))
+            for queue, held in sorted(by_queue.items())
+        ),
+    }
+
+
+def _manifest(store: Store, file: LogFile, queues: list[QueueInFile], files: tuple[tuple[str, int], ...]) -> Manifest:
     return Manifest(
         broker=store.broker_name,
         segment=file.start,
@@ -318,15 +303,11 @@ def _manifest(store: Store, file: LogFile, queues: list[Any], files: list[tuple[
         endPhysicalOffset=file.start + file.end,
         fileBytes=file.size,
         sealed=file.is_sealed,
-        rows=sum(row["rows"] for row in queues),
-        recordBytes=sum(row["bytes"] for row in queues),
         damages=0,
-        firstStoreTimestamp=min((row["begin"] for row in queues if row["begin"] is not None), default=None),
-        lastStoreTimestamp=max((row["end"] for row in queues if row["end"] is not None), default=None),
         crc32=0,
-        queues=tuple(sorted((row["topic"], row["queueId"], row["rows"], row["first"], row["last"]) for row in queues)),
-        files=tuple(files),
+        files=files,
         archivedAt=time.time_ns() // 1_000_000,
+        **totals(queues),
     )
 
 

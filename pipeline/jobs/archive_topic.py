@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections import defaultdict
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from ..lake import Lake, Manifest
+from ..lake_files import COLUMNS, QueueInFile, as_batches, from_row, write_sorted
+from ..schema import as_ddl
 from ..topics.offsets import EARLIEST
-from .archive import move_in, require_kind, set_watermarks, summaries, write_sorted
+from .archive import move_in, require_kind, set_watermarks, staging, totals
 from .config import setting
 from .report import Plot, Report, Table
 from .topics import read_topics, require_topic
@@ -51,7 +54,7 @@ def run(spark: Any, config: Config) -> Report:
     made: list[Manifest] = []
     if count:
         frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
-        made = _archive(spark, lake, frame, manifests)
+        made = _archive(frame, lake, manifests)
     marks: dict[str, int] = {}
     for manifest in (*manifests, *made):
         marks[manifest.broker] = max(marks.get(manifest.broker, 0), manifest.endPhysicalOffset)
@@ -91,44 +94,39 @@ def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple
     return json.dumps(wanted), count
 
 
-def _archive(spark: Any, lake: Lake, frame: Any, before: list[Manifest]) -> list[Manifest]:
+def _archive(frame: Any, lake: Lake, before: list[Manifest]) -> list[Manifest]:
     """Write what the frame holds beside the lake's files, move it in, then commit a manifest per broker."""
-    from pyspark.sql import functions as f
-
-    run = uuid.uuid4().hex[:8]
-    staging = f"_staging/{run}"
-    counts = defaultdict(int, {one.broker: 0 for one in before})
+    counts: dict[str, int] = defaultdict(int)
     for one in before:
         counts[one.broker] = max(counts[one.broker], one.segment + 1)
-    try:
-        write_sorted(frame.withColumn("segment", f.col("brokerName")), f"{lake.root}/{staging}")
-        by_broker = summaries(spark, f"{lake.root}/{staging}", "brokerName")
-        moved = move_in(lake, staging, run, lambda broker: (broker, counts[broker]))
-        made = [_manifest(broker, counts[broker], queues) for broker, queues in sorted(by_broker.items())]
-        made = [replace(one, files=tuple(moved[one.broker])) for one in made]
+    with staging(lake) as folder:
+        by_broker: dict[str, list[QueueInFile]] = defaultdict(list)
+        for queue in _write(frame, lake.root, folder):
+            by_broker[queue.broker].append(queue)
+        made = [_manifest(lake, broker, counts[broker], queues) for broker, queues in sorted(by_broker.items())]
         for one in made:
             lake.commit(one)
         return made
-    finally:
-        with suppress(FileNotFoundError):
-            lake.files.delete_dir(f"{lake.path}/{staging}")
 
 
-def _manifest(broker: str, number: int, queues: list[Any]) -> Manifest:
+def _write(frame: Any, root: str, folder: str) -> list[QueueInFile]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return as_batches(write_sorted(batches, Lake(root), folder))
+
+    return [from_row(row) for row in frame.mapInArrow(write, as_ddl(COLUMNS)).collect()]
+
+
+def _manifest(lake: Lake, broker: str, number: int, queues: list[QueueInFile]) -> Manifest:
     return Manifest(
         broker=broker,
         segment=number,
-        startPhysicalOffset=min(row["low"] for row in queues),
-        endPhysicalOffset=max(row["high"] for row in queues),
+        startPhysicalOffset=min(queue.start for queue in queues),
+        endPhysicalOffset=max(queue.end for queue in queues),
         fileBytes=0,
         sealed=True,
-        rows=sum(row["rows"] for row in queues),
-        recordBytes=sum(row["bytes"] for row in queues),
         damages=0,
-        firstStoreTimestamp=min(row["begin"] for row in queues),
-        lastStoreTimestamp=max(row["end"] for row in queues),
         crc32=0,
-        queues=tuple(sorted((row["topic"], row["queueId"], row["rows"], row["first"], row["last"]) for row in queues)),
-        files=(),
+        files=move_in(lake, queues, number),
         archivedAt=time.time_ns() // 1_000_000,
+        **totals(queues),
     )

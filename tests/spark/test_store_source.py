@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.schema import STORE_COLUMNS
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support import golden
-from tests.support.arrow import arrow_schema
 
 
 @pytest.fixture(scope="module")

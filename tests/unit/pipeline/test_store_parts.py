@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.jobs.rebuild import DELAY_TOPIC, write_queue_file
 from penstock.pipeline.schema import STORE_COLUMNS
 from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, list_queue_files, plan_queues
@@ -20,7 +21,6 @@ from penstock.pipeline.stores.planning import plan_splits
 from penstock.proto.errors import ConfigError
 from penstock.proto.record.layout import SysFlag
 from tests.support import golden
-from tests.support.arrow import arrow_schema
 
 SUMS = ("messages", "firstOffset", "lastOffset", "bytes", "digest")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.schema import CORRUPT_COLUMN, STORE_COLUMNS
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.messages import read_split
@@ -17,7 +18,6 @@ from penstock.pipeline.stores.planning import Split, plan_splits
 from penstock.pipeline.stores.proving import require_queues
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support import golden
-from tests.support.arrow import arrow_schema
 
 
 def rows(splits: list[Split], root: Path, **options: str) -> list[dict[str, Any]]:

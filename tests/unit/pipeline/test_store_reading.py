@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.columns import ColumnWriter
 from penstock.pipeline.schema import STORE_COLUMNS
 from penstock.pipeline.stores.directory import list_store
@@ -25,7 +26,6 @@ from penstock.proto.record.kernels import ROW, scan
 from penstock.proto.record.layout import Host, PhysicalOffset, Record, encode_record
 from penstock.proto.record.properties import encode_properties
 from tests.support import golden
-from tests.support.arrow import arrow_schema
 
 
 def read(store: Store, options: StoreOptions, columns: dict[str, str] = STORE_COLUMNS) -> list[dict[str, Any]]:

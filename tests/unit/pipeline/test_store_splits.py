@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.columns import ColumnWriter
 from penstock.pipeline.schema import CORRUPT_COLUMN, STORE_COLUMNS
 from penstock.pipeline.stores.directory import list_store
@@ -21,7 +22,6 @@ from penstock.pipeline.stores.scanning import FileScan
 from penstock.proto.errors import ConfigError, Corrupt, StorageError, WrongStore
 from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK, PhysicalOffset, Record, encode_record
 from tests.support import golden
-from tests.support.arrow import arrow_schema
 
 SEGMENT_BYTES = 8192
 

@@ -1,4 +1,4 @@
-"""Arrow schemas without Spark."""
+"""The Arrow types of our columns, for where no session tells them."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _TYPES = {
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """What Spark's ``to_arrow_schema`` makes of these columns; a test with Spark compares the two."""
+    """What Spark's ``to_arrow_schema`` makes of columns given as in :mod:`.schema`; a test compares the two."""
     return pa.schema([pa.field(name, _TYPES[of]) for name, of in columns.items()])
