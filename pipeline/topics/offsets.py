@@ -3,11 +3,13 @@
 Offsets are exclusive ends. Users write ``{"topic": {"broker": {"queue": offset}}}`` with -2 for the earliest and -1 for
 the latest. A stream's own offset is::
 
-    {"v": 1, "q": {topic: {broker: {queue: offset}}}, "first": true, "init": {...}}
+    {"v": 1, "q": {topic: {broker: {queue: offset}}}, "first": true, "init": {...}, "tasks": 8}
 
 with every level sorted, since Spark compares the text. ``init`` says where queues begin in the batch that ends here, if
 not where the batch before ended: queues that are new, or that lost messages, and every queue of the first batch. For
 ``first`` marks what ``initialOffset`` answered, which Spark does not store: it asks again after a crash in that batch.
+``tasks`` is the number that the batch is shared by, so that it has the same partitions when it is repeated: an
+idempotent writer knows its rows by them.
 Layout of the users' JSON: rocketmq-spark; of the options: Spark's Kafka connector.
 """
 
@@ -79,10 +81,12 @@ def flat(document: Mapping[str, Any]) -> dict[Queue, int]:
     }
 
 
-def stream_offset(offsets: Offsets, *, first: bool = False, init: Offsets | None = None, group: str = "") -> Document:
+def stream_offset(
+    offsets: Offsets, *, first: bool = False, init: Offsets | None = None, group: str = "", tasks: int | None = None
+) -> Document:
     """A stream's offset. The only function that makes one, so that equal offsets are equal texts.
 
-    ``group``: whose progress it is, for the listener that hears of it.
+    ``group``: whose progress it is, for the listener that hears of it. ``tasks``: of the batch that ends here.
     """
     made: Document = {}
     if first:
@@ -92,6 +96,8 @@ def stream_offset(offsets: Offsets, *, first: bool = False, init: Offsets | None
     if init is not None:
         made["init"] = nested(init)
     made["q"] = nested(offsets)
+    if tasks is not None:
+        made["tasks"] = tasks
     made["v"] = VERSION
     return made
 
@@ -109,6 +115,12 @@ def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue, in
     """Where the batch from ``start`` to ``end`` begins: as it was planned, whatever ``first`` start is told now."""
     planned = _part(end, "init") if "init" in end else {}
     return planned if start.get("first") and planned else queues_of(start) | planned
+
+
+def tasks_of(end: Mapping[str, Any]) -> int | None:
+    """How many tasks share the batch that ends here; None where an earlier version planned it."""
+    found = end.get("tasks")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _part(document: Mapping[str, Any], name: str) -> dict[Queue, int]:

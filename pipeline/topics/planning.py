@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from .offsets import Queue, Slice
 
-TASKS = 16
+TASKS = 8
 SMALL_BYTES, LARGE_BYTES = 16 << 20, 128 << 20
 """Without a target: some tasks for a cluster to share, none of which is so small that its start is what it costs, nor
 so large that its repetition hurts."""
@@ -28,7 +28,7 @@ def plan(
 ) -> list[list[Slice]]:
     """The slices in groups of about ``target_bytes``, each group one partition; order within a queue is kept.
 
-    Without a target: a sixteenth of all, 16 MiB at least and 128 MiB at most. ``at_least`` makes the groups smaller and
+    Without a target: an eighth of all, 16 MiB at least and 128 MiB at most. ``at_least`` makes the groups smaller and
     ``at_most`` larger. Every message is in exactly one group.
     """
     slices = [each for each in wanted if each.end > each.start]
@@ -48,6 +48,33 @@ def plan(
     return groups
 
 
+def share(wanted: Sequence[Slice], count: int) -> list[list[Slice]]:
+    """The slices in ``count`` groups of as many messages each, or in fewer where there are not so many messages.
+
+    Nothing but the two arguments decides, so a batch that is planned again has the same groups.
+    """
+    slices = sorted((each for each in wanted if each.end > each.start), key=_place)
+    total = sum(each.end - each.start for each in slices)
+    count = min(count, total)
+    groups: list[list[Slice]] = [[] for _ in range(count)]
+    taken = 0
+    for each in slices:
+        start = each.start
+        while start < each.end:
+            number = ((taken + 1) * count - 1) // total  # the group of the next message
+            room = (number + 1) * total // count - taken
+            end = min(each.end, start + room)
+            groups[number].append(Slice(each.queue, start, end))
+            taken += end - start
+            start = end
+    return groups
+
+
+def _place(each: Slice) -> tuple[str, str, int, int]:
+    """Neighbours are of one broker more often than not."""
+    return each.queue.broker, each.queue.topic, each.queue.queue_id, each.start
+
+
 def _mean(each: Slice, mean_bytes: Mapping[Queue, int]) -> int:
     return max(1, mean_bytes.get(each.queue) or RECORD_BYTES_GUESSED)
 
@@ -61,12 +88,10 @@ def _cut(each: Slice, mean: int, target_bytes: int) -> list[Slice]:
 
 
 def _pack(pieces: list[Slice], mean_bytes: Mapping[Queue, int], target_bytes: int) -> list[list[Slice]]:
-    """Neighbours together while they fit: neighbours are of one broker more often than not."""
+    """Neighbours together while they fit."""
     groups: list[list[Slice]] = []
     room = 0
-    for piece in sorted(
-        pieces, key=lambda each: (each.queue.broker, each.queue.topic, each.queue.queue_id, each.start)
-    ):
+    for piece in sorted(pieces, key=_place):
         cost = (piece.end - piece.start) * _mean(piece, mean_bytes)
         if not groups or cost > room:
             groups.append([])

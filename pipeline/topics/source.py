@@ -108,23 +108,23 @@ class TopicReader(DataSourceReader):
                 f"{options.ending.option}'s {end[queue]}"
             )
         begin = {queue: min(offset, end[queue]) for queue, offset in begin.items()}
-        return partitions_of(slices(begin, end), {queue: held.mean_bytes for queue, held in positions.items()}, options)
+        mean_bytes = {queue: held.mean_bytes for queue, held in positions.items()}
+        return [TopicPartition(group) for group in planned(slices(begin, end), mean_bytes, options)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The messages of a partition as record batches; none for the one that Spark makes of an empty list."""
         yield from read_partition(self._options, self._schema, partition)
 
 
-def partitions_of(wanted: list[Slice], mean_bytes: Mapping[Queue, int], options: SourceOptions) -> list[InputPartition]:
-    """Slices as Spark's partitions."""
-    groups = plan(
+def planned(wanted: list[Slice], mean_bytes: Mapping[Queue, int], options: SourceOptions) -> list[list[Slice]]:
+    """Slices in groups, one for each task, of the sizes that the options ask for."""
+    return plan(
         wanted,
         mean_bytes,
         target_bytes=options.target_bytes,
         at_least=options.min_partitions,
         at_most=options.max_partitions,
     )
-    return [TopicPartition(group) for group in groups]
 
 
 def check_filter(options: SourceOptions, positions: Mapping[Queue, Any]) -> None:

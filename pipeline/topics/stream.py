@@ -32,9 +32,11 @@ from .offsets import (
     queues_of,
     slices,
     stream_offset,
+    tasks_of,
 )
 from .options import SourceOptions
-from .source import check_filter, partitions_of, read_partition
+from .planning import share
+from .source import TopicPartition, check_filter, planned, read_partition
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +92,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == begin or not self._is_enough(known, end):
             return start
         self._batch_at = time.monotonic()
-        if start.get("first"):
-            return stream_offset(end, init=known, group=self._options.group)
-        init = moved | self._restarts
-        return stream_offset(end, init=init or None, group=self._options.group)
+        init = known if start.get("first") else moved | self._restarts
+        tasks = len(planned(slices(known, end), self._mean_bytes, self._options))
+        return stream_offset(end, init=init or None, group=self._options.group, tasks=tasks)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read to what is there now, and no further."""
@@ -113,8 +114,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_offset(self._seen) if self._seen else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of the batch: the same messages for the same two offsets, whenever it is asked."""
-        return partitions_of(slices(begin_of(start, end), queues_of(end)), self._mean_bytes, self._options)
+        """The tasks of the batch: the same for the same two offsets, whenever and whoever is asked."""
+        wanted = slices(begin_of(start, end), queues_of(end))
+        tasks = tasks_of(end) or len(planned(wanted, {}, self._options))
+        return [TopicPartition(group) for group in share(wanted, tasks)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The messages of a partition as record batches."""

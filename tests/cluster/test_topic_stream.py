@@ -107,6 +107,25 @@ def test_batches_cover_everything_once_over_limits_restarts_and_new_queues(broke
     assert again == stored(end)
 
 
+def test_a_batch_that_is_repeated_has_the_partitions_it_had(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("repeated", queues=3)
+    with Producer(brokers.nameservers) as producer:
+        for number in range(300):
+            producer.produce("repeated", bytes(5_000), sharding_key=str(number))  # larger than an unknown size is taken
+        producer.flush(60)
+    options = {"targetBytesPerPartition": "100k"}
+    source = reader(brokers, "repeated", **options)
+    start = source.initialOffset()
+    end = end_behind(source, start, 300)
+    first = [partition.slices for partition in source.partitions(stored(start), stored(end))]
+    assert len(first) > 10
+    source.latestOffset(stored(end), ReadAllAvailable())
+    after_a_crash = reader(brokers, "repeated", **options)
+    for asked in (source, after_a_crash, reader(brokers, "repeated")):
+        assert [partition.slices for partition in asked.partitions(stored(start), stored(end))] == first
+
+
 def test_available_now_stops_at_what_was_there(brokers: Cluster) -> None:
     with Admin(brokers.nameservers) as admin:
         admin.create_topic("frozen", queues=2)
