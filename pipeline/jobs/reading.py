@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from penstock.proto.errors import ConfigError, WrongStore
@@ -13,6 +14,11 @@ from ..stores.files import expand_roots
 
 SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
 """What a topic may be called, whole."""
+
+
+def is_sound_name(topic: str) -> bool:
+    """Whether a topic may be called so."""
+    return re.fullmatch(SOUND_NAME, topic) is not None
 
 
 def is_sound(topic: Any) -> Any:

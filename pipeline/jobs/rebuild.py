@@ -25,7 +25,7 @@ from ..stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER
 from ..stores.parts import PART_ENTRY
 from .config import setting
 from .index_files import WRITTEN, divide, file_names, write_index_files
-from .reading import is_sound, read_stores
+from .reading import is_sound_name, read_stores
 from .report import Report, Table
 
 _PARTS = "topic string, queueId int, part bigint, hasEntries boolean, entries binary"
@@ -55,7 +55,6 @@ class Config:
 
 def run(spark: Any, config: Config) -> Report:
     """Make queues and index. The report fails where a queue has holes."""
-    from pyspark.sql import functions as f
 
     into = Path(config.into).resolve()
     _check_target(into, config)
@@ -65,7 +64,7 @@ def run(spark: Any, config: Config) -> Report:
     options = {"topics": config.topics, "onCorrupt": config.on_corrupt, "partOffsets": per_file}
     # Positions from the queues that are there would give their faults to the new ones.
     frame = read_stores(spark, (config.store,), _PARTS, view="parts", useConsumeQueue="false", **options)
-    parts = frame.where(f.col("hasEntries") & is_sound(f.col("topic"))).drop("hasEntries")
+    parts = frame.where("hasEntries").drop("hasEntries")
 
     def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         return write_queue_file(root, table, per_file)
@@ -133,13 +132,19 @@ def _check_target(into: Path, config: Config) -> None:
 def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     """Write the entries of one file, all in ``table``, below ``root``; a row that says what is in it.
 
-    With numbers that no queue file can have nothing is written, and the row says 0 entries.
+    With a name or numbers that no queue file can have nothing is written, and the row says 0 entries.
     """
     topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
     found = np.frombuffer(b"".join(table.column("entries").to_pylist()), PART_ENTRY)
     offsets = found["queue_offset"]
     first, last = int(offsets.min()), int(offsets.max())
-    if queue_id < 0 or file < 0 or first < file or last > min(file + per_file - 1, _QUEUE_OFFSET_MAX):
+    if (
+        not is_sound_name(topic)
+        or queue_id < 0
+        or file < 0
+        or first < file
+        or last > min(file + per_file - 1, _QUEUE_OFFSET_MAX)
+    ):
         return _written(topic, queue_id, file, entries=0, duplicates=0, first=first, last=last)
     places = offsets - file
     entries = np.zeros(per_file, QUEUE_ENTRY)
@@ -190,7 +195,9 @@ def _summarize(report: Report, written: list[Any], per_file: int) -> None:
         queue = row["topic"], row["queueId"]
         where = {"topic": queue[0], "queue": queue[1]}
         if not row["entries"]:
-            report.problem(f"no queue file can hold the offsets {row['first']} to {row['last']}", **where)
+            offsets = f"the offsets {row['first']} to {row['last']}"
+            reason = "can hold" if is_sound_name(queue[0]) else "may be called so as to hold"
+            report.problem(f"no queue file {reason} {offsets}", **where)
             continue
         former = before.get(queue)
         if former is not None and row["first"] != former["last"] + 1:

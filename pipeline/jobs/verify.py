@@ -13,7 +13,6 @@ other queues' records (``%LMQ%``). On an open store the queues may end earlier t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import Store
 from ..stores.options import PART_OFFSETS
 from .config import setting
-from .reading import SOUND_NAME, has_no_entry, is_sound, read_stores
+from .reading import has_no_entry, is_sound, is_sound_name, read_stores
 from .report import Report, Table
 
 _SCHEMA = (
@@ -123,7 +122,7 @@ def _compare(report: Report, frames: _Frames) -> None:
         if row["damaged"]:
             _name_damage(report, frames, row["brokerName"], row["rows"])
     for broker in frames.stores:
-        wrong = [row for row in sound if row["brokerName"] == broker and not _is_sound(row)]
+        wrong = [row for row in sound if row["brokerName"] == broker and not is_sound_name(row["topic"])]
         if wrong:
             _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
     report.figures["records"] = sum(row["messages"] for row in sound)
@@ -131,12 +130,8 @@ def _compare(report: Report, frames: _Frames) -> None:
     entries = _digest(queue_parts.where(~f.col("topic").startswith("%LMQ%"))).collect()
     report.figures["queue_entries"] = sum(row["messages"] for row in entries)
     _name_differences(
-        report, frames, _differing([row for row in sound if row["hasEntries"] and _is_sound(row)], entries)
+        report, frames, _differing([row for row in sound if row["hasEntries"] and is_sound_name(row["topic"])], entries)
     )
-
-
-def _is_sound(row: Any) -> bool:
-    return re.fullmatch(SOUND_NAME, row["topic"]) is not None
 
 
 def _name_damage(report: Report, frames: _Frames, broker: str, count: int) -> None:
