@@ -13,12 +13,13 @@ otherwise.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.proto import errors
@@ -30,6 +31,7 @@ from .requirements import require_java, require_spark
 _OWN_ERROR = re.compile(r"penstock\.proto\.errors\.(\w+): (.*?)(?= SQLSTATE|\n|$)")
 _SOCKET_FOLDER_CHARACTERS_MAX = 61
 """Spark's own limit: the path of a socket has some hundred characters at most."""
+_UNCHECKED_READS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 RECOMMENDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -68,9 +70,10 @@ def session(
         builder = builder.remote(remote)
     elif master is not None:
         builder = builder.master(master)
-    for name, value in {**(_started_with(master or "") if is_new else {}), **(conf or {})}.items():
+    for name, value in {**(_started_with(master) if is_new else {}), **(conf or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with _java_options(_UNCHECKED_READS) if is_new and _is_local(master) else contextlib.nullcontext():
+        spark = builder.getOrCreate()
     if is_new:
         for name, value in RECOMMENDED.items():
             if name not in (conf or {}) and (is_remote or not spark.sparkContext.getConf().contains(name)):
@@ -79,9 +82,27 @@ def session(
     return spark
 
 
-def _started_with(master: str) -> dict[str, str]:
+def _is_local(master: str | None) -> bool:
+    return (master or "").partition("[")[0] == "local"
+
+
+@contextlib.contextmanager
+def _java_options(added: str) -> Iterator[None]:
+    """Have Spark's launcher start Java with these too, before those that settings name."""
+    before = os.environ.get("SPARK_SUBMIT_OPTS")
+    os.environ["SPARK_SUBMIT_OPTS"] = added if before is None else f"{added} {before}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SPARK_SUBMIT_OPTS"]
+        else:
+            os.environ["SPARK_SUBMIT_OPTS"] = before
+
+
+def _started_with(master: str | None) -> dict[str, str]:
     """Settings that count from a session's start."""
-    if master.partition("[")[0] != "local":
+    if not _is_local(master):
         return {}
     settings = {"spark.python.daemon.module": "penstock.pipeline.daemon"}
     folder = tempfile.mkdtemp(prefix="penstock-")  # for this user alone: over these sockets Spark asks for no secret
