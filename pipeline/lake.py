@@ -5,8 +5,9 @@
     messages/dt=2026-03-01/broker=broker-a/00000000001073741824-00003-<run>.parquet
     manifests/broker-a/00000000001073741824.json
 
-A manifest is written last, as a whole, so that what a killed job leaves behind is seen by nobody; archiving the file
-again replaces it. Its fields: ``version``, ``broker``, ``segment``, ``startPhysicalOffset``, ``endPhysicalOffset``,
+A manifest is written last, as a whole, when the files it names are on the disk, so that what a killed job leaves behind
+(there, and in ``_staging``, which may be deleted while no job runs) is seen by nobody; archiving the file again
+replaces it. Its fields: ``version``, ``broker``, ``segment``, ``startPhysicalOffset``, ``endPhysicalOffset``,
 ``fileBytes``, ``sealed``, ``rows``, ``recordBytes``, ``damages``, ``firstStoreTimestamp``, ``lastStoreTimestamp`` (ms),
 ``crc32`` (of the bytes of that range), ``queues`` (topic, queue id, messages, first and last offset), ``files`` (path
 in the lake, bytes), ``archivedAt`` (ms).
@@ -17,10 +18,14 @@ its number, ``fileBytes`` and ``crc32`` are 0, and the range reaches from its fi
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import quote
 
 from pyarrow import fs
 
@@ -106,17 +111,50 @@ class Lake:
 
     def commit(self, manifest: Manifest) -> None:
         """Write a manifest in place of its predecessor, whole or not at all."""
-        folder = f"{self.path}/manifests/{manifest.broker}"
-        self.files.create_dir(folder, recursive=True)
+        folder = f"manifests/{folder_name(manifest.broker)}"
+        self.files.create_dir(f"{self.path}/{folder}", recursive=True)
         draft = f"{folder}/.{manifest.segment:020d}.{manifest.archivedAt}"
-        with self.files.open_output_stream(draft) as file:
+        with self.files.open_output_stream(f"{self.path}/{draft}") as file:
             file.write(json.dumps(asdict(manifest)).encode())
-        self.files.move(draft, f"{folder}/{manifest.segment:020d}.json")
+        self.sync(draft)
+        self.move(draft, f"{folder}/{manifest.segment:020d}.json")
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name, in place of what has it; directories are made, and the name is on the disk then."""
+        parent = to.rpartition("/")[0]
+        self.files.create_dir(f"{self.path}/{parent}", recursive=True)
+        self.files.move(f"{self.path}/{name}", f"{self.path}/{to}")
+        while parent:
+            self.sync(parent)
+            parent = parent.rpartition("/")[0]
+        self.sync("")
+
+    def sync(self, name: str) -> None:
+        """Have the disk keep a file or a directory's names: retention deletes what a manifest says is here.
+
+        Object stores keep what they have taken.
+        """
+        if not isinstance(self.files, fs.LocalFileSystem):
+            return
+        handle = os.open(f"{self.path}/{name}", os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def paths_of(self, manifests: Iterable[Manifest]) -> list[str]:
         """The Parquet files, as Spark takes them."""
         prefix = self.root if "://" in self.root else f"file://{self.root}"
         return [f"{prefix}/{name}" for manifest in manifests for name, _ in manifest.files]
+
+    def sweep(self, name: str, age_s: float) -> None:
+        """Remove the directories in a folder that nobody has written to for so long."""
+        selector = fs.FileSelector(f"{self.path}/{name}", allow_not_found=True)
+        for info in self.files.get_file_info(selector):
+            old = info.mtime is not None and time.time() - info.mtime.timestamp() > age_s
+            if old and info.type == fs.FileType.Directory:
+                with contextlib.suppress(OSError):  # another job may sweep too
+                    self.files.delete_dir(info.path)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files that no manifest names any more."""
@@ -125,6 +163,11 @@ class Lake:
                 self.files.delete_file(f"{self.path}/{name}")
             except FileNotFoundError:
                 continue
+
+
+def folder_name(broker: str) -> str:
+    """A broker's name as part of a path, written as Spark does."""
+    return quote(broker, safe=" ")
 
 
 def watermark(manifests: list[Manifest], broker: str, log_start: int) -> int:

@@ -2,27 +2,31 @@
 
 A file holds messages of one broker stored on one day (UTC), sorted by topic, queue and offset: zstd, row groups of
 about 128 MiB, Bloom filters on message ids and keys, statistics and page indexes on what queries ask for. Arrow sorts
-and writes them in the process that has the rows; they pass through Java neither as rows nor for sorting.
+and writes them in the process that has the rows, with less work than it is to pass them on to Java.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from penstock.proto.errors import StorageError
 
 from .arrow_types import arrow_schema
 from .lake import Lake
 
 GROUP_BYTES = 128 << 20
-SORTED_BYTES = 512 << 20
-"""Rows that are held, and sorted, together; below the 2 GiB that a column of texts may have."""
+PAGE_BYTES = 1 << 20
+SORTED_BYTES = 256 << 20
+"""Rows that are held, and sorted, together: a task needs about three times as much. Far below the 2 GiB that a column
+of texts may have."""
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The day, as Spark names it, of messages whose store time is no time."""
 _NO_TIME = np.iinfo(np.int64).min
@@ -32,123 +36,96 @@ _DICTIONARY = (
     *("bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "preparedTransactionOffset"),
 )
 _NO_STATISTICS = ("body", "properties", "keys")
-_BLOOM_FILTERS = ("messageId", "keys.list.element")
 _FALSE_POSITIVES = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class QueueInFile:
-    """What one file, at ``path`` in the lake, holds of one queue. Positions are those of the log, times in ms."""
-
-    path: str
-    file_bytes: int
-    day: str
-    broker: str
-    topic: str
-    queue_id: int
-    rows: int
-    record_bytes: int
-    first_offset: int
-    last_offset: int
-    start: int
-    end: int
-    first_time: int | None
-    last_time: int | None
-
-
-_TEXTS, _INTS = ("path", "day", "broker", "topic"), ("queue_id",)
+_ZSTD_LEVEL = 3  # Parquet's Java library writes this one
+_FIXED_BYTES = 200  # about what a message takes beside its body
 COLUMNS = {
-    name: "string" if name in _TEXTS else "int" if name in _INTS else "bigint"
-    for name in QueueInFile.__dataclass_fields__
+    "path": "string",
+    "file_bytes": "bigint",
+    "day": "string",
+    "broker": "string",
+    "topic": "string",
+    "queue_id": "int",
+    "rows": "bigint",
+    "record_bytes": "bigint",
+    "first_offset": "bigint",
+    "last_offset": "bigint",
+    "start": "bigint",
+    "end": "bigint",
+    "first_time": "bigint",
+    "last_time": "bigint",
 }
-"""The columns of a :class:`QueueInFile`, for Spark."""
-
-
-def as_batches(found: Iterable[QueueInFile]) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow`` with :data:`COLUMNS`; :func:`from_row` is the way back."""
-    schema = arrow_schema(COLUMNS)
-    for each in found:
-        yield pa.RecordBatch.from_pylist([asdict(each)], schema)
-
-
-def from_row(row: Any) -> QueueInFile:
-    """What a row of Spark says."""
-    return QueueInFile(**row.asDict())
+"""What one file, at ``path`` in the lake, holds of one queue. ``start`` and ``end`` are positions of the log; times in
+ms, null where the file's messages have none."""
 
 
 def write_sorted(
     batches: Iterable[pa.RecordBatch], lake: Lake, folder: str, *, sorted_bytes: int = SORTED_BYTES
-) -> Iterator[QueueInFile]:
-    """Write all rows to new files in ``folder`` of the lake, which is there. Columns: messages of stores or topics.
+) -> Iterator[pa.RecordBatch]:
+    """Write all rows to new files in ``folder`` of the lake, which is there; what each file holds, as :data:`COLUMNS`.
 
-    Of about ``sorted_bytes`` at a time; a file is whole before its queues are told.
+    The columns of ``batches`` are those of messages of stores or topics. About ``sorted_bytes`` are held, and sorted
+    together. A file is whole, and on the disk, before it is told.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError, StorageError: a file cannot be written.
     """
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
+        if len(batch):
+            held.append(batch)
+            size += batch.nbytes
         if size >= sorted_bytes:
-            yield from _write(_Sorted(held), lake, folder)
-            held, size = [], 0
+            yield from _write(held, lake, folder)
+            size = 0
     if held:
-        yield from _write(_Sorted(held), lake, folder)
+        yield from _write(held, lake, folder)
 
 
-class _Sorted:
-    """Rows in the order of the lake, and where each queue of each file begins."""
+def _write(batches: list[pa.RecordBatch], lake: Lake, folder: str) -> Iterator[pa.RecordBatch]:
+    """Sort and write these, which are dropped from the list."""
+    table = pa.Table.from_batches(batches).combine_chunks()
+    batches.clear()
+    times = table["storeTimestamp"].cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
+    days = np.where(times == _NO_TIME, _NO_TIME, times // _DAY_MICROS)
+    brokers, broker_names = _ranks(table["brokerName"])
+    topics, topic_names = _ranks(table["topic"])
+    queues, offsets = table["queueId"].to_numpy(), table["queueOffset"].to_numpy()
+    order = np.lexsort((offsets, queues, topics, brokers, days))
+    days, brokers, topics = days[order], brokers[order], topics[order]
+    queues, offsets, times = queues[order], offsets[order], times[order]
+    sizes, positions = table["size"].to_numpy()[order].astype(np.int64), table["physicalOffset"].to_numpy()[order]
 
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
-        table = pa.Table.from_batches(batches)
-        batches.clear()
-        times = table["storeTimestamp"].cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
-        days = np.where(times == _NO_TIME, _NO_TIME, times // _DAY_MICROS)
-        brokers, broker_names = _ranks(table["brokerName"])
-        topics, topic_names = _ranks(table["topic"])
-        queues, offsets = table["queueId"].to_numpy(), table["queueOffset"].to_numpy()
-        order = np.lexsort((offsets, queues, topics, brokers, days))
-        if (order[1:] < order[:-1]).any():
-            table = table.take(pa.array(order))
-        self.table = table
-        self._broker_names, self._topic_names = broker_names, topic_names
-        self._days, self._brokers, self._topics = days[order], brokers[order], topics[order]
-        self._queues, self._offsets, self._times = queues[order], offsets[order], times[order]
-        self._sizes = table["size"].to_numpy().astype(np.int64)
-        self._positions = table["physicalOffset"].to_numpy()
-        is_file = _changes(self._days, self._brokers)
-        self.files = np.flatnonzero(is_file)
-        self.queues = np.flatnonzero(is_file | _changes(self._topics, self._queues))
+    begins_file = _changes(days, brokers)
+    starts = np.flatnonzero(begins_file | _changes(topics, queues))
+    ends = np.append(starts[1:], len(order))
+    no_time = days[starts] == _NO_TIME
+    columns = {
+        "topic": pa.array(topic_names).take(pa.array(topics[starts])),
+        "queue_id": pa.array(queues[starts], pa.int32()),
+        "rows": pa.array(ends - starts),
+        "record_bytes": pa.array(np.add.reduceat(sizes, starts)),
+        "first_offset": pa.array(offsets[starts]),
+        "last_offset": pa.array(offsets[ends - 1]),
+        "start": pa.array(np.minimum.reduceat(positions, starts)),
+        "end": pa.array(np.maximum.reduceat(positions + sizes, starts)),
+        "first_time": pa.array(np.minimum.reduceat(times, starts) // 1000, mask=no_time),
+        "last_time": pa.array(np.maximum.reduceat(times, starts) // 1000, mask=no_time),
+    }
+    file_starts = np.flatnonzero(begins_file).tolist()
+    for start, end in zip(file_starts, [*file_starts[1:], len(order)], strict=True):
+        path = f"{folder}/{uuid.uuid4().hex}.parquet"
+        size = _write_file(table, order[start:end], lake, path)
+        first, last = np.searchsorted(starts, (start, end)).tolist()
+        shared = {"path": path, "file_bytes": size, "day": _day(days[start]), "broker": broker_names[brokers[start]]}
+        own = {name: column.slice(first, last - first) for name, column in columns.items()}
+        arrays = [own[name] if name in own else pa.repeat(shared[name], last - first) for name in COLUMNS]
+        yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(COLUMNS))
 
-    def place(self, row: int) -> tuple[str, str]:
-        """Day and broker of a row."""
-        day = self._days[row]
-        name = NO_DAY if day == _NO_TIME else str(np.datetime64(int(day), "D"))
-        return name, self._broker_names[self._brokers[row]]
 
-    def queue(self, start: int, end: int, path: str, file_bytes: int) -> QueueInFile:
-        """What these rows, of one queue in one file, are together."""
-        part = slice(start, end)
-        day, broker = self.place(start)
-        times, positions, sizes = self._times[part], self._positions[part], self._sizes[part]
-        return QueueInFile(
-            path=path,
-            file_bytes=file_bytes,
-            day=day,
-            broker=broker,
-            topic=self._topic_names[self._topics[start]],
-            queue_id=int(self._queues[start]),
-            rows=end - start,
-            record_bytes=int(sizes.sum()),
-            first_offset=int(self._offsets[start]),
-            last_offset=int(self._offsets[end - 1]),
-            start=int(positions.min()),
-            end=int((positions + sizes).max()),
-            first_time=None if day == NO_DAY else int(times.min()) // 1000,
-            last_time=None if day == NO_DAY else int(times.max()) // 1000,
-        )
+def _day(day: Any) -> str:
+    return NO_DAY if day == _NO_TIME else str(np.datetime64(int(day), "D"))
 
 
 def _ranks(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
@@ -168,31 +145,42 @@ def _changes(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _write(rows: _Sorted, lake: Lake, folder: str) -> Iterator[QueueInFile]:
-    table, queues = rows.table, rows.queues
-    queue_ends = [*queues[1:].tolist(), len(table)]
-    for start, end in zip(rows.files.tolist(), [*rows.files[1:].tolist(), len(table)], strict=True):
-        path = f"{folder}/{uuid.uuid4().hex}.parquet"
-        _write_file(table.slice(start, end - start), lake, path)
-        size = int(lake.files.get_file_info(f"{lake.path}/{path}").size)
-        first, last = np.searchsorted(queues, (start, end)).tolist()
-        for number in range(first, last):
-            yield rows.queue(int(queues[number]), queue_ends[number], path, size)
-
-
-def _write_file(table: pa.Table, lake: Lake, path: str) -> None:
-    names = table.schema.names
-    groups = max(1, round(table.nbytes / GROUP_BYTES))
-    group_rows = -(-len(table) // groups)
-    bloom_filter = {"ndv": group_rows, "fpp": _FALSE_POSITIVES}
+def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path: str) -> int:
+    """Write these rows of ``table``, in this order, as one file; its bytes."""
+    groups = _groups(table, order)
+    rows_min, rows_max = min(map(len, groups)), max(map(len, groups))
+    group_bytes = table.nbytes * len(order) // len(table) // len(groups)
+    keys = table["keys"].combine_chunks().flatten()
+    bloom_filters = {
+        "messageId": {"ndv": rows_max, "fpp": _FALSE_POSITIVES},
+        "keys.list.element": {"ndv": max(rows_max, len(keys) * rows_max // len(table)), "fpp": _FALSE_POSITIVES},
+    }
     with pq.ParquetWriter(
         f"{lake.path}/{path}",
         table.schema,
         filesystem=lake.files,
         compression="zstd",
+        compression_level=_ZSTD_LEVEL,
         use_dictionary=list(_DICTIONARY),
-        write_statistics=[name for name in names if name not in _NO_STATISTICS],
+        write_statistics=[name for name in table.schema.names if name not in _NO_STATISTICS],
         write_page_index=True,
-        bloom_filter_options=dict.fromkeys(_BLOOM_FILTERS, bloom_filter),
+        write_batch_size=max(1, min(1024, PAGE_BYTES * rows_min // group_bytes)),  # a page ends with one of them
+        data_page_size=PAGE_BYTES,
+        bloom_filter_options=bloom_filters,
     ) as writer:
-        writer.write_table(table, row_group_size=group_rows)
+        for group in groups:
+            writer.write_table(table.take(pa.array(group)), row_group_size=len(group))
+    lake.sync(path)
+    written = pq.read_metadata(f"{lake.path}/{path}", filesystem=lake.files).num_rows
+    if written != len(order):
+        raise StorageError(f"{lake.root}/{path}: {written} rows were written of {len(order)}: run the job again")
+    return int(lake.files.get_file_info(f"{lake.path}/{path}").size)
+
+
+def _groups(table: pa.Table, order: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """The rows of one file in groups of about :data:`GROUP_BYTES`, each of them as large as the others."""
+    sizes = pc.fill_null(pc.binary_length(table["body"]), 0).to_numpy()[order].astype(np.int64) + _FIXED_BYTES
+    ends = np.cumsum(sizes)
+    count = max(1, round(int(ends[-1]) / GROUP_BYTES))
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
+    return [group for group in np.split(order, cuts) if len(group)]

@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 from penstock.proto.errors import ConfigError
 
 JAVA_VERSION_MIN = 17
+PYARROW_VERSION_MIN = 24  # the first to write Bloom filters
 _PACKAGES = ("pyspark", "pyarrow", "pandas")
 _VERSION = re.compile(r'version "(\d+)')
 
@@ -20,11 +22,16 @@ def require_spark() -> None:
     """Nothing, if the packages of the extra are there.
 
     Raises:
-        ConfigError: one is missing.
+        ConfigError: one is missing, or too old.
     """
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"pipelines need the package {missing[0]}: pip install 'penstock[spark]'")
+    found = metadata.version("pyarrow")
+    if int(found.partition(".")[0]) < PYARROW_VERSION_MIN:
+        raise ConfigError(
+            f"pipelines need pyarrow {PYARROW_VERSION_MIN} or newer, this is {found}: pip install 'penstock[spark]'"
+        )
 
 
 def java_version() -> int | None:

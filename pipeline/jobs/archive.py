@@ -7,20 +7,21 @@ Only sealed files, unless ``tail`` is set: then the last file's present content 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.proto.errors import ConfigError
 
 from ..arrow_types import arrow_schema
-from ..lake import Lake, Manifest, watermark
-from ..lake_files import COLUMNS, QueueInFile, as_batches, from_row, write_sorted
+from ..lake import Lake, Manifest, folder_name, watermark
+from ..lake_files import COLUMNS, write_sorted
 from ..schema import STORE_COLUMNS, as_ddl
 from ..stores.directory import list_store
 from ..stores.files import FileReader, expand_roots, open_file_system
@@ -31,6 +32,10 @@ from ..workers import keep_loaded
 from .config import setting
 from .report import Plot, Report, Table
 
+log = logging.getLogger(__name__)
+
+STAGED_S = 86_400
+"""No job works on a few log files for so long."""
 _READ_BYTES = 8 << 20
 
 
@@ -153,7 +158,7 @@ def set_watermarks(namesrv: str, archive_name: str, marks: dict[str, int]) -> No
 
 
 def _is_pending(file: LogFile, manifest: Manifest | None, *, tail: bool) -> bool:
-    if not file.is_sealed and not (tail and file.end > 0):
+    if not file.end or not (file.is_sealed or tail):  # an empty file stays a gap
         return False
     return manifest is None or manifest.endPhysicalOffset < file.start + file.end or manifest.sealed != file.is_sealed
 
@@ -173,14 +178,14 @@ def _runs(files: list[LogFile], count_max: int) -> Iterator[list[LogFile]]:
 def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corrupt: str) -> list[Manifest]:
     """Write the Parquet files of some log files beside the lake's, move them into it, then commit the manifests."""
     with staging(lake) as folder:
-        by_start: dict[int, list[QueueInFile]] = defaultdict(list)
-        for queue in _write(spark, lake, store, files, folder, on_corrupt):
-            by_start[_start_of(files, queue.start)].append(queue)
+        written = _write(spark, lake, store, files, folder, on_corrupt)
         checksums = _checksums(spark, store, files)
         made = []
         for file in files:
-            queues = by_start[file.start]
-            manifest = _manifest(store, file, queues, move_in(lake, queues, file.start))
+            own = pc.and_(
+                pc.greater_equal(written["start"], file.start), pc.less(written["start"], file.start + file.size)
+            )
+            manifest = _manifest(lake, store, file, written.filter(own))
             manifest = replace(
                 manifest, crc32=checksums[file.start], damages=_damages(store, file, manifest, on_corrupt)
             )
@@ -195,22 +200,26 @@ def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corr
 
 @contextlib.contextmanager
 def staging(lake: Lake) -> Iterator[str]:
-    """A new folder of the lake for files that do not count yet; what is left in it at the end is removed."""
+    """A new folder of the lake for files that do not count yet; what is left in it at the end is removed.
+
+    So are those of jobs that were killed, a day later.
+    """
+    lake.sweep("_staging", STAGED_S)
     folder = f"_staging/{uuid.uuid4().hex[:8]}"
     lake.files.create_dir(f"{lake.path}/{folder}", recursive=True)
     try:
         yield folder
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             lake.files.delete_dir(f"{lake.path}/{folder}")
+        except OSError as error:  # a task that goes on after another's failure
+            log.warning("files that do not count are left folder=%s error=%s", f"{lake.root}/{folder}", error)
 
 
-def _write(
-    spark: Any, lake: Lake, store: Store, files: list[LogFile], folder: str, on_corrupt: str
-) -> list[QueueInFile]:
-    """Write the messages of neighbouring log files to ``folder``, a file per split at least.
+def _write(spark: Any, lake: Lake, store: Store, files: list[LogFile], folder: str, on_corrupt: str) -> pa.Table:
+    """Write the messages of neighbouring log files to ``folder``; what the files hold (:mod:`..lake_files`).
 
-    A split is read, sorted and written where its task runs: only what the files hold passes through Spark.
+    A split is read, sorted and written where its task runs: nothing else passes through Spark.
     """
     options = StoreOptions(roots=(store.root,), on_corrupt=on_corrupt)
     splits = list(plan_splits(replace(store, files=tuple(files), gaps=()), options))
@@ -219,21 +228,17 @@ def _write(
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from as_batches(_write_split(splits[number], options, Lake(root), folder))
+                yield from _write_split(splits[number], options, Lake(root), folder)
 
     tasks = spark.range(0, len(splits), 1, len(splits))
-    return [from_row(row) for row in tasks.mapInArrow(write, as_ddl(COLUMNS)).collect()]
+    return tasks.mapInArrow(write, as_ddl(COLUMNS)).toArrow()
 
 
-def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -> Iterator[QueueInFile]:
+def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -> Iterator[pa.RecordBatch]:
     from ..stores.messages import read_split  # loads kernels
 
     keep_loaded()
     yield from write_sorted(read_split(split, options, arrow_schema(STORE_COLUMNS)), lake, folder)
-
-
-def _start_of(files: list[LogFile], position: int) -> int:
-    return max(file.start for file in files if file.start <= position)
 
 
 def _checksums(spark: Any, store: Store, files: list[LogFile]) -> dict[int, int]:
@@ -263,39 +268,33 @@ def file_checksum(root: str, file: LogFile) -> int:
     return found
 
 
-def move_in(lake: Lake, queues: Iterable[QueueInFile], number: int) -> tuple[tuple[str, int], ...]:
-    """Give files of one broker, which hold these queues, their names in the lake; these, and their bytes."""
+def move_in(lake: Lake, written: pa.Table, number: int) -> tuple[tuple[str, int], ...]:
+    """Give files of one broker their names in the lake, of which ``number`` is a part; these, and their bytes."""
     run = uuid.uuid4().hex[:8]
     moved = []
-    places = sorted({(queue.day, queue.broker, queue.path, queue.file_bytes) for queue in queues})
-    for part, (day, broker, path, size) in enumerate(places):
-        folder = f"messages/dt={day}/broker={broker}"
+    files = written.group_by(["day", "broker", "path", "file_bytes"]).aggregate([]).to_pylist()
+    for part, file in enumerate(sorted(files, key=lambda file: (file["day"], file["path"]))):
+        folder = f"messages/dt={file['day']}/broker={folder_name(file['broker'])}"
         name = f"{folder}/{number:020d}-{part:05d}-{run}.parquet"
-        lake.files.create_dir(f"{lake.path}/{folder}", recursive=True)
-        lake.files.move(f"{lake.path}/{path}", f"{lake.path}/{name}")
-        moved.append((name, size))
+        lake.move(file["path"], name)
+        moved.append((name, int(file["file_bytes"])))
     return tuple(moved)
 
 
-def totals(queues: Iterable[QueueInFile]) -> dict[str, Any]:
-    """Fields of a manifest: what these hold together."""
-    parts = list(queues)
-    by_queue: dict[tuple[str, int], list[QueueInFile]] = defaultdict(list)
-    for part in parts:
-        by_queue[part.topic, part.queue_id].append(part)
+def totals(written: pa.Table) -> dict[str, Any]:
+    """Fields of a manifest: what these files hold together."""
+    sums = [("rows", "sum"), ("first_offset", "min"), ("last_offset", "max")]
+    queues = written.group_by(["topic", "queue_id"]).aggregate(sums).select(["topic", "queue_id", *map("_".join, sums)])
     return {
-        "rows": sum(part.rows for part in parts),
-        "recordBytes": sum(part.record_bytes for part in parts),
-        "firstStoreTimestamp": min((part.first_time for part in parts if part.first_time is not None), default=None),
-        "lastStoreTimestamp": max((part.last_time for part in parts if part.last_time is not None), default=None),
-        "queues": tuple(
-            (*queue, sum(p.rows for p in held), min(p.first_offset for p in held), max(p.last_offset for p in held))
-            for queue, held in sorted(by_queue.items())
-        ),
+        "rows": pc.sum(written["rows"]).as_py() or 0,
+        "recordBytes": pc.sum(written["record_bytes"]).as_py() or 0,
+        "firstStoreTimestamp": pc.min(written["first_time"]).as_py(),
+        "lastStoreTimestamp": pc.max(written["last_time"]).as_py(),
+        "queues": tuple(sorted(tuple(queue.values()) for queue in queues.to_pylist())),
     }
 
 
-def _manifest(store: Store, file: LogFile, queues: list[QueueInFile], files: tuple[tuple[str, int], ...]) -> Manifest:
+def _manifest(lake: Lake, store: Store, file: LogFile, written: pa.Table) -> Manifest:
     return Manifest(
         broker=store.broker_name,
         segment=file.start,
@@ -305,9 +304,9 @@ def _manifest(store: Store, file: LogFile, queues: list[QueueInFile], files: tup
         sealed=file.is_sealed,
         damages=0,
         crc32=0,
-        files=files,
+        files=move_in(lake, written, file.start),
         archivedAt=time.time_ns() // 1_000_000,
-        **totals(queues),
+        **totals(written),
     )
 
 

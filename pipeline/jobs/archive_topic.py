@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..lake import Lake, Manifest
-from ..lake_files import COLUMNS, QueueInFile, as_batches, from_row, write_sorted
+from ..lake_files import COLUMNS, write_sorted
 from ..schema import as_ddl
 from ..topics.offsets import EARLIEST
 from .archive import move_in, require_kind, set_watermarks, staging, totals
@@ -100,33 +101,34 @@ def _archive(frame: Any, lake: Lake, before: list[Manifest]) -> list[Manifest]:
     for one in before:
         counts[one.broker] = max(counts[one.broker], one.segment + 1)
     with staging(lake) as folder:
-        by_broker: dict[str, list[QueueInFile]] = defaultdict(list)
-        for queue in _write(frame, lake.root, folder):
-            by_broker[queue.broker].append(queue)
-        made = [_manifest(lake, broker, counts[broker], queues) for broker, queues in sorted(by_broker.items())]
+        written = _write(frame, lake.root, folder)
+        made = []
+        for broker in sorted(pc.unique(written["broker"]).to_pylist()):
+            own = written.filter(pc.equal(written["broker"], broker))
+            made.append(_manifest(lake, broker, counts[broker], own))
         for one in made:
             lake.commit(one)
         return made
 
 
-def _write(frame: Any, root: str, folder: str) -> list[QueueInFile]:
+def _write(frame: Any, root: str, folder: str) -> pa.Table:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return as_batches(write_sorted(batches, Lake(root), folder))
+        return write_sorted(batches, Lake(root), folder)
 
-    return [from_row(row) for row in frame.mapInArrow(write, as_ddl(COLUMNS)).collect()]
+    return frame.mapInArrow(write, as_ddl(COLUMNS)).toArrow()
 
 
-def _manifest(lake: Lake, broker: str, number: int, queues: list[QueueInFile]) -> Manifest:
+def _manifest(lake: Lake, broker: str, number: int, written: pa.Table) -> Manifest:
     return Manifest(
         broker=broker,
         segment=number,
-        startPhysicalOffset=min(queue.start for queue in queues),
-        endPhysicalOffset=max(queue.end for queue in queues),
+        startPhysicalOffset=pc.min(written["start"]).as_py(),
+        endPhysicalOffset=pc.max(written["end"]).as_py(),
         fileBytes=0,
         sealed=True,
         damages=0,
         crc32=0,
-        files=move_in(lake, queues, number),
+        files=move_in(lake, written, number),
         archivedAt=time.time_ns() // 1_000_000,
-        **totals(queues),
+        **totals(written),
     )

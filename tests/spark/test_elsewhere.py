@@ -45,4 +45,7 @@ def test_the_same_answers_come_from_other_masters_and_through_connect(where: str
         "messages": sorted(sent),
         "arrived": sorted([f"batch {number}" for number in range(40)] + [f"stream {body}" for body in sent]),
         "stats": True,
+        "archived": len(wanted),
+        "checked": True,
+        "in_lake": len(wanted),
     }

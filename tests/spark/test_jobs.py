@@ -12,6 +12,7 @@ import pytest
 from penstock.broker.inspection import list_store as inspect_store
 from penstock.broker.inspection import rebuild as rebuild_on_one_machine
 from penstock.pipeline.jobs import archive, audit, query, rebuild, stats, verify
+from penstock.pipeline.lake import Lake
 from penstock.proto.errors import ConfigError
 from tests.support import golden, histories
 
@@ -38,6 +39,29 @@ def test_a_store_is_archived_once_and_searched(spark: Any, store: str, tmp_path:
     (table,) = report.tables
     assert sorted(row[table.columns.index("messageId")] for row in table.rows) == sorted(wanted)
     assert query.run(spark, query.Config(lake=lake, topic="Absent")).figures["segments_read"] == 0
+
+
+def test_a_lake_that_spark_wrote_is_searched_together_with_a_new_one(spark: Any, store: str, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    archive.run(spark, archive.Config(store=(store,), lake=lake.root, tail=True))
+    before = query.run(spark, query.Config(lake=lake.root))
+    first = lake.manifests()[0]
+    ((name, _),) = first.files
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")  # as the archive wrote before Arrow did
+    try:
+        old = tmp_path / "old"
+        spark.read.parquet(*lake.paths_of([first])).coalesce(1).write.parquet(str(old))
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    (written,) = old.glob("*.parquet")
+    Path(lake.path, name).write_bytes(written.read_bytes())
+    together = query.run(spark, query.Config(lake=lake.root))
+    assert together.tables == before.tables
+    assert together.figures["messages"] == before.figures["messages"] == len(golden.expected(NAME)["messages"])
+    start = before.tables[0].rows[50][0]
+    assert (
+        query.run(spark, query.Config(lake=lake.root, start=start)).figures["messages"] < together.figures["messages"]
+    )
 
 
 def test_the_check_of_an_archive_finds_a_changed_store(spark: Any, store: str, tmp_path: Path) -> None:
@@ -95,6 +119,44 @@ def test_damage_and_impossible_numbers_are_named_and_end_no_job(spark: Any, stor
     assert any(p["problem"].endswith(f"can hold the offsets {offset} to {offset}") for p in report.problems)
     assert (tmp_path / "made" / "consumequeue" / "ManyQueues" / "6").is_dir()
     assert {file.name for file in (tmp_path / "made").rglob("ManyQueues/5/*")} == {f"{0:020d}"}
+
+
+def test_holes_duplicates_and_unsound_topics_are_named_in_the_store_that_has_them(
+    spark: Any, store: str, tmp_path: Path
+) -> None:
+    damaged = golden.unpack(NAME, tmp_path / "damaged")
+    messages = golden.expected(NAME)["messages"]
+    _, moved, third, *_ = (message["physicalOffset"] for message in messages if message["queueId"] == 5)
+    renamed = next(message["physicalOffset"] for message in messages if message["queueId"] == 6)
+    change(damaged, moved + 20, (2).to_bytes(8, "big"))  # offset 1 is gone, 2 is there twice
+    with open(damaged / "commitlog" / f"{renamed // 65_536 * 65_536:020d}", "rb") as file:
+        name_at = file.read().index(b"ManyQueues", renamed % 65_536)
+    change(damaged, renamed // 65_536 * 65_536 + name_at, b"\xff")  # a topic that is no text
+    report = verify.run(spark, verify.Config(store=(store, str(damaged))))
+    assert {problem["broker"] for problem in report.problems} == {"damaged"}
+    assert {(problem["problem"], problem.get("queue"), problem.get("queue_offset")) for problem in report.problems} == {
+        ("the topic '\N{REPLACEMENT CHARACTER}anyQueues' is no name", None, None),
+        (f"the queue entry names {moved}, where no record of this queue lies", 5, 1),
+        (f"the queue entry names {third} (261 bytes), the record lies at {moved} (261 bytes)", 5, 2),
+        ("queue offset 2 follows 0 in the log", 5, None),
+        ("queue offset 2 follows 2 in the log", 5, None),
+        (f"the queue entry names {renamed}, where no record of this queue lies", 6, 0),
+    }
+    shape = {"entries_per_file": 40, "index_slots": 100, "index_entries": 500}
+    report = rebuild.run(spark, rebuild.Config(store=str(damaged), into=str(tmp_path / "made"), **shape))
+    assert {(problem["problem"], problem.get("queue")) for problem in report.problems} == {
+        ("1 offsets between 0 and 2 are not in the log", 5),
+        ("1 offsets from 0 to 2 are in the log twice", 5),
+        ("no queue file may be called so as to hold the offsets 0 to 0", 6),
+    }
+
+
+def change(store: Path, position: int, content: bytes) -> None:
+    """Overwrite bytes of a log whose files have 64 KiB."""
+    start = position // 65_536 * 65_536
+    with open(store / "commitlog" / f"{start:020d}", "r+b") as file:
+        file.seek(position - start)
+        file.write(content)
 
 
 def test_rebuilt_queues_are_those_that_one_machine_makes(spark: Any, store: str, tmp_path: Path) -> None:

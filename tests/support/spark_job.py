@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 from penstock.pipeline import session
-from penstock.pipeline.jobs import stats
+from penstock.pipeline.jobs import archive, query, stats
 
 CONF = {
     "spark.driver.memory": "512m",
@@ -26,7 +26,7 @@ CONF = {
 
 
 def main(where: str, nameservers: str, source: str, target: str, store: str, checkpoint: str) -> dict[str, Any]:
-    """Read a store and a topic, write a topic as batch and as stream, run a job."""
+    """Read a store and a topic, write a topic as batch and as stream, run jobs."""
     connect = where.removeprefix("connect:") if where.startswith("connect:") else None
     spark = session("somewhere", remote=connect, master=None if connect else where, conf=CONF)
     topic = {"nameServer": nameservers, "subscribe": source}
@@ -39,17 +39,21 @@ def main(where: str, nameservers: str, source: str, target: str, store: str, che
     written = spark.range(40).selectExpr("concat('batch ', id) as body").repartition(4)
     written.write.format("penstock").options(**sink, deliveryGuarantee="exactly-once").mode("append").save()
     stream = spark.readStream.format("penstock").options(**topic, startingOffsets="earliest").load()
-    query = (
+    running = (
         stream.selectExpr("concat('stream ', cast(body as string)) as body")
         .writeStream.format("penstock")
         .options(**sink, deliveryGuarantee="exactly-once", checkpointLocation=checkpoint)
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    running.awaitTermination()
     arrived = _read(spark, {**topic, "subscribe": target}).select("body").collect()
     found["arrived"] = sorted(row["body"].decode() for row in arrived)
     found["stats"] = stats.run(spark, stats.Config(store=(store,))).ok
+    lake = f"{checkpoint}-lake"
+    found["archived"] = archive.run(spark, archive.Config(store=(store,), lake=lake, tail=True)).figures["rows"]
+    found["checked"] = archive.run(spark, archive.Config(store=(store,), lake=lake, check=True)).ok
+    found["in_lake"] = query.run(spark, query.Config(lake=lake)).figures["messages"]
     spark.stop()
     return found
 

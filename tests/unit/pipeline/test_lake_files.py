@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,10 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.pipeline import lake_files
 from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.lake import Lake
-from penstock.pipeline.lake_files import NO_DAY, QueueInFile, as_batches, from_row, write_sorted
+from penstock.pipeline.lake_files import COLUMNS, NO_DAY, write_sorted
 from penstock.pipeline.schema import STORE_COLUMNS
+from tests.unit.pipeline.test_jobs_without_spark import manifest
 
 SCHEMA = arrow_schema(STORE_COLUMNS)
 NIGHT = datetime(2026, 3, 1, 23, 59, 59, 990_000, UTC)
@@ -72,73 +76,115 @@ def read(lake: Lake, path: str) -> list[dict[str, Any]]:
     return [row | {"properties": dict(row["properties"])} for row in rows]
 
 
+def write(lake: Lake, given: list[pa.RecordBatch], **options: int) -> list[dict[str, Any]]:
+    """Write; what is said of each queue in each file."""
+    made = list(write_sorted(given, lake, "new", **options))
+    assert all(batch.schema == arrow_schema(COLUMNS) for batch in made)
+    return [row for batch in made for row in batch.to_pylist()]
+
+
 def test_every_row_is_there_once_sorted_in_the_file_of_its_day_and_broker(lake: Lake) -> None:
     rows = messages(1000)
-    found = list(write_sorted(batches(rows), lake, "new"))
+    found = write(lake, [pa.RecordBatch.from_pylist([], SCHEMA), *batches(rows)])
     there = []
-    for path in {queue.path for queue in found}:
+    paths = {queue["path"] for queue in found}
+    for path in paths:
         held = read(lake, path)
         assert held == sorted(held, key=lambda row: [row[name] for name in ORDER])
-        (place,) = {(queue.day, queue.broker) for queue in found if queue.path == path}
+        (place,) = {(queue["day"], queue["broker"]) for queue in found if queue["path"] == path}
         assert {(day_of(row), row["brokerName"]) for row in held} == {place}
         there += held
-    assert len({(queue.day, queue.broker) for queue in found}) == len({queue.path for queue in found}) == 6
+    assert len({(queue["day"], queue["broker"]) for queue in found}) == len(paths) == 6
     assert sorted(there, key=lambda row: int(row["physicalOffset"])) == rows
 
 
 def test_what_is_said_of_a_queue_is_what_its_file_holds(lake: Lake) -> None:
-    found = list(write_sorted(batches(messages(500, seed=1)), lake, "new"))
-    for queue in found:
-        assert (lake_file := Path(lake.path, queue.path)).stat().st_size == queue.file_bytes, lake_file
-        held = [
-            row for row in read(lake, queue.path) if (row["topic"], row["queueId"]) == (queue.topic, queue.queue_id)
-        ]
+    for queue in write(lake, batches(messages(500, seed=1))):
+        mine = (queue["topic"], queue["queue_id"])
+        held = [row for row in read(lake, queue["path"]) if (row["topic"], row["queueId"]) == mine]
         times = [round(row["storeTimestamp"].timestamp() * 1000) for row in held if row["storeTimestamp"]]
-        assert queue == QueueInFile(
-            path=queue.path,
-            file_bytes=queue.file_bytes,
-            day=day_of(held[0]),
-            broker=held[0]["brokerName"],
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            rows=len(held),
-            record_bytes=sum(row["size"] for row in held),
-            first_offset=min(row["queueOffset"] for row in held),
-            last_offset=max(row["queueOffset"] for row in held),
-            start=min(row["physicalOffset"] for row in held),
-            end=max(row["physicalOffset"] + row["size"] for row in held),
-            first_time=min(times, default=None),
-            last_time=max(times, default=None),
-        )
-    told = [row for batch in as_batches(found) for row in batch.to_pylist()]
-    assert [QueueInFile(**row) for row in told] == found
-    assert from_row(_Row(told[0])) == found[0]
-
-
-class _Row(dict[str, Any]):
-    """As much of Spark's row as is used."""
-
-    def asDict(self) -> dict[str, Any]:
-        return dict(self)
+        assert queue == {
+            "path": queue["path"],
+            "file_bytes": Path(lake.path, queue["path"]).stat().st_size,
+            "day": day_of(held[0]),
+            "broker": held[0]["brokerName"],
+            "topic": mine[0],
+            "queue_id": mine[1],
+            "rows": len(held),
+            "record_bytes": sum(row["size"] for row in held),
+            "first_offset": min(row["queueOffset"] for row in held),
+            "last_offset": max(row["queueOffset"] for row in held),
+            "start": min(row["physicalOffset"] for row in held),
+            "end": max(row["physicalOffset"] + row["size"] for row in held),
+            "first_time": min(times, default=None),
+            "last_time": max(times, default=None),
+        }
 
 
 def test_more_than_may_be_held_is_sorted_by_parts(lake: Lake) -> None:
     rows = messages(1000, seed=2)
-    found = list(write_sorted(batches(rows), lake, "new", sorted_bytes=40_000))
-    assert len({queue.path for queue in found}) > 12
-    there = [row for path in {queue.path for queue in found} for row in read(lake, path)]
+    paths = {queue["path"] for queue in write(lake, batches(rows), sorted_bytes=40_000)}
+    assert len(paths) > 12
+    there = [row for path in paths for row in read(lake, path)]
     assert sorted(there, key=lambda row: int(row["physicalOffset"])) == rows
 
 
 def test_a_file_has_what_queries_skip_by(lake: Lake) -> None:
-    list(write_sorted(batches(messages(100)), lake, "new"))
+    write(lake, batches(messages(100)))
     for path in Path(lake.path, "new").iterdir():
         group = pq.ParquetFile(path).metadata.row_group(0)
         columns = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
         assert all(columns[name].has_column_index for name in (*ORDER, "storeTimestamp", "messageId"))
         assert not columns["body"].is_stats_set
+        filtered = {name for name, column in columns.items() if column.bloom_filter_length}
+        assert filtered == {"messageId", "keys.list.element"}
         assert columns["properties.key_value.key"].has_dictionary_page
         assert {column.compression for column in columns.values()} == {"ZSTD"}
+
+
+def test_large_bodies_make_groups_and_pages_of_their_own_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_files, "GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(lake_files, "PAGE_BYTES", 64 << 10)
+    rows = messages(3000, seed=3)
+    for row in rows:
+        row |= {"brokerName": "left", "storeTimestamp": NIGHT, "body": bytes(40_000 if row["topic"] == "ä" else 10)}
+    (path,) = {queue["path"] for queue in write(lake, batches(rows))}
+    file = pq.ParquetFile(f"{lake.path}/{path}").metadata
+    groups = [file.row_group(number) for number in range(file.num_row_groups)]
+    columns = [map(group.column, range(group.num_columns)) for group in groups]
+    bodies = [c.total_uncompressed_size for group in columns for c in group if c.path_in_schema == "body"]
+    assert sum(group.num_rows for group in groups) == len(rows)
+    assert len(groups) > 30
+    assert max(bodies) < 2 << 20
+
+
+def test_a_manifest_is_named_when_it_and_its_files_are_on_the_disk(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync = os.fsync
+
+    def synced(handle: int) -> None:
+        done.append(f"sync {os.readlink(f'/proc/self/fd/{handle}').removeprefix(lake.path)}")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    (queue,) = write(lake, batches(messages(1)))
+    assert done == [f"sync /{queue['path']}"]
+    lake.move(queue["path"], "messages/dt=x/broker=b/file.parquet")
+    assert done[1:] == [f"sync {folder}" for folder in ("/messages/dt=x/broker=b", "/messages/dt=x", "/messages", "")]
+    del done[:]
+    lake.commit(manifest(0, 100))
+    assert done[0].startswith("sync /manifests/b/.0")
+    assert done[1:] == ["sync /manifests/b", "sync /manifests", "sync "]
+
+
+def test_what_killed_jobs_left_goes_a_day_later(lake: Lake) -> None:
+    for name, age_s in (("old", 100_000), ("new", 10)):
+        folder = Path(lake.path, "_staging", name)
+        folder.mkdir(parents=True)
+        (folder / "x.parquet").write_text("half")
+        os.utime(folder, (time.time() - age_s,) * 2)
+    lake.sweep("_staging", 86_400)
+    assert [path.name for path in Path(lake.path, "_staging").iterdir()] == ["new"]
 
 
 def test_nothing_makes_no_file(lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(importlib.util, "find_spec", without_pyspark)
     with pytest.raises(ConfigError, match=r"need the package pyspark: pip install 'penstock\[spark\]'"):
+        require_spark()
+
+
+def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", {"pyarrow": "23.0.1"}.__getitem__)
+    with pytest.raises(ConfigError, match=r"need pyarrow 24 or newer, this is 23\.0\.1"):
         require_spark()
 
 
