@@ -30,8 +30,8 @@ test-crash: setup-spark ## power cuts on mounted file systems (needs root), and 
 	@command -v mkfs.xfs >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq xfsprogs >/dev/null; } || true
 	@POWER_CUTS=200 CRASH_HISTORIES=20000 SHORT_WORKLOADS=3 $(PY) -m pytest -s tests/crash tests/model/test_crash_model.py
 
-test-spark-full: setup-spark ## at least 20 kills of job and brokers per guarantee of the topic sink; 15 minutes
-	@SINK_KILLS=20 $(PY) -m pytest -s tests/crash/test_topic_sink_killed.py tests/spark
+test-spark-full: setup-spark ## 20 kills per guarantee of the topic sink, of an archive and of a stream into files; 25 minutes
+	@SINK_KILLS=20 $(PY) -m pytest -s tests/crash/test_topic_sink_killed.py tests/crash/test_spark_jobs_killed.py tests/spark
 
 test-seeded: setup-spark ## whether the tests find the defects kept in tests/seeded
 	@$(PY) -m tests.seeded.run

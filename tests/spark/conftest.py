@@ -10,19 +10,7 @@ import pytest
 
 from penstock.pipeline.requirements import java_version
 from penstock.proto.errors import PenstockError
-
-SETTINGS = {
-    "spark.driver.memory": "512m",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.adaptive.enabled": "false",  # plans again after each stage, and tests have tiny ones
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+from tests.support.spark import SETTINGS
 
 
 @pytest.fixture(scope="session")
