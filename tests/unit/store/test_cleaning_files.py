@@ -222,8 +222,8 @@ def test_without_space_for_the_next_file_messages_are_refused_and_the_broker_s_o
     tmp_path: Path,
 ) -> None:
     disk = SmallDisk()
-    store = Store.open(store_config(tmp_path), disk=disk)
     disk.free = SEGMENT  # room for one file, none for the next
+    store = Store.open(store_config(tmp_path), disk=disk)
     store.append("t", batch("t", [b"first"]), queues=1)
     appends = iter(lambda: store.append("t", batch("t", [b"x"]), queues=1), None)
     with pytest.raises(DiskFull):
