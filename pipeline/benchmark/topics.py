@@ -16,15 +16,21 @@ from penstock.bench.rig import FULL_SIZE_FILES
 from penstock.client import Admin, Producer
 from penstock.deploy import LocalCluster
 
-from ..topics.cluster import riding_through
+from ..arrow_types import arrow_schema
+from ..schema import MESSAGE_COLUMNS
+from ..topics.cluster import cluster, riding_through
+from ..topics.offsets import slices
+from ..topics.options import source_options
+from ..topics.reading import SliceReader
+from ..topics.starting import ending_offsets, starting_offsets
 from .discarding import discarding
 from .measuring import Case
 
 NAMES = (
-    *("topic read", "topic stream", "sink", "sink alone", "stream to stream", "empty batch"),
+    *("bare loop", "topic read", "topic stream", "sink", "sink alone", "stream to stream", "empty batch"),
     "empty batch to sink",
 )
-READ, STREAM, SINK, SINK_ALONE, THROUGH, EMPTY, EMPTY_SINK = NAMES
+LOOP, READ, STREAM, SINK, SINK_ALONE, THROUGH, EMPTY, EMPTY_SINK = NAMES
 TARGETS: dict[tuple[str, int], float] = {
     (READ, 1024): 300_000,
     (READ, 100): 900_000,
@@ -46,10 +52,10 @@ QUEUES = 8
 def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ...]) -> Iterator[Case]:
     """The wanted cases; the broker lives while they run, and so does its data."""
     records = int(gib * (1 << 30) / (body + 177))
-    cluster = LocalCluster(folder / "cluster")
-    cluster.up(shards=1, replicas=1, nameservers=1, mode="async", base_port=0, settings=FULL_SIZE_FILES)
+    brokers = LocalCluster(folder / "cluster")
+    brokers.up(shards=1, replicas=1, nameservers=1, mode="async", base_port=0, settings=FULL_SIZE_FILES)
     try:
-        server = cluster.plan.nameserver_addresses
+        server = brokers.plan.nameserver_addresses
         with Admin(server) as admin:
             for topic in (TOPIC, SMALL, TARGET):
                 # A broker that accepts connections may not be registered yet.
@@ -60,7 +66,7 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
             for name in wanted:
                 yield topics.case(name)
     finally:
-        cluster.down()
+        brokers.down()
         shutil.rmtree(folder / "cluster", ignore_errors=True)
 
 
@@ -86,6 +92,7 @@ class _Topics:
     def case(self, name: str) -> Case:
         """The case of that name."""
         runs = {
+            LOOP: self._loop,
             READ: self._read,
             STREAM: lambda: self._stream(TOPIC, "noop", ROWS_PER_BATCH.get(self._body, 200_000)),
             SINK: lambda: self._write(self._server),
@@ -102,6 +109,16 @@ class _Topics:
         if name in (STREAM, THROUGH):
             return Case(name, self._body, self._records, size, run, target, value=_rows_per_s)
         return Case(name, self._body, self._records, size, run, target)
+
+    def _loop(self) -> None:
+        """The same columns of the same messages in this process alone: what a program without Spark has."""
+        options = source_options({"nameServer": self._server, "subscribe": TOPIC}, streaming=False)
+        view = cluster(self._server)
+        begin, positions = starting_offsets(view, options, timeout_s=60.0)
+        end = ending_offsets(view, options, positions, timeout_s=60.0)
+        reader = SliceReader(view, options, arrow_schema(MESSAGE_COLUMNS))
+        count = sum(len(batch) for batch in reader.read(slices(begin, end)))
+        assert count == self._records, (count, self._records)
 
     def _read(self) -> None:
         frame = self._spark.read.format("penstock").option("nameServer", self._server).option("subscribe", TOPIC)
