@@ -30,6 +30,7 @@ from ..stores.options import StoreOptions
 from ..stores.planning import Split, plan_splits
 from ..workers import keep_loaded
 from .config import setting
+from .reading import one_task_each
 from .report import Plot, Report, Table
 
 log = logging.getLogger(__name__)
@@ -225,13 +226,10 @@ def _write(spark: Any, lake: Lake, store: Store, files: list[LogFile], folder: s
     splits = list(plan_splits(replace(store, files=tuple(files), gaps=()), options))
     root = lake.root
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _write_split(splits[number], options, Lake(root), folder)
+    def write(split: Split) -> Iterator[pa.RecordBatch]:
+        return _write_split(split, options, Lake(root), folder)
 
-    tasks = spark.range(0, len(splits), 1, len(splits))
-    return tasks.mapInArrow(write, as_ddl(COLUMNS)).toArrow()
+    return one_task_each(spark, splits, write, as_ddl(COLUMNS)).toArrow()
 
 
 def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -> Iterator[pa.RecordBatch]:
@@ -245,15 +243,11 @@ def _checksums(spark: Any, store: Store, files: list[LogFile]) -> dict[int, int]
     """CRC-32 of each log file up to its end, one task each."""
     root = store.root
 
-    def checksum(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            chosen = [files[number] for number in batch.column(0).to_pylist()]
-            starts = pa.array([file.start for file in chosen], pa.int64())
-            values = pa.array([file_checksum(root, file) for file in chosen], pa.int64())
-            yield pa.RecordBatch.from_pydict({"start": starts, "crc": values})
+    def checksum(file: LogFile) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"start": [file.start], "crc": [file_checksum(root, file)]})
 
-    tasks = spark.range(0, len(files), 1, len(files))
-    return {row["start"]: row["crc"] for row in tasks.mapInArrow(checksum, "start bigint, crc bigint").collect()}
+    rows = one_task_each(spark, files, checksum, "start bigint, crc bigint").collect()
+    return {row["start"]: row["crc"] for row in rows}
 
 
 def file_checksum(root: str, file: LogFile) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from penstock.proto.errors import ConfigError, WrongStore
 from penstock.proto.record.layout import SysFlag
@@ -12,6 +13,7 @@ from penstock.proto.record.layout import SysFlag
 from ..registration import register
 from ..stores.files import expand_roots
 
+T = TypeVar("T")
 SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
 """What a topic may be called, whole."""
 
@@ -45,6 +47,17 @@ def read_stores(spark: Any, roots: tuple[str, ...], schema: str = "", **options:
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         reader = reader.option(name, "true" if value is True else text)
     return (reader.schema(schema) if schema else reader).load()
+
+
+def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[Any]], columns: str) -> Any:
+    """A frame of what ``work`` yields for each item, as Arrow batches of ``columns``; a task for every item."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from work(items[number])
+
+    return spark.range(0, len(items), 1, len(items)).mapInArrow(run, columns)
 
 
 def require_stores(roots: str | tuple[str, ...]) -> None:

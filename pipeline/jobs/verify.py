@@ -25,7 +25,7 @@ from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import Store
 from ..stores.options import PART_OFFSETS
 from .config import setting
-from .reading import has_no_entry, is_sound, is_sound_name, read_stores
+from .reading import has_no_entry, is_sound, is_sound_name, one_task_each, read_stores
 from .report import Report, Table
 
 _SCHEMA = (
@@ -288,15 +288,12 @@ def _replica(spark: Any, report: Report, left: Store, right: Store) -> None:
         report.problem(f"the logs have no byte in common: {left.root} ends at {left.end}, {right.root} at {right.end}")
         return
     blocks = [(at, min(at + 64 * BLOCK_BYTES, end)) for at in range(start, end, 64 * BLOCK_BYTES)]
-    frame = spark.createDataFrame(blocks, "start bigint, end bigint").repartition(max(1, len(blocks)))
 
-    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                found = list(differing_blocks(left, right, row["start"], row["end"]))
-                yield pa.RecordBatch.from_pydict({"block": pa.array(found, pa.int64())})
+    def compare(block: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        found = list(differing_blocks(left, right, *block))
+        yield pa.RecordBatch.from_pydict({"block": pa.array(found, pa.int64())})
 
-    differing = sorted(row["block"] for row in frame.mapInArrow(compare, "block bigint").collect())
+    differing = sorted(row["block"] for row in one_task_each(spark, blocks, compare, "block bigint").collect())
     report.figures |= {"compared_bytes": end - start, "differing_blocks": len(differing)}
     rows = []
     for block in differing[:EXAMPLES_MAX]:
