@@ -14,7 +14,17 @@ from numba import njit, types
 from penstock.proto.record.crc import BYTES
 from penstock.proto.record.freshness import drop_stale_kernels
 from penstock.proto.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
-from penstock.proto.record.memory import address_of, copy_bytes, load_i32, load_i64, load_u8, match_mask
+from penstock.proto.record.memory import (
+    LANES,
+    address_of,
+    copy_bytes,
+    copy_lanes,
+    high_mask,
+    load_i32,
+    load_i64,
+    load_u8,
+    match_mask,
+)
 from penstock.proto.record.rows import ScanStatus
 from penstock.proto.record.scanning import INTS, LONGS, RECORD, measure_at
 from penstock.proto.record.text import carry_hash_at, find_byte_at
@@ -26,6 +36,8 @@ _KEYS = int.from_bytes(b"KEYS", "big", signed=True)
 _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
 _HASH_SIGN = ord("#")
 _MAGIC_FIRST = 0xDA  # of both versions
+_PAIRS_MAX = (1 << 15) // 4 + 1
+"""In one property string, whose length is of 16 bits, signed."""
 _INCOMPLETE = int(ScanStatus.INCOMPLETE)
 _OUT_LONGS = types.Array(types.int64, 1, "C")
 _OUT_INTS = types.Array(types.int32, 1, "C")
@@ -33,44 +45,42 @@ _OUT_BYTES = types.Array(types.uint8, 1, "C")
 _FLAGS = types.Array(types.boolean, 1, "C")
 
 
-@njit(
-    [types.void(BYTES, LONGS, INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)],
-    nogil=True,
-    cache=True,
-)
-def find_well_known(buffer, starts, sizes, tags, tags_sizes, keys, keys_sizes, unique, unique_sizes):
-    """Where the values of TAGS, KEYS and UNIQ_KEY are in each property string; size -1 without one.
+_SHORT_BYTES = 4 * LANES
+"""Up to this size a loop over lanes copies faster than a call of ``memcpy``."""
 
-    Of a repeated name the last with a value counts, as for :func:`penstock.proto.record.properties.decode_properties`.
-    """
+
+@njit([types.void(_OUT_BYTES, types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def _copy_piece(out, to, address, start, size, readable):
+    """Copy a piece to ``out[to:]``, where LANES bytes more may be overwritten; memory to ``readable`` may be read."""
+    if size <= _SHORT_BYTES and start + size + LANES <= readable:
+        copied = 0
+        while copied < size:
+            copy_lanes(out, to + copied, address, start + copied)
+            copied += LANES
+    else:
+        copy_bytes(out, to, address, start, size)
+
+
+@njit([types.boolean(BYTES, LONGS, INTS)], nogil=True, cache=True)
+def all_ascii(buffer, starts, sizes):
+    """Whether no byte of the pieces is 128 or more."""
     address = address_of(buffer)
     readable = len(buffer)
     for i in range(len(starts)):
-        start, end = starts[i], starts[i] + sizes[i]
-        tags[i] = keys[i] = unique[i] = 0
-        tags_sizes[i] = keys_sizes[i] = unique_sizes[i] = -1
-        while end - start > 5:
-            pair_end = find_byte_at(address, start, end, readable, 2)
-            size = pair_end - start
-            if size > 5 and load_u8(address, start + 4) == 1:
-                name = load_i32(address, start)
-                if name == _TAGS:
-                    tags[i], tags_sizes[i] = start + 5, size - 5
-                elif name == _KEYS:
-                    keys[i], keys_sizes[i] = start + 5, size - 5
-            elif size > 9 and load_u8(address, start + 8) == 1 and load_i64(address, start) == _UNIQ_KEY:
-                unique[i], unique_sizes[i] = start + 9, size - 9
-            start = pair_end + 1
-
-
-@njit([types.int64(BYTES, LONGS, INTS, types.int64)], nogil=True, cache=True)
-def count_bytes(buffer, starts, sizes, byte):
-    """How often ``byte`` occurs in all pieces together."""
-    count = 0
-    for i in range(len(starts)):
-        for at in range(starts[i], starts[i] + sizes[i]):
-            count += buffer[np.uint64(at)] == byte
-    return count
+        at, end = starts[i], starts[i] + sizes[i]
+        while at < end:
+            if at + LANES <= readable:
+                mask = high_mask(address, at)
+                if end - at < LANES:
+                    mask &= (1 << (end - at)) - 1
+                if mask != 0:
+                    return False
+                at += LANES
+            else:
+                if load_u8(address, at) >= 0x80:
+                    return False
+                at += 1
+    return True
 
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
@@ -98,16 +108,121 @@ def all_equal(buffer, starts, sizes):
     return True
 
 
+_WELL_KNOWN = (_OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)
+
+
+@njit([types.void(BYTES, LONGS, INTS, *_WELL_KNOWN)], nogil=True, cache=True)
+def find_well_known(buffer, starts, sizes, tags, tags_sizes, keys, keys_sizes, unique, unique_sizes):
+    """Where the values of TAGS, KEYS and UNIQ_KEY are in each property string; size -1 without one.
+
+    Of a repeated name the last with a value counts, as for :func:`penstock.proto.record.properties.decode_properties`.
+    """
+    address = address_of(buffer)
+    readable = len(buffer)
+    for i in range(len(starts)):
+        start, end = starts[i], starts[i] + sizes[i]
+        tags[i] = keys[i] = unique[i] = 0
+        tags_sizes[i] = keys_sizes[i] = unique_sizes[i] = -1
+        while end - start > 5:
+            pair_end = find_byte_at(address, start, end, readable, 2)
+            size = pair_end - start
+            if size > 5 and load_u8(address, start + 4) == 1:
+                name = load_i32(address, start)
+                if name == _TAGS:
+                    tags[i], tags_sizes[i] = start + 5, size - 5
+                elif name == _KEYS:
+                    keys[i], keys_sizes[i] = start + 5, size - 5
+            elif size > 9 and load_u8(address, start + 8) == 1 and load_i64(address, start) == _UNIQ_KEY:
+                unique[i], unique_sizes[i] = start + 9, size - 9
+            start = pair_end + 1
+
+
 @njit(
-    [types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)],
+    [types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_INTS, _OUT_BYTES, _OUT_INTS, _OUT_BYTES)],
     nogil=True,
     cache=True,
 )
-def split_properties(buffer, starts, sizes, offsets, names, name_sizes, values, value_sizes):
+def split_properties(buffer, starts, sizes, offsets, name_offsets, names, value_offsets, values):
     """The pairs of each property string: pairs ``offsets[i]`` to ``offsets[i + 1]`` belong to string i.
 
-    The arrays of pairs hold one per 0x02 and one per string at least. Pairs without name or value are dropped; a
-    repeated name keeps its first place and gets its last value. Answers the number of pairs.
+    Name k is ``names[name_offsets[k]:name_offsets[k + 1]]``, values likewise. There is room for a pair per four bytes
+    begun, and for all bytes and LANES more, in each. Pairs without name or value are dropped; a repeated name keeps
+    its first place and gets its last value. Answers the number of pairs.
+    """
+    address = address_of(buffer)
+    readable = len(buffer)
+    name_starts, value_starts = np.empty(_PAIRS_MAX, np.int64), np.empty(_PAIRS_MAX, np.int64)
+    name_sizes, value_sizes = np.empty(_PAIRS_MAX, np.int64), np.empty(_PAIRS_MAX, np.int64)
+    total = 0
+    offsets[0] = name_offsets[0] = value_offsets[0] = 0
+    name_to = value_to = np.int64(0)
+    for i in range(len(starts)):
+        start, end = starts[i], starts[i] + sizes[i]
+        count = 0
+        while start < end:
+            pair_end = find_byte_at(address, start, end, readable, 2)
+            name_end = find_byte_at(address, start, pair_end, readable, 1)
+            name_size, value_size = name_end - start, pair_end - name_end - 1
+            if name_size > 0 and value_size > 0:
+                at = 0
+                while at < count and not (
+                    name_sizes[at] == name_size and equal_at(address, name_starts[at], start, name_size)
+                ):
+                    at += 1
+                if at == count:
+                    name_starts[at], name_sizes[at] = start, name_size
+                    count += 1
+                value_starts[at], value_sizes[at] = name_end + 1, value_size
+            start = pair_end + 1
+        for at in range(count):
+            _copy_piece(names, name_to, address, name_starts[at], name_sizes[at], readable)
+            _copy_piece(values, value_to, address, value_starts[at], value_sizes[at], readable)
+            name_to += name_sizes[at]
+            value_to += value_sizes[at]
+            total += 1
+            name_offsets[total] = name_to
+            value_offsets[total] = value_to
+        offsets[i + 1] = total
+    return total
+
+
+@njit([types.boolean(INTS, _OUT_INTS)], nogil=True, cache=True)
+def lay_out(sizes, offsets):
+    """Offsets of pieces laid end to end, none where the size is negative; whether a size is."""
+    some_missing = False
+    end = np.int64(0)
+    offsets[0] = 0
+    for i in range(len(sizes)):
+        some_missing |= sizes[i] < 0
+        end += max(sizes[i], 0)
+        offsets[i + 1] = end
+    return some_missing
+
+
+@njit([types.boolean(BYTES, LONGS, INTS, _OUT_BYTES)], nogil=True, cache=True)
+def gather_pieces(buffer, starts, sizes, out):
+    """Copy the pieces with sizes above 0 one behind the other to ``out``, which has LANES bytes more than they.
+
+    False if one is not inside the buffer.
+    """
+    address = address_of(buffer)
+    readable = len(buffer)
+    to = np.int64(0)
+    for i in range(len(starts)):
+        start, size = starts[i], np.int64(sizes[i])
+        if size > 0:
+            if start < 0 or start > readable - size:
+                return False
+            _copy_piece(out, to, address, start, size, readable)
+            to += size
+    return True
+
+
+@njit([types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)], nogil=True, cache=True)
+def split_at_blanks(buffer, starts, sizes, offsets, pieces, piece_sizes):
+    """The words of each text (size -1: none): words ``offsets[i]`` to ``offsets[i + 1]`` belong to text i.
+
+    There is room for a word per two bytes begun. Answers the number of words.
     """
     address = address_of(buffer)
     readable = len(buffer)
@@ -115,40 +230,12 @@ def split_properties(buffer, starts, sizes, offsets, names, name_sizes, values, 
     offsets[0] = 0
     for i in range(len(starts)):
         start, end = starts[i], starts[i] + sizes[i]
-        first = count
         while start < end:
-            pair_end = find_byte_at(address, start, end, readable, 2)
-            name_end = find_byte_at(address, start, pair_end, readable, 1)
-            name_size, value_size = name_end - start, pair_end - name_end - 1
-            if name_size > 0 and value_size > 0:
-                at = first
-                while at < count and not (
-                    name_sizes[at] == name_size and equal_at(address, names[at], start, name_size)
-                ):
-                    at += 1
-                if at == count:
-                    names[at], name_sizes[at] = start, name_size
-                    count += 1
-                values[at], value_sizes[at] = name_end + 1, value_size
-            start = pair_end + 1
-        offsets[i + 1] = count
-    return count
-
-
-@njit([types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)], nogil=True, cache=True)
-def split_at_blanks(buffer, starts, sizes, offsets, pieces, piece_sizes):
-    """The words of each text (size -1: none): words ``offsets[i]`` to ``offsets[i + 1]`` belong to text i."""
-    count = 0
-    offsets[0] = 0
-    for i in range(len(starts)):
-        word = starts[i]
-        end = starts[i] + max(sizes[i], 0)
-        for at in range(starts[i], end + 1):
-            if at == end or buffer[np.uint64(at)] == 0x20:
-                if at > word:
-                    pieces[count], piece_sizes[count] = word, at - word
-                    count += 1
-                word = at + 1
+            word_end = find_byte_at(address, start, end, readable, 0x20)
+            if word_end > start:
+                pieces[count], piece_sizes[count] = start, word_end - start
+                count += 1
+            start = word_end + 1
         offsets[i + 1] = count
     return count
 

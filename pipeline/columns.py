@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from penstock.proto.errors import Corrupt, MessageTooLarge
 from penstock.proto.record.compression import EXPANDED_BYTES_MAX, decompress
-from penstock.proto.record.kernels import gather
 from penstock.proto.record.layout import Host, SysFlag
+from penstock.proto.record.memory import LANES
 
 from . import column_kernels as kernels
 
@@ -58,6 +58,7 @@ class ColumnWriter:
         self._batch_rows = batch_rows
         self._expanded_bytes_max = expanded_bytes_max
         self._on_bad_body = on_bad_body
+        self._makers = [(_MAKERS[field.name], field.type) for field in schema]
         names = set(schema.names)
         self._decompresses = decompress and "body" in names
         self._has_bytes = bool(names & {"body", "properties", "keys", "keyHashes", "tags", "messageId"})
@@ -78,7 +79,7 @@ class ColumnWriter:
             start += len(part)
 
     def _batch(self, part: _Part) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([_MAKERS[f.name](part, f.type) for f in self.schema], schema=self.schema)
+        return pa.RecordBatch.from_arrays([make(part, kind) for make, kind in self._makers], schema=self.schema)
 
     def _expand(self, buffer: Bytes, rows: Rows) -> _Bodies | None:
         """Decompress as many of the compressed bodies as one batch may hold."""
@@ -135,10 +136,20 @@ class _Part:
         return np.ascontiguousarray(self.rows[field], np.int32)
 
     @cached_property
+    def properties(self) -> tuple[Longs, Ints]:
+        """Positions and sizes of the property strings."""
+        return self.longs("properties_position"), self.ints("properties_size")
+
+    @cached_property
+    def is_ascii(self) -> bool:
+        """Whether the property strings are ASCII, and thus all pieces of them good UTF-8."""
+        return bool(kernels.all_ascii(self.buffer, *self.properties))
+
+    @cached_property
     def well_known(self) -> tuple[Longs, Ints, Longs, Ints, Longs, Ints]:
         """Positions and sizes of the values of TAGS, KEYS and UNIQ_KEY."""
         made: list[Any] = [np.empty(self.count, kind) for _ in range(3) for kind in (np.int64, np.int32)]
-        kernels.find_well_known(self.buffer, self.longs("properties_position"), self.ints("properties_size"), *made)
+        kernels.find_well_known(self.buffer, *self.properties, *made)
         return made[0], made[1], made[2], made[3], made[4], made[5]
 
     @cached_property
@@ -149,30 +160,27 @@ class _Part:
         return found
 
 
-def _offsets(sizes: Ints) -> Ints:
-    offsets: Ints = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
-
-
 def _validity(is_valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
     return None if is_valid.all() else pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
-def text_column(buffer: Bytes, starts: Longs, sizes: Ints, kind: pa.DataType) -> pa.Array:
-    """A column of type ``kind``, string or binary, of pieces of the buffer; null where the size is -1."""
-    present = sizes >= 0
-    used = np.where(present, sizes, 0).astype(np.int32, copy=False)
-    offsets = _offsets(used)
-    data: Bytes = np.empty(int(offsets[-1]), np.uint8)
-    copied = gather(buffer, np.ascontiguousarray(starts), np.ascontiguousarray(used), data.ctypes.data)
-    assert copied == len(data)
-    return _text(kind, len(sizes), _validity(present), offsets, data)
+def text_column(buffer: Bytes, starts: Longs, sizes: Ints, kind: pa.DataType, *, is_utf8: bool = False) -> pa.Array:
+    """A column of type ``kind``, string or binary, of pieces of the buffer; null where the size is -1.
+
+    ``is_utf8``: the pieces are known to be; else strings are looked through, and what is not gets replacements.
+    """
+    offsets: Ints = np.empty(len(sizes) + 1, np.int32)
+    validity = _validity(sizes >= 0) if kernels.lay_out(sizes, offsets) else None
+    data: Bytes = np.empty(int(offsets[-1]) + LANES, np.uint8)
+    are_inside = kernels.gather_pieces(buffer, starts, sizes, data)
+    assert are_inside
+    return _text(kind, validity, offsets, data, is_utf8=is_utf8)
 
 
-def _text(kind: pa.DataType, count: int, validity: pa.Buffer | None, offsets: Ints, data: Bytes) -> pa.Array:
-    array = pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
-    if kind != pa.string():
+def _text(kind: pa.DataType, validity: pa.Buffer | None, offsets: Ints, data: Bytes, *, is_utf8: bool) -> pa.Array:
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data[: int(offsets[-1])])]
+    array = pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+    if is_utf8 or kind != pa.string():
         return array
     try:
         array.validate(full=True)
@@ -183,7 +191,7 @@ def _text(kind: pa.DataType, count: int, validity: pa.Buffer | None, offsets: In
 
 
 def _number(field: str) -> Callable[[_Part, pa.DataType], pa.Array]:
-    return lambda part, kind: pa.array(np.ascontiguousarray(part.rows[field]).astype(kind.to_pandas_dtype()), kind)
+    return lambda part, kind: pa.array(part.rows[field].astype(kind.to_pandas_dtype()), kind)
 
 
 def _time(field: str) -> Callable[[_Part, pa.DataType], pa.Array]:
@@ -209,19 +217,18 @@ def _broker(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _tags(part: _Part, kind: pa.DataType) -> pa.Array:
-    return text_column(part.buffer, part.well_known[0], part.well_known[1], kind)
+    return text_column(part.buffer, *part.well_known[:2], kind, is_utf8=part.is_ascii)
 
 
 def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.well_known[2:4]
     present = sizes >= 0
-    used = np.where(present, sizes, 0).astype(np.int32, copy=False)
-    room = kernels.count_bytes(part.buffer, starts, used, 0x20) + part.count
+    room = (int(sizes.sum(where=present)) + part.count) // 2
     words: Longs = np.empty(room, np.int64)
     word_sizes: Ints = np.empty(room, np.int32)
     offsets: Ints = np.empty(part.count + 1, np.int32)
     count = kernels.split_at_blanks(part.buffer, starts, sizes, offsets, words, word_sizes)
-    values = text_column(part.buffer, words[:count], word_sizes[:count], kind.value_type)
+    values = text_column(part.buffer, words[:count], word_sizes[:count], kind.value_type, is_utf8=part.is_ascii)
     buffers = [_validity(present), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, part.count, buffers, children=[values])
 
@@ -229,7 +236,7 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
 def _key_hashes(part: _Part, kind: pa.DataType) -> pa.Array:
     _, _, keys, key_sizes, unique, unique_sizes = part.well_known
     used = np.where(key_sizes > 0, key_sizes, 0).astype(np.int32, copy=False)
-    hashes: Ints = np.empty(kernels.count_bytes(part.buffer, keys, used, 0x20) + 2 * part.count, np.int32)
+    hashes: Ints = np.empty((int(used.sum()) + part.count) // 2 + part.count, np.int32)
     offsets: Ints = np.empty(part.count + 1, np.int32)
     topics = part.longs("topic_position"), part.ints("topic_size")
     count = kernels.hash_index_keys(part.buffer, *topics, unique, unique_sizes, keys, used, offsets, hashes)
@@ -238,17 +245,21 @@ def _key_hashes(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _properties(part: _Part, kind: pa.DataType) -> pa.Array:
-    starts, sizes = part.longs("properties_position"), part.ints("properties_size")
+    starts, sizes = part.properties
     if not pa.types.is_map(kind):
-        return text_column(part.buffer, starts, sizes, kind)
-    room = kernels.count_bytes(part.buffer, starts, sizes, 2) + part.count
-    names, values = np.empty(room, np.int64), np.empty(room, np.int64)
-    name_sizes, value_sizes = np.empty(room, np.int32), np.empty(room, np.int32)
+        return text_column(part.buffer, starts, sizes, kind, is_utf8=part.is_ascii)
+    stored = int(sizes.sum())
+    room = (stored + part.count) // 4 + 1
     offsets: Ints = np.empty(part.count + 1, np.int32)
-    count = kernels.split_properties(part.buffer, starts, sizes, offsets, names, name_sizes, values, value_sizes)
-    name_array = text_column(part.buffer, names[:count], name_sizes[:count], kind.key_type)
-    value_array = text_column(part.buffer, values[:count], value_sizes[:count], kind.item_type)
-    entries = pa.StructArray.from_arrays([name_array, value_array], fields=[kind.key_field, kind.item_field])
+    name_offsets, value_offsets = np.empty(room, np.int32), np.empty(room, np.int32)
+    names, values = np.empty(stored + LANES, np.uint8), np.empty(stored + LANES, np.uint8)
+    pairs = name_offsets, names, value_offsets, values
+    count = kernels.split_properties(part.buffer, starts, sizes, offsets, *pairs)
+    columns = [
+        _text(of, None, ends[: count + 1], data, is_utf8=part.is_ascii)
+        for of, ends, data in ((kind.key_type, name_offsets, names), (kind.item_type, value_offsets, values))
+    ]
+    entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
     return pa.Array.from_buffers(kind, part.count, [None, pa.py_buffer(offsets)], children=[entries])
 
 
@@ -260,7 +271,8 @@ def _body(part: _Part, kind: pa.DataType) -> pa.Array:
     used = sizes.copy()
     for index, body in bodies.found.items():
         used[index] = len(body)
-    offsets = _offsets(used)
+    offsets: Ints = np.empty(part.count + 1, np.int32)
+    kernels.lay_out(used, offsets)
     data: Bytes = np.empty(int(offsets[-1]), np.uint8)
     plain = sizes.copy()
     plain[list(bodies.found)] = -1
@@ -284,10 +296,11 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.well_known[4:6]
     missing = sizes < 0
     if not missing.any():
-        return text_column(part.buffer, starts, sizes, kind)
+        return text_column(part.buffer, starts, sizes, kind, is_utf8=part.is_ascii)
     host_sizes = np.where((part.rows["sys_flag"] & SysFlag.STORE_HOST_V6) != 0, 20, 8)
     used = np.where(missing, 2 * (host_sizes + 8), sizes).astype(np.int32)
-    offsets = _offsets(used)
+    offsets: Ints = np.empty(part.count + 1, np.int32)
+    kernels.lay_out(used, offsets)
     targets = offsets[:-1].astype(np.int64)
     data: Bytes = np.empty(int(offsets[-1]), np.uint8)
     kernels.scatter(part.buffer, starts, sizes, targets, data)
@@ -295,7 +308,7 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
     kernels.scatter_hex(part.buffer, part.store_host_positions, hosts, targets, data)
     physical = np.where(missing, 8, 0).astype(np.int32)
     kernels.scatter_hex(part.buffer, part.rows["position"] + 28, physical, targets + 2 * hosts, data)
-    return _text(kind, part.count, None, offsets, data)
+    return _text(kind, None, offsets, data, is_utf8=part.is_ascii)
 
 
 def _born_host(part: _Part, kind: pa.DataType) -> pa.Array:

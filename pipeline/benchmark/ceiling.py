@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ..schema import STORE_COLUMNS, as_ddl
+from ..schema import NEVER_NULL, STORE_COLUMNS, as_ddl
 
 TASKS = 8
 
@@ -28,7 +28,7 @@ class CeilingSource(DataSource):
 
     def schema(self) -> str:
         """All columns of messages."""
-        return as_ddl(STORE_COLUMNS)
+        return as_ddl(STORE_COLUMNS, NEVER_NULL)
 
     def reader(self, schema: Any) -> CeilingReader:
         """The reader of these columns."""

@@ -18,7 +18,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.proto.errors import ConfigError
 
-from ..schema import CORRUPT_COLUMN, HIDDEN_COLUMNS, STORE_COLUMNS, as_ddl, check_schema, with_properties
+from ..schema import (
+    CORRUPT_COLUMN,
+    HIDDEN_COLUMNS,
+    NEVER_NULL,
+    STORE_COLUMNS,
+    as_ddl,
+    check_schema,
+    with_properties,
+)
 from ..workers import keep_loaded
 from .derived import (
     INDEX_COLUMNS,
@@ -83,7 +91,8 @@ class StoreDataSource(DataSource):
 
     def schema(self) -> str:
         """All columns of the view."""
-        return as_ddl(_columns(self._options))
+        holds_messages = self._options.view == "messages" and self._options.on_corrupt != "emit"
+        return as_ddl(_columns(self._options), NEVER_NULL if holds_messages else ())
 
     def reader(self, schema: Any) -> StoreReader:
         """The reader of the columns in ``schema``."""

@@ -25,7 +25,7 @@ intrinsic: Any = extending.intrinsic
 
 _I8 = ir.IntType(8)
 LANES = 16
-"""Bytes that :func:`match_mask` compares at once."""
+"""Bytes that :func:`match_mask`, :func:`high_mask` and :func:`copy_lanes` take at once."""
 
 
 def pointer_into(context, builder, array_type, array, position):
@@ -180,6 +180,34 @@ def match_mask(typing_context, array, position, byte):
         return builder.zext(builder.bitcast(equal, ir.IntType(LANES)), ir.IntType(64))
 
     return types.int64(array, types.int64, types.int64), generate
+
+
+@intrinsic
+def high_mask(typing_context, array, position):
+    """``high_mask(array, position)``: bit i set where ``array[position + i]`` is 128 or more, i < LANES, as i64."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = pointer_into(context, builder, signature.args[0], arguments[0], arguments[1])
+        vector = ir.VectorType(_I8, LANES)
+        found = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
+        is_high = builder.icmp_signed("<", found, ir.Constant(vector, [0] * LANES))
+        return builder.zext(builder.bitcast(is_high, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(array, types.int64), generate
+
+
+@intrinsic
+def copy_lanes(typing_context, target, target_position, source, source_position):
+    """``copy_lanes(target, target_position, source, source_position)``: LANES bytes, by one load and one store."""
+
+    def generate(context, builder, signature, arguments):
+        vector = ir.VectorType(_I8, LANES).as_pointer()
+        to = pointer_into(context, builder, signature.args[0], arguments[0], arguments[1])
+        begin = pointer_into(context, builder, signature.args[2], arguments[2], arguments[3])
+        builder.store(builder.load(builder.bitcast(begin, vector), align=1), builder.bitcast(to, vector), align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64), generate
 
 
 @intrinsic

@@ -34,7 +34,18 @@ def test_the_rows_of_a_golden_store_arrive_in_spark(spark: Any, store: Path) -> 
 def test_the_arrow_schema_of_unit_tests_is_the_one_that_spark_makes(spark: Any, store: Path) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    assert to_arrow_schema(load(spark, store).schema, timezone="UTC") == arrow_schema(STORE_COLUMNS)
+    made = to_arrow_schema(load(spark, store).schema, timezone="UTC")
+    assert [(field.name, field.type) for field in made] == [
+        (field.name, field.type) for field in arrow_schema(STORE_COLUMNS)
+    ]
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "emit"])
+def test_spark_knows_which_columns_may_be_null(spark: Any, store: Path, policy: str) -> None:
+    frame = load(spark, store, onCorrupt=policy)
+    nullable = {field.name for field in frame.schema.fields if field.nullable}
+    optional = {"tags", "keys", "body", "bornTimestamp", "storeTimestamp"}
+    assert nullable == (set(frame.columns) if policy == "emit" else optional)
 
 
 def test_a_schema_selects_columns_in_any_order(spark: Any, store: Path) -> None:

@@ -1,0 +1,127 @@
+"""Records of any shape as columns: what a reader of each record alone sees, and no byte beside the memory given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from penstock.pipeline import column_kernels as kernels
+from penstock.pipeline.arrow_types import arrow_schema
+from penstock.pipeline.columns import ColumnWriter
+from penstock.pipeline.schema import NEVER_NULL, STORE_COLUMNS
+from penstock.proto.record.kernels import ROW, ScanStatus, scan
+from penstock.proto.record.layout import PhysicalOffset, Record, encode_record
+from penstock.proto.record.memory import LANES
+from tests.unit.record.guarded import GuardedMemory
+from tests.unit.record.shapes import RECORDS, property_strings
+
+fast = hypothesis_settings(deadline=None, max_examples=200)
+memory, other_memory = GuardedMemory(1 << 17), GuardedMemory(1 << 17)
+LONG_VALUES = b"UNIQ_KEY\x01" + b"u" * 64 + b"\x02KEYS\x01" + b"k" * 65 + b"  l \x02a\x01" + "é".encode() * 400
+
+
+def as_pairs(properties: bytes) -> dict[bytes, bytes]:
+    found = {}
+    for pair in properties.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if name and value:
+            found[name] = value
+    return found
+
+
+def as_text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def wanted_row(record: Record) -> dict[str, Any]:
+    pairs = as_pairs(record.properties)
+    keys = pairs.get(b"KEYS")
+    return {
+        "topic": record.topic,
+        "brokerName": "b",
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "physicalOffset": record.physical_offset,
+        "tags": as_text(pairs.get(b"TAGS")),
+        "keys": None if keys is None else [as_text(word) for word in keys.split(b" ") if word],
+        "body": record.body,
+        "properties": [(as_text(name), as_text(value)) for name, value in pairs.items()],
+        "bornHost": str(record.born_host),
+        "storeHost": str(record.store_host),
+        "flag": record.flag,
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        **({"messageId": as_text(pairs[b"UNIQ_KEY"])} if b"UNIQ_KEY" in pairs else {}),
+    }
+
+
+@fast
+@given(st.lists(RECORDS, min_size=1, max_size=8))
+@example([Record(topic="t", body=b"", properties=LONG_VALUES)])
+@example([Record(topic="t", body=b"z" * 65, properties=LONG_VALUES[:140]), Record(topic="u", body=b"", properties=b"")])
+def test_columns_hold_what_a_reader_of_each_record_sees(records: list[Record]) -> None:
+    encoded, placed = b"", []
+    for record in records:
+        placed.append(replace(record, physical_offset=PhysicalOffset(len(encoded))))
+        encoded += encode_record(placed[-1])
+    buffer = memory.before_the_wall(encoded)
+    rows = np.empty(len(records), ROW)
+    assert scan(buffer, 0, len(buffer), 0, True, rows) == (len(records), len(buffer), ScanStatus.END)
+    (batch,) = ColumnWriter(arrow_schema(STORE_COLUMNS), broker_name="b", decompress=False).batches(buffer, rows)
+    batch.validate(full=True)
+    assert [name for name in sorted(NEVER_NULL) if batch.column(name).null_count] == []
+    for row, record in zip(batch.to_pylist(), placed, strict=True):
+        wanted = wanted_row(record)
+        assert {name: row[name] for name in wanted} == wanted
+    raw = pa.schema([pa.field("properties", pa.string())])
+    (batch,) = ColumnWriter(raw, broker_name="b", decompress=False).batches(buffer, rows)
+    assert batch.column(0).to_pylist() == [as_text(record.properties) for record in placed]
+
+
+def pieces_of(texts: list[bytes]) -> tuple[Any, Any]:
+    sizes = np.array([len(text) for text in texts], np.int32)
+    return np.cumsum(sizes, dtype=np.int64) - sizes, sizes
+
+
+@fast
+@given(st.lists(property_strings(), min_size=1, max_size=20))
+@example([LONG_VALUES])
+@example([b"a\x01b\x02" * 8191 + b"a\x01b"])
+def test_splitting_stays_inside_the_room_that_is_asked_for(strings: list[bytes]) -> None:
+    starts, sizes = pieces_of(strings)
+    room = (int(sizes.sum()) + len(strings)) // 4 + 1
+    ends = [np.empty(count, np.int32) for count in (len(strings) + 1, room, room)]
+    buffer = np.frombuffer(b"".join(strings), np.uint8)
+    names, values = (each.before_the_wall(b"\0" * (len(buffer) + LANES)) for each in (memory, other_memory))
+    count = kernels.split_properties(buffer, starts, sizes, ends[0], ends[1], names, ends[2], values)
+    pairs = [pair for string in strings for pair in as_pairs(string).items()]
+    found = [
+        (names[ends[1][k] : ends[1][k + 1]].tobytes(), values[ends[2][k] : ends[2][k + 1]].tobytes())
+        for k in range(count)
+    ]
+    assert found == pairs
+    assert np.diff(ends[0]).tolist() == [len(as_pairs(string)) for string in strings]
+
+
+@fast
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=20))
+def test_pieces_are_laid_end_to_end(texts: list[bytes]) -> None:
+    starts, sizes = pieces_of(texts)
+    data = b"".join(texts)
+    out = other_memory.before_the_wall(b"\0" * (len(data) + LANES))
+    offsets = np.empty(len(texts) + 1, np.int32)
+    assert not kernels.lay_out(sizes, offsets)
+    assert offsets.tolist() == [*starts.tolist(), len(data)]
+    assert kernels.gather_pieces(memory.before_the_wall(data), starts, sizes, out)
+    assert out[: len(data)].tobytes() == data
+    assert kernels.all_ascii(memory.before_the_wall(data), starts, sizes) == data.isascii()
+    assert not kernels.gather_pieces(memory.before_the_wall(data), starts + 1, sizes, out) or not sizes[-1]
+    sizes[0] = -1
+    assert kernels.lay_out(sizes, offsets)
+    assert offsets[1] == 0
