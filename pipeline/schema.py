@@ -57,6 +57,14 @@ CORRUPT_COLUMN = {"corrupt": "string"}
 NEVER_NULL = frozenset(STORE_COLUMNS) - {"tags", "keys", "body", "bornTimestamp", "storeTimestamp"}
 """Of a message; a row that stands for damage has nulls in any column."""
 
+_JSON_TYPES: Mapping[str, Any] = {
+    "int": "integer",
+    "bigint": "long",
+    "array<string>": {"type": "array", "elementType": "string", "containsNull": False},
+    "array<int>": {"type": "array", "elementType": "integer", "containsNull": False},
+    "map<string,string>": {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": False},
+}
+"""As Spark writes a schema down; other types have the same name there."""
 PROPERTIES_TYPES = {"map": "map<string,string>", "raw": "string", "none": None}
 
 
@@ -67,9 +75,15 @@ def with_properties(columns: Mapping[str, str], form: str) -> dict[str, str]:
     return {name: of for name, of in changed.items() if of}
 
 
-def as_ddl(columns: Mapping[str, str], never_null: Collection[str] = ()) -> str:
-    """The columns as Spark reads a schema. What is never null costs Java less: it does not ask for every row."""
-    return ", ".join(f"{name} {of}{' NOT NULL' if name in never_null else ''}" for name, of in columns.items())
+def as_struct(columns: Mapping[str, str], never_null: Collection[str] = ()) -> Any:
+    """The columns as Spark's ``StructType``; what is never null costs Java less, which asks for every value."""
+    from pyspark.sql.types import StructType
+
+    fields = [
+        {"name": name, "type": _JSON_TYPES.get(of, of), "nullable": name not in never_null, "metadata": {}}
+        for name, of in columns.items()
+    ]
+    return StructType.fromJson({"fields": fields})
 
 
 def check_schema(schema: Any, columns: Mapping[str, str], source: str) -> None:

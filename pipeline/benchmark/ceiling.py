@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ..schema import NEVER_NULL, STORE_COLUMNS, as_ddl
+from ..schema import NEVER_NULL, STORE_COLUMNS, as_struct
 
 TASKS = 8
 
@@ -26,9 +26,9 @@ class CeilingSource(DataSource):
         super().__init__(dict(options))
         self._store, self._rows = options["storePath"], int(options["rows"])
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """All columns of messages."""
-        return as_ddl(STORE_COLUMNS, NEVER_NULL)
+        return as_struct(STORE_COLUMNS, NEVER_NULL)
 
     def reader(self, schema: Any) -> CeilingReader:
         """The reader of these columns."""

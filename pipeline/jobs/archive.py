@@ -22,7 +22,7 @@ from penstock.proto.errors import ConfigError
 from ..arrow_types import arrow_schema
 from ..lake import Lake, Manifest, folder_name, watermark
 from ..lake_files import COLUMNS, write_sorted
-from ..schema import STORE_COLUMNS, as_ddl
+from ..schema import STORE_COLUMNS, as_struct
 from ..stores.directory import list_store
 from ..stores.files import FileReader, expand_roots, open_file_system
 from ..stores.model import LogFile, Store
@@ -229,7 +229,7 @@ def _write(spark: Any, lake: Lake, store: Store, files: list[LogFile], folder: s
     def write(split: Split) -> Iterator[pa.RecordBatch]:
         return _write_split(split, options, Lake(root), folder)
 
-    return one_task_each(spark, splits, write, as_ddl(COLUMNS)).toArrow()
+    return one_task_each(spark, splits, write, as_struct(COLUMNS)).toArrow()
 
 
 def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -> Iterator[pa.RecordBatch]:

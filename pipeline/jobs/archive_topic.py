@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from ..lake import Lake, Manifest
 from ..lake_files import COLUMNS, write_sorted
-from ..schema import as_ddl
+from ..schema import as_struct
 from ..topics.offsets import EARLIEST
 from .archive import move_in, require_kind, set_watermarks, staging, totals
 from .config import setting
@@ -115,7 +115,7 @@ def _write(frame: Any, root: str, folder: str) -> pa.Table:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return write_sorted(batches, Lake(root), folder)
 
-    return frame.mapInArrow(write, as_ddl(COLUMNS)).toArrow()
+    return frame.mapInArrow(write, as_struct(COLUMNS)).toArrow()
 
 
 def _manifest(lake: Lake, broker: str, number: int, written: pa.Table) -> Manifest:

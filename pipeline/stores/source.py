@@ -23,7 +23,7 @@ from ..schema import (
     HIDDEN_COLUMNS,
     NEVER_NULL,
     STORE_COLUMNS,
-    as_ddl,
+    as_struct,
     check_schema,
     with_properties,
 )
@@ -89,10 +89,10 @@ class StoreDataSource(DataSource):
                     "set brokerName to one name for each, in this order"
                 )
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """All columns of the view."""
         holds_messages = self._options.view == "messages" and self._options.on_corrupt != "emit"
-        return as_ddl(_columns(self._options), NEVER_NULL if holds_messages else ())
+        return as_struct(_columns(self._options), NEVER_NULL if holds_messages else ())
 
     def reader(self, schema: Any) -> StoreReader:
         """The reader of the columns in ``schema``."""

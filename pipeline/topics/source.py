@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock.proto.errors import ConfigError
 
-from ..schema import MESSAGE_COLUMNS, NEVER_NULL, as_ddl, check_schema, with_properties
+from ..schema import MESSAGE_COLUMNS, NEVER_NULL, as_struct, check_schema, with_properties
 from ..workers import keep_loaded
 from .offsets import Queue, Slice, slices
 from .options import SourceOptions, properties_form, sink_options, source_options
@@ -45,9 +45,9 @@ class TopicDataSource(DataSource):
         """The name for ``format``."""
         return NAME
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """All columns of a message."""
-        return as_ddl(with_properties(MESSAGE_COLUMNS, properties_form(self.options)), NEVER_NULL)
+        return as_struct(with_properties(MESSAGE_COLUMNS, properties_form(self.options)), NEVER_NULL)
 
     def reader(self, schema: Any) -> TopicReader:
         """Reads what the topics hold now."""

@@ -34,10 +34,9 @@ def test_the_rows_of_a_golden_store_arrive_in_spark(spark: Any, store: Path) -> 
 def test_the_arrow_schema_of_unit_tests_is_the_one_that_spark_makes(spark: Any, store: Path) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    made = to_arrow_schema(load(spark, store).schema, timezone="UTC")
-    assert [(field.name, field.type) for field in made] == [
-        (field.name, field.type) for field in arrow_schema(STORE_COLUMNS)
-    ]
+    given = ", ".join(f"{name} {of}" for name, of in STORE_COLUMNS.items())
+    frame = spark.read.schema(given).format("penstock_store").load(str(store))
+    assert to_arrow_schema(frame.schema, timezone="UTC") == arrow_schema(STORE_COLUMNS)
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip", "emit"])
@@ -46,6 +45,9 @@ def test_spark_knows_which_columns_may_be_null(spark: Any, store: Path, policy: 
     nullable = {field.name for field in frame.schema.fields if field.nullable}
     optional = {"tags", "keys", "body", "bornTimestamp", "storeTimestamp"}
     assert nullable == (set(frame.columns) if policy == "emit" else optional)
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    assert not types["keys"].containsNull
+    assert not types["properties"].valueContainsNull
 
 
 def test_a_schema_selects_columns_in_any_order(spark: Any, store: Path) -> None:
