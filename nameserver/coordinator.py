@@ -10,16 +10,15 @@ The file, ``controllerStorePath``::
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import os
 import uuid
 from pathlib import Path
 from typing import Protocol
 
 from penstock.proto.errors import ConfigError, CoordinatorUnavailable, Corrupt, StorageError
 from penstock.proto.register import Register, register_of_json
+from penstock.proto.whole_files import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class CoordinatorFile:
         except FileNotFoundError:
             store = cls(path, uuid.uuid4().hex, {})
             try:
-                _write(path, store._encoded({}))
+                replace_file(path, store._encoded({}))
             except OSError as error:
                 raise ConfigError(
                     f"controllerStorePath {path}: cannot be made: {error.strerror}: choose another path"
@@ -122,7 +121,7 @@ class CoordinatorFile:
                 return False
             registers = {**self._registers, after.broker_name: after}
             try:
-                await asyncio.to_thread(_write, self._path, self._encoded(registers))
+                await asyncio.to_thread(replace_file, self._path, self._encoded(registers))
             except OSError as error:
                 log.error("coordinator's file not written path=%s error=%s", self._path, error)
                 raise CoordinatorUnavailable(f"{self._path}: cannot be written: {error.strerror}") from error
@@ -135,23 +134,3 @@ class CoordinatorFile:
             "registers": {name: json.loads(register.to_json()) for name, register in sorted(registers.items())},
         }
         return json.dumps(document, indent=1).encode() + b"\n"
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

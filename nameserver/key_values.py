@@ -11,7 +11,6 @@ over it, directory synced. So a power cut leaves the old file or the new one, ne
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.proto.errors import ConfigError, Corrupt, InvalidArgument, KeyNotFound, StorageError
+from penstock.proto.whole_files import replace_file
 from penstock.proto.wire.nameserver_pb2 import KeyValue
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class KeyValues:
             if table == self._table:
                 return
             try:
-                await asyncio.to_thread(_write, self._path, _encoded(table))
+                await asyncio.to_thread(replace_file, self._path, _encoded(table))
             except OSError as error:
                 log.error("key-value configuration not written path=%s error=%s", self._path, error)
                 raise StorageError(f"{self._path}: cannot be written: {error.strerror}; nothing was changed") from error
@@ -147,23 +147,3 @@ def _decoded(content: bytes) -> Table:
             raise ValueError(f"namespace {namespace[:80]!r} is not a table of texts")
     _encoded(table)  # what can be read but not written again, half a surrogate pair, is damage too
     return table
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

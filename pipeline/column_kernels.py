@@ -43,6 +43,11 @@ _OUT_LONGS = types.Array(types.int64, 1, "C")
 _OUT_INTS = types.Array(types.int32, 1, "C")
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
 _FLAGS = types.Array(types.boolean, 1, "C")
+_TABLE_OF_LONGS = types.Array(types.int64, 2, "A", readonly=True)
+_TABLE_OF_INTS = types.Array(types.int32, 2, "A", readonly=True)
+_OUT_LONGS_TABLE = types.Array(types.int64, 2, "C")
+_OUT_INTS_TABLE = types.Array(types.int32, 2, "C")
+_TURNED_AT_ONCE = 128
 
 
 _SHORT_BYTES = 4 * LANES
@@ -184,6 +189,19 @@ def split_properties(buffer, starts, sizes, offsets, name_offsets, names, value_
             value_offsets[total] = value_to
         offsets[i + 1] = total
     return total
+
+
+@njit([types.void(_TABLE_OF_LONGS, _TABLE_OF_INTS, _OUT_LONGS_TABLE, _OUT_INTS_TABLE)], nogil=True, cache=True)
+def turn(longs, ints, long_columns, int_columns):
+    """Copy column k of a table to row k of ``long_columns`` or ``int_columns``; a stretch that stays near at a time."""
+    for first in range(0, len(longs), _TURNED_AT_ONCE):
+        end = min(first + _TURNED_AT_ONCE, len(longs))
+        for k in range(len(long_columns)):
+            for i in range(first, end):
+                long_columns[k, i] = longs[i, k]
+        for k in range(len(int_columns)):
+            for i in range(first, end):
+                int_columns[k, i] = ints[i, k]
 
 
 @njit([types.boolean(INTS, _OUT_INTS)], nogil=True, cache=True)

@@ -19,6 +19,7 @@ from penstock.proto.errors import Corrupt, MessageTooLarge
 from penstock.proto.record.compression import EXPANDED_BYTES_MAX, decompress
 from penstock.proto.record.layout import Host, SysFlag
 from penstock.proto.record.memory import LANES
+from penstock.proto.record.rows import ROW
 
 from . import column_kernels as kernels
 
@@ -30,9 +31,11 @@ Rows = npt.NDArray[np.void]
 BATCH_ROWS = 10_000
 BATCH_BYTES = 32 << 20
 """Stored bytes in one batch, and bytes of decompressed bodies: a batch ends before it would exceed either."""
+_LONGS = {name: k for k, name in enumerate(name for name in ROW.names or () if ROW[name] == np.int64)}
+_INTS = {name: k for k, name in enumerate(name for name in ROW.names or () if ROW[name] == np.int32)}
+"""The fields of a row by their size, numbered as they stand in it: the long ones first."""
 TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which is what Python and SQL know."""
-_BODY_BYTES_MAX = (1 << 31) - 1
 
 
 class ColumnWriter:
@@ -122,18 +125,23 @@ class _Part:
 
     def __init__(self, buffer: Bytes, rows: Rows, broker_name: str, bodies: _Bodies | None) -> None:
         self.buffer = buffer
-        self.rows = rows
         self.count = len(rows)
         self.broker_name = broker_name
         self.bodies = bodies
+        self._longs: npt.NDArray[np.int64] = np.empty((len(_LONGS), self.count), np.int64)
+        self._ints: npt.NDArray[np.int32] = np.empty((len(_INTS), self.count), np.int32)
+        rows = np.ascontiguousarray(rows)
+        longs = rows.view(np.int64).reshape(self.count, -1)[:, : len(_LONGS)]
+        ints = rows.view(np.int32).reshape(self.count, -1)[:, 2 * len(_LONGS) :]
+        kernels.turn(longs, ints, self._longs, self._ints)
 
     def longs(self, field: str) -> Longs:
-        """A field as contiguous int64."""
-        return np.ascontiguousarray(self.rows[field], np.int64)
+        """A field of eight bytes, contiguous."""
+        return self._longs[_LONGS[field]]
 
     def ints(self, field: str) -> Ints:
-        """A field as contiguous int32."""
-        return np.ascontiguousarray(self.rows[field], np.int32)
+        """A field of four bytes, contiguous."""
+        return self._ints[_INTS[field]]
 
     @cached_property
     def properties(self) -> tuple[Longs, Ints]:
@@ -155,8 +163,8 @@ class _Part:
     @cached_property
     def store_host_positions(self) -> Longs:
         """Where each store host begins, in the buffer."""
-        wide = (self.rows["sys_flag"] & SysFlag.STORE_HOST_V6) != 0
-        found: Longs = self.rows["body_position"] - np.where(wide, 36, 24)
+        wide = (self.ints("sys_flag") & SysFlag.STORE_HOST_V6) != 0
+        found: Longs = self.longs("body_position") - np.where(wide, 36, 24)
         return found
 
 
@@ -191,7 +199,11 @@ def _text(kind: pa.DataType, validity: pa.Buffer | None, offsets: Ints, data: By
 
 
 def _number(field: str) -> Callable[[_Part, pa.DataType], pa.Array]:
-    return lambda part, kind: pa.array(part.rows[field].astype(kind.to_pandas_dtype()), kind)
+    def make(part: _Part, kind: pa.DataType) -> pa.Array:
+        values = part.longs(field) if field in _LONGS else part.ints(field)
+        return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind)
+
+    return make
 
 
 def _time(field: str) -> Callable[[_Part, pa.DataType], pa.Array]:
@@ -297,7 +309,7 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
     missing = sizes < 0
     if not missing.any():
         return text_column(part.buffer, starts, sizes, kind, is_utf8=part.is_ascii)
-    host_sizes = np.where((part.rows["sys_flag"] & SysFlag.STORE_HOST_V6) != 0, 20, 8)
+    host_sizes = np.where((part.ints("sys_flag") & SysFlag.STORE_HOST_V6) != 0, 20, 8)
     used = np.where(missing, 2 * (host_sizes + 8), sizes).astype(np.int32)
     offsets: Ints = np.empty(part.count + 1, np.int32)
     kernels.lay_out(used, offsets)
@@ -307,12 +319,12 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
     hosts = np.where(missing, host_sizes, 0).astype(np.int32)
     kernels.scatter_hex(part.buffer, part.store_host_positions, hosts, targets, data)
     physical = np.where(missing, 8, 0).astype(np.int32)
-    kernels.scatter_hex(part.buffer, part.rows["position"] + 28, physical, targets + 2 * hosts, data)
+    kernels.scatter_hex(part.buffer, part.longs("position") + 28, physical, targets + 2 * hosts, data)
     return _text(kind, None, offsets, data, is_utf8=part.is_ascii)
 
 
 def _born_host(part: _Part, kind: pa.DataType) -> pa.Array:
-    return _hosts(part, part.rows["position"] + 48, SysFlag.BORN_HOST_V6, kind)
+    return _hosts(part, part.longs("position") + 48, SysFlag.BORN_HOST_V6, kind)
 
 
 def _store_host(part: _Part, kind: pa.DataType) -> pa.Array:
@@ -321,7 +333,7 @@ def _store_host(part: _Part, kind: pa.DataType) -> pa.Array:
 
 def _hosts(part: _Part, starts: Longs, wide_bit: int, kind: pa.DataType) -> pa.Array:
     """Few hosts occur in one batch, so each is formatted once."""
-    wide = (part.rows["sys_flag"] & wide_bit) != 0
+    wide = (part.ints("sys_flag") & wide_bit) != 0
     sizes = np.where(wide, 20, 8).astype(np.int32)
     starts = np.ascontiguousarray(starts)
     if kernels.all_equal(part.buffer, starts, sizes):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Final
 
 from penstock.proto.errors import WrongStore
+from penstock.proto.whole_files import replace_file
 
 FILE_NAME: Final = "penstockIdentity.json"
 
@@ -42,14 +42,4 @@ def check_identity(root: Path, cluster: str, broker_name: str) -> bool:
 
 def write_identity(root: Path, cluster: str, broker_name: str) -> None:
     """Put the broker group's name on the store; durable on return."""
-    path, fresh = root / FILE_NAME, root / f"{FILE_NAME}.tmp"
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump({"cluster": cluster, "name": broker_name}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    directory = os.open(root, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_file(root / FILE_NAME, json.dumps({"cluster": cluster, "name": broker_name}).encode())

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from penstock.proto.errors import Corrupt, WrongStore
+from penstock.proto.whole_files import replace_file
 
 FILE_NAME: Final = "penstockMembership.json"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -107,15 +107,5 @@ class MembershipFile:
             self._write(replace(self.held, boot=boot_id()))
 
     def _write(self, wanted: Membership) -> None:
-        fresh = self._path.with_name(FILE_NAME + ".tmp")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump(asdict(wanted), file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self._path, json.dumps(asdict(wanted)).encode())
         self.held = wanted

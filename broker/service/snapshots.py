@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.proto.errors import Corrupt
+from penstock.proto.whole_files import sync_directory
 
 from .producers import ProducerTable
 from .state import Group, State, Topic
@@ -273,7 +274,7 @@ class Snapshots:
                 file.written, file.position = -1, 0  # if the cut does not come about, it is written anew
                 changed = True
         if changed:
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
 
     def _document(self, file: _File, position: int) -> Iterator[str]:
         file.counter += 1
@@ -286,7 +287,7 @@ class Snapshots:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / name
         _write(path, text, path.with_name(f"{name}.bak"))
-        _sync_directory(self.directory)
+        sync_directory(self.directory)
 
     def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
         damaged: list[str] = []
@@ -404,14 +405,6 @@ def _write(path: Path, text: str, old: Path | None = None) -> None:
     if old is not None and path.exists():
         path.replace(old)
     fresh.replace(path)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole

@@ -73,7 +73,7 @@ def test_a_change_that_cannot_be_written_is_refused_and_not_seen(
         def full(file: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("penstock.nameserver.key_values.os.fsync", full)
+        monkeypatch.setattr("os.fsync", full)
         with pytest.raises(StorageError, match="No space left on device; nothing was changed"):
             await values.put("n", "k", "new")
         assert values.get("n", "k") == "old"

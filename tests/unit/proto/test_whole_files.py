@@ -1,0 +1,55 @@
+"""Files that are replaced whole, when a call on the way fails."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from penstock.proto.whole_files import replace_file
+
+
+def test_a_file_is_made_with_its_directory_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    for content in (b"old", b"new"):
+        replace_file(path, content)
+        assert path.read_bytes() == content
+    assert os.listdir(path.parent) == ["file"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_call_that_fails_leaves_the_old_content_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_content_is_synced_before_the_name_and_the_name_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+    seen = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        seen.append((is_directory, path.read_bytes()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    replace_file(path, b"new")
+    assert seen == [(False, b"old"), (True, b"new")]
