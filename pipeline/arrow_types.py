@@ -20,5 +20,5 @@ _TYPES = {
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """What Spark's ``to_arrow_schema`` makes of columns given as in :mod:`.schema`; a test compares the two."""
+    """What Spark's ``to_arrow_schema`` makes of a user's schema with such columns; a test compares the two."""
     return pa.schema([pa.field(name, _TYPES[of]) for name, of in columns.items()])

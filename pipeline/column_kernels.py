@@ -206,7 +206,10 @@ def turn(longs, ints, long_columns, int_columns):
 
 @njit([types.boolean(INTS, _OUT_INTS)], nogil=True, cache=True)
 def lay_out(sizes, offsets):
-    """Offsets of pieces laid end to end, none where the size is negative; whether a size is."""
+    """Offsets of pieces laid end to end, empty ones where the size is negative; whether a size is.
+
+    All together they have less than 2 GiB.
+    """
     some_missing = False
     end = np.int64(0)
     offsets[0] = 0
@@ -221,7 +224,7 @@ def lay_out(sizes, offsets):
 def gather_pieces(buffer, starts, sizes, out):
     """Copy the pieces with sizes above 0 one behind the other to ``out``, which has LANES bytes more than they.
 
-    False if one is not inside the buffer.
+    False if one is not inside the buffer, or does not fit.
     """
     address = address_of(buffer)
     readable = len(buffer)
@@ -229,7 +232,7 @@ def gather_pieces(buffer, starts, sizes, out):
     for i in range(len(starts)):
         start, size = starts[i], np.int64(sizes[i])
         if size > 0:
-            if start < 0 or start > readable - size:
+            if start < 0 or start > readable - size or to > len(out) - LANES - size:
                 return False
             _copy_piece(out, to, address, start, size, readable)
             to += size

@@ -34,6 +34,8 @@ BATCH_BYTES = 32 << 20
 _LONGS = {name: k for k, name in enumerate(name for name in ROW.names or () if ROW[name] == np.int64)}
 _INTS = {name: k for k, name in enumerate(name for name in ROW.names or () if ROW[name] == np.int32)}
 """The fields of a row by their size, numbered as they stand in it: the long ones first."""
+assert all(ROW.fields[name][1] == 8 * k for name, k in _LONGS.items())  # type: ignore[index]
+assert all(ROW.fields[name][1] == 8 * len(_LONGS) + 4 * k for name, k in _INTS.items())  # type: ignore[index]
 TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which is what Python and SQL know."""
 
@@ -137,11 +139,13 @@ class _Part:
 
     def longs(self, field: str) -> Longs:
         """A field of eight bytes, contiguous."""
-        return self._longs[_LONGS[field]]
+        found: Longs = self._longs[_LONGS[field]]
+        return found
 
     def ints(self, field: str) -> Ints:
         """A field of four bytes, contiguous."""
-        return self._ints[_INTS[field]]
+        found: Ints = self._ints[_INTS[field]]
+        return found
 
     @cached_property
     def properties(self) -> tuple[Longs, Ints]:

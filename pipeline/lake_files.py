@@ -21,6 +21,7 @@ from penstock.proto.errors import StorageError
 
 from .arrow_types import arrow_schema
 from .lake import Lake
+from .schema import STORE_COLUMNS
 
 GROUP_BYTES = 128 << 20
 PAGE_BYTES = 1 << 20
@@ -87,6 +88,8 @@ def _write(batches: list[pa.RecordBatch], lake: Lake, folder: str) -> Iterator[p
     """Sort and write these, which are dropped from the list."""
     table = pa.Table.from_batches(batches).combine_chunks()
     batches.clear()
+    # all files have one schema, also where a source knows what is never null
+    table = table.cast(arrow_schema({name: STORE_COLUMNS[name] for name in table.column_names}))
     times = table["storeTimestamp"].cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
     days = np.where(times == _NO_TIME, _NO_TIME, times // _DAY_MICROS)
     brokers, broker_names = _ranks(table["brokerName"])

@@ -61,10 +61,10 @@ _JSON_TYPES: Mapping[str, Any] = {
     "int": "integer",
     "bigint": "long",
     "array<string>": {"type": "array", "elementType": "string", "containsNull": False},
-    "array<int>": {"type": "array", "elementType": "integer", "containsNull": False},
     "map<string,string>": {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": False},
 }
 """As Spark writes a schema down; other types have the same name there."""
+
 PROPERTIES_TYPES = {"map": "map<string,string>", "raw": "string", "none": None}
 
 
@@ -76,7 +76,7 @@ def with_properties(columns: Mapping[str, str], form: str) -> dict[str, str]:
 
 
 def as_struct(columns: Mapping[str, str], never_null: Collection[str] = ()) -> Any:
-    """The columns as Spark's ``StructType``; what is never null costs Java less, which asks for every value."""
+    """The columns as Spark's ``StructType``. Java looks for nulls value by value, unless told that there are none."""
     from pyspark.sql.types import StructType
 
     fields = [
@@ -86,11 +86,12 @@ def as_struct(columns: Mapping[str, str], never_null: Collection[str] = ()) -> A
     return StructType.fromJson({"fields": fields})
 
 
-def check_schema(schema: Any, columns: Mapping[str, str], source: str) -> None:
+def check_schema(schema: Any, columns: Mapping[str, str], source: str, never_null: Collection[str] = ()) -> None:
     """Nothing, if ``schema`` (a ``StructType``) is a selection of ``columns`` with their types.
 
     Raises:
-        ConfigError: a column that is unknown, asked for twice, or of another type.
+        ConfigError: a column that is unknown, asked for twice, of another type, or not null where it may be: Java
+            would take a null for some value.
     """
     seen: set[str] = set()
     for field in schema.fields:
@@ -104,6 +105,8 @@ def check_schema(schema: Any, columns: Mapping[str, str], source: str) -> None:
         if field.name in seen:
             raise ConfigError(f"{source}: the schema names column {field.name!r} twice")
         seen.add(field.name)
+        if not field.nullable and field.name not in never_null:
+            raise ConfigError(f"{source}: column {field.name!r} may be null: leave NOT NULL out of the schema")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

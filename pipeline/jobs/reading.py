@@ -49,8 +49,8 @@ def read_stores(spark: Any, roots: tuple[str, ...], schema: str = "", **options:
     return (reader.schema(schema) if schema else reader).load()
 
 
-def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[Any]], columns: str) -> Any:
-    """A frame of what ``work`` yields for each item, as Arrow batches of ``columns``; a task for every item."""
+def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[Any]], columns: Any) -> Any:
+    """A frame of what ``work`` yields for each item, in batches of ``columns`` (a schema); a task for every item."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

@@ -91,18 +91,22 @@ class StoreDataSource(DataSource):
 
     def schema(self) -> Any:
         """All columns of the view."""
-        holds_messages = self._options.view == "messages" and self._options.on_corrupt != "emit"
-        return as_struct(_columns(self._options), NEVER_NULL if holds_messages else ())
+        return as_struct(_columns(self._options), _never_null(self._options))
 
     def reader(self, schema: Any) -> StoreReader:
         """The reader of the columns in ``schema``."""
         known = _columns(self._options)
         if self._options.view == "messages":
             known = known | HIDDEN_COLUMNS
-        check_schema(schema, known, SOURCE)
+        check_schema(schema, known, SOURCE, _never_null(self._options))
         if not schema.fields:
             raise ConfigError(f"{SOURCE}: the schema names no column: name one, as brokerName, for a count")
         return StoreReader(self._options, self._stores, schema)
+
+
+def _never_null(options: StoreOptions) -> frozenset[str]:
+    """A row that stands for damage has nulls anywhere."""
+    return NEVER_NULL if options.view == "messages" and options.on_corrupt != "emit" else frozenset()
 
 
 def _columns(options: StoreOptions) -> dict[str, str]:

@@ -77,7 +77,7 @@ class TopicDataSource(DataSource):
 
 
 def _check_columns(schema: Any, options: SourceOptions) -> None:
-    check_schema(schema, with_properties(MESSAGE_COLUMNS, options.properties), NAME)
+    check_schema(schema, with_properties(MESSAGE_COLUMNS, options.properties), NAME, NEVER_NULL)
     if not schema.fields:
         raise ConfigError(f"{NAME}: the schema names no column: name one, as queueId, for a count")
 

@@ -50,6 +50,15 @@ def test_spark_knows_which_columns_may_be_null(spark: Any, store: Path, policy: 
     assert not types["properties"].valueContainsNull
 
 
+def test_a_schema_may_not_say_that_a_column_is_never_null_where_it_may_be(spark: Any, store: Path) -> None:
+    strict = load(spark, store).schema
+    assert spark.read.schema(strict).format("penstock_store").load(str(store)).count()
+    for options, schema in (({}, "tags string NOT NULL"), ({"onCorrupt": "emit"}, "topic string NOT NULL")):
+        frame = spark.read.schema(schema).format("penstock_store").options(**options)
+        with pytest.raises(Exception, match=f"column '{schema.split()[0]}' may be null: leave NOT NULL out"):
+            frame.load(str(store)).collect()
+
+
 def test_a_schema_selects_columns_in_any_order(spark: Any, store: Path) -> None:
     frame = spark.read.schema("size int, topic string").format("penstock_store").load(str(store))
     wanted = [(message["totalSize"], message["topic"]) for message in golden.expected("direct")["messages"]]

@@ -18,7 +18,7 @@ from penstock.pipeline import lake_files
 from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.lake_files import COLUMNS, NO_DAY, write_sorted
-from penstock.pipeline.schema import STORE_COLUMNS
+from penstock.pipeline.schema import NEVER_NULL, STORE_COLUMNS
 from tests.unit.pipeline.test_jobs_without_spark import manifest
 
 SCHEMA = arrow_schema(STORE_COLUMNS)
@@ -190,3 +190,24 @@ def test_what_killed_jobs_left_goes_a_day_later(lake: Lake) -> None:
 def test_nothing_makes_no_file(lake: Lake) -> None:
     assert list(write_sorted([], lake, "new")) == []
     assert list(Path(lake.path, "new").iterdir()) == []
+
+
+def test_files_have_one_schema_whatever_a_source_knows_of_nulls(tmp_path: Path) -> None:
+    keys = pa.list_(pa.field("element", pa.string(), nullable=False))
+    properties = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+    types = {field.name: field.type for field in SCHEMA} | {"keys": keys, "properties": properties}
+    strict = pa.schema([pa.field(name, of, nullable=name not in NEVER_NULL) for name, of in types.items()])
+    lakes = []
+    for number, schema in enumerate((strict, SCHEMA)):
+        lake = Lake(str(tmp_path / str(number)))
+        lake.files.create_dir(f"{lake.path}/staged", recursive=True)
+        row = {
+            **dict.fromkeys(("topic", "brokerName", "messageId", "bornHost", "storeHost"), "t"),
+            **{name: 1 for name, of in types.items() if pa.types.is_integer(of)},
+            **{"keys": ["k"], "properties": [("a", "b")], "body": b"", "tags": None},
+            **dict.fromkeys(("bornTimestamp", "storeTimestamp"), 0),
+        }
+        list(write_sorted([pa.RecordBatch.from_pylist([row], schema)], lake, "staged"))
+        (path,) = (tmp_path / str(number)).rglob("*.parquet")
+        lakes.append(pq.read_schema(path))
+    assert lakes[0] == lakes[1]
