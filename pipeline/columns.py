@@ -176,13 +176,20 @@ def _validity(is_valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
     return None if is_valid.all() else pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
+def _laid_out(sizes: Ints) -> tuple[Ints, bool]:
+    """Offsets of pieces laid end to end, and whether one is missing (size -1)."""
+    offsets: Ints = np.empty(len(sizes) + 1, np.int32)
+    some_missing = bool(kernels.lay_out(sizes, offsets))
+    return offsets, some_missing
+
+
 def text_column(buffer: Bytes, starts: Longs, sizes: Ints, kind: pa.DataType, *, is_utf8: bool = False) -> pa.Array:
     """A column of type ``kind``, string or binary, of pieces of the buffer; null where the size is -1.
 
     ``is_utf8``: the pieces are known to be; else strings are looked through, and what is not gets replacements.
     """
-    offsets: Ints = np.empty(len(sizes) + 1, np.int32)
-    validity = _validity(sizes >= 0) if kernels.lay_out(sizes, offsets) else None
+    offsets, some_missing = _laid_out(sizes)
+    validity = _validity(sizes >= 0) if some_missing else None
     data: Bytes = np.empty(int(offsets[-1]) + LANES, np.uint8)
     are_inside = kernels.gather_pieces(buffer, starts, sizes, data)
     assert are_inside
@@ -287,8 +294,7 @@ def _body(part: _Part, kind: pa.DataType) -> pa.Array:
     used = sizes.copy()
     for index, body in bodies.found.items():
         used[index] = len(body)
-    offsets: Ints = np.empty(part.count + 1, np.int32)
-    kernels.lay_out(used, offsets)
+    offsets, _ = _laid_out(used)
     data: Bytes = np.empty(int(offsets[-1]), np.uint8)
     plain = sizes.copy()
     plain[list(bodies.found)] = -1
@@ -315,8 +321,7 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
         return text_column(part.buffer, starts, sizes, kind, is_utf8=part.is_ascii)
     host_sizes = np.where((part.ints("sys_flag") & SysFlag.STORE_HOST_V6) != 0, 20, 8)
     used = np.where(missing, 2 * (host_sizes + 8), sizes).astype(np.int32)
-    offsets: Ints = np.empty(part.count + 1, np.int32)
-    kernels.lay_out(used, offsets)
+    offsets, _ = _laid_out(used)
     targets = offsets[:-1].astype(np.int64)
     data: Bytes = np.empty(int(offsets[-1]), np.uint8)
     kernels.scatter(part.buffer, starts, sizes, targets, data)
