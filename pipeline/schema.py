@@ -1,7 +1,10 @@
 """The columns of a message as a table, and what a user may ask of them.
 
 One row per message. ``brokerName``, ``topic``, ``queueId`` and ``queueOffset`` are a row's identity. Times are UTC with
-the millisecond resolution of the record, null where the record's number is no time of the years 1 to 9999.
+the millisecond resolution of the record, null where the record's number is no time of the years 1 to 9999. The body is
+null where it cannot be decompressed and ``onCorrupt`` is not ``fail``. No other column but tags and keys is ever null,
+and the schema of messages says so, unless ``onCorrupt=emit`` adds rows for damage, which have nulls anywhere. The
+checkpoint of a stateful stream keeps what the schema says.
 
 | Column | Type | Meaning |
 |---|---|---|

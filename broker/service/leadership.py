@@ -25,7 +25,8 @@ from penstock.proto.register import Register
 from penstock.proto.wire import coordination_pb2
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.replication.leases import LEASE_S, MasterLease, begins_at, master_share_s
-from penstock.replication.sync_state_set import SetRules, Standing, wanted_set
+from penstock.replication.standings import Standings
+from penstock.replication.sync_state_set import SetRules, wanted_set
 
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
@@ -105,7 +106,7 @@ class Leadership:
         self._changing: asyncio.Task[None] | None = None
         self._change_not_before = 0.0
         self._tried: tuple[int, frozenset[int]] = (0, frozenset())  # a change whose fate is unknown: version, members
-        self._marks: dict[int, tuple[int, float, float]] = {}  # slave -> master's end then, when, level last
+        self._standings = Standings()
         self._running: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._told: tuple[bool, ...] = ()
@@ -352,7 +353,7 @@ class Leadership:
         lease.on_coordinator(self._confirmed_asked_at)
         master = self._make_master(lease.on_member)
         self._role.put(master, lease)
-        self._marks.clear()
+        self._standings = Standings()
         self._read_at = -READ_INTERVAL_S  # a confirmation by the coordinator, at once
         self._require()
         self._start_inner()
@@ -451,7 +452,7 @@ class Leadership:
         wanted = wanted_set(
             self._broker_id,
             register.sync_state_set,
-            self._standings(master, lease, now),
+            self._standings.at(now, master.primary, self._store.end_offset, lease.silent(now)),
             self._rules,
             behind_ms_max=self._behind_ms_max,
         )
@@ -475,22 +476,6 @@ class Leadership:
             self._wake.set()
         log.info("sync-state set from=%s to=%s", sorted(register.sync_state_set), sorted(answer.sync_state_set))
         self._on_answer(answer, coordinator, asked_at)
-
-    def _standings(self, master: MasterRole, lease: MasterLease, now: float) -> list[Standing]:
-        silent = lease.silent(now)
-        end = self._store.end_offset
-        found = []
-        for each in master.primary.replicas():
-            is_level = master.primary.is_level(each)
-            mark_end, marked_at, level_at = self._marks.get(each.broker_id, (end, now, now))
-            if is_level and each.written >= mark_end:
-                level_at, mark_end, marked_at = marked_at, end, now
-            self._marks[each.broker_id] = (mark_end, marked_at, level_at)
-            is_silent = each.broker_id in silent or not each.connected
-            found.append(
-                Standing(each.broker_id, is_silent, is_level and each.in_sync, (now - level_at) * 1000, each.learner)
-            )
-        return found
 
     def _spawned(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return asyncio.create_task(work, name=name)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.proto.errors import DiskFull
 from penstock.proto.wire import broker_pb2, common_pb2
+from tests.support.loops import in_own_loop
 from tests.support.running_broker import Caller, broker_process, calling
 
 MIB = 1 << 20
@@ -65,16 +64,6 @@ def fill(path: Path, *, leave: int = 0) -> None:
             file.truncate(max(0, file.tell() - leave))
         with contextlib.suppress(OSError):
             os.fsync(file.fileno())
-
-
-def in_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test, with its fixtures, in an event loop of its own."""
-
-    @functools.wraps(test)
-    def call(**fixtures: Any) -> None:
-        asyncio.run(test(**fixtures))
-
-    return call
 
 
 async def until_refused(caller: Caller, timeout_s: float = 30, because: str = "") -> int:

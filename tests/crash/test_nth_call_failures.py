@@ -13,7 +13,8 @@ import logging
 import pytest
 
 from penstock.proto.errors import PenstockError
-from tests.support.crash_model import CrashRun, Step
+from tests.support.crash_model import CrashRun
+from tests.support.crash_steps import Step
 from tests.support.stepped_store import stepped_stores
 
 KINDS = (

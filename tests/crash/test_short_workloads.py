@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.crash_model import SEGMENT_BYTES, CrashRun, Step
+from tests.support.crash_model import SEGMENT_BYTES, CrashRun
+from tests.support.crash_steps import Step
 from tests.support.simulated_disk import PowerCut
 from tests.support.stepped_store import stepped_stores
 

@@ -36,7 +36,7 @@ FOUND_BY = {
         "tests/crash/test_nth_call_failures.py",
         "tests/unit/store/test_files.py::test_the_first_failed_sync_fences_the_store",
     ),
-    "14": ("tests/unit/client/test_pull_consumer.py::test_a_broken_session_goes_on_without_repeating_or_losing",),
+    "14": ("tests/unit/client/test_pull_sharing.py::test_a_broken_session_goes_on_without_repeating_or_losing",),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600

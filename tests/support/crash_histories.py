@@ -1,4 +1,4 @@
-"""Playing many histories of the crash model, on all processors of the machine."""
+"""Playing histories of the crash model, many at once on all processors, and shortening those that fail."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import gc
 import logging
 import multiprocessing
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from tests.support.crash_model import Failed, run, shortest, steps_of
+from tests.support.crash_model import CrashRun
+from tests.support.crash_steps import Step, steps_of
+from tests.support.stepped_store import stepped_stores
 
 STEPS = 14
 _SEEDS_AT_ONCE = 50
+
+
+class Failed(AssertionError):
+    """A history after which the store is not what it must be."""
 
 
 class Played(NamedTuple):
@@ -26,6 +33,52 @@ class Played(NamedTuple):
     def and_also(self, other: Played) -> Played:
         """Both together."""
         return Played(*map(sum, zip(self, other, strict=True)))
+
+
+def run(seed: int, steps: list[Step]) -> CrashRun:
+    """Play a history; the steps are those of ``seed``, or some of them.
+
+    Raises:
+        Failed: the store is not what it must be.
+    """
+    history = CrashRun(seed)
+    done: list[str] = []
+    try:
+        with stepped_stores(arena_entries=1 + seed % 3):
+            for step in steps:
+                done.append(f"{step.name}:{step.seed}")
+                history.play(step)
+            done.append("end")
+            history.finish()
+    except Exception as error:
+        raise Failed(f"history {seed} failed after {' '.join(done)}: {type(error).__name__}: {error}") from error
+    finally:
+        history.close()
+    return history
+
+
+def shortest(seed: int, steps: list[Step]) -> list[Step]:
+    """The failing history with all those steps left out that its failure does not need."""
+    size, reason = len(steps) // 2, why(seed, steps)
+    while size:
+        start = 0
+        while start < len(steps):
+            fewer = steps[:start] + steps[start + size :]
+            if why(seed, fewer) == reason:
+                steps = fewer
+            else:
+                start += size
+        size //= 2
+    return steps
+
+
+def why(seed: int, steps: list[Step]) -> str:
+    """How that history fails, without its numbers; empty when it does not."""
+    try:
+        run(seed, steps)
+    except Failed as error:
+        return re.sub(r"[0-9]+", "#", repr(error.__cause__))
+    return ""
 
 
 def play(seed: int) -> Played:

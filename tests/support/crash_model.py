@@ -1,10 +1,9 @@
-"""Random histories of a store on a simulated disk: appends, syncs, rolls, checkpoints, power cuts, recoveries.
+"""A store on a simulated disk in random histories: appends, syncs, rolls, checkpoints, power cuts, recoveries.
 
 Retention takes old files away meanwhile, and topics are deleted and made anew: see :mod:`.crash_removals`.
 
-A history is a list of steps, each a name and a seed of its own; so a part of the steps is a history too, which is
-how :func:`shortest` makes a failure readable. After each recovery the store is compared with what was appended:
-all that was acknowledged is there, then a prefix of the rest, and nothing else; queues and index follow from that.
+After each recovery the store is compared with what was appended: all that was acknowledged is there, then a prefix of
+the rest, and nothing else; queues and index follow from that.
 
 In a fifth of the histories appends go to a transient store pool: what is not committed goes with the process.
 
@@ -14,11 +13,9 @@ Record sizes are few, so that new records end where old ones did, and a leftover
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +25,7 @@ from penstock.proto.record.batch import BatchEncoder, producer_mark
 from penstock.proto.record.layout import Host
 from tests.support.clock import ManualClock
 from tests.support.crash_removals import clean, delete_topic, interrupted
+from tests.support.crash_steps import Step, is_pooled, is_replica
 from tests.support.log_history import (
     LogHistory,
     Slack,
@@ -44,7 +42,6 @@ from tests.support.stepped_store import (
     flusher_of,
     forget_background,
     run_background,
-    stepped_stores,
 )
 
 SEGMENT_BYTES = 8192
@@ -55,101 +52,6 @@ QUEUES = 3
 BODY_SIZES = (16, 280, 900)
 _LIGHTS = (b"", b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02", b"", b"", b"INNER_MULTI_DISPATCH\x01%LMQ%b,%LMQ%a\x02", b"", b"")
 _ENCODERS = {topic: BatchEncoder(topic, HOST) for topic in TOPICS}
-
-WEIGHTS = {
-    "append": 22,
-    "marked": 12,
-    "roll": 3,
-    "sync": 12,
-    "dispatch": 12,
-    "checkpoint": 7,
-    "write_back": 6,
-    "background": 3,
-    "cut": 4,
-    "kill": 2,
-    "close": 2,
-    "lose_derived": 1,
-    "truncate": 2,
-    "clean": 2,
-    "delete_topic": 2,
-}
-REPLICA_WEIGHTS = {"ship": 20, "promote": 1}
-POOL_WEIGHTS = {"commit": 20, "kill": 4}
-
-
-class Step(NamedTuple):
-    """What happens, and the seed of its details."""
-
-    name: str
-    seed: int
-
-
-class Failed(AssertionError):
-    """A history after which the store is not what it must be."""
-
-
-def steps_of(seed: int, count: int) -> list[Step]:
-    """The history with that seed."""
-    chooser = random.Random(seed)
-    weights = WEIGHTS | (REPLICA_WEIGHTS if is_replica(seed) else {}) | (POOL_WEIGHTS if is_pooled(seed) else {})
-    names = chooser.choices(list(weights), list(weights.values()), k=count)
-    return [Step(name, chooser.getrandbits(48)) for name in names]
-
-
-def is_replica(seed: int) -> bool:
-    """Whether that history is about a store that gets a master's bytes."""
-    return seed % 4 == 3
-
-
-def is_pooled(seed: int) -> bool:
-    """Whether that history's appends go to a transient store pool."""
-    return seed % 5 == 2
-
-
-def run(seed: int, steps: list[Step]) -> CrashRun:
-    """Play a history; the steps are those of ``seed``, or some of them.
-
-    Raises:
-        Failed: the store is not what it must be.
-    """
-    history = CrashRun(seed)
-    done: list[str] = []
-    try:
-        with stepped_stores(arena_entries=1 + seed % 3):
-            for step in steps:
-                done.append(f"{step.name}:{step.seed}")
-                history.play(step)
-            done.append("end")
-            history.finish()
-    except Exception as error:
-        raise Failed(f"history {seed} failed after {' '.join(done)}: {type(error).__name__}: {error}") from error
-    finally:
-        history.close()
-    return history
-
-
-def shortest(seed: int, steps: list[Step]) -> list[Step]:
-    """The failing history with all those steps left out that its failure does not need."""
-    size, reason = len(steps) // 2, why(seed, steps)
-    while size:
-        start = 0
-        while start < len(steps):
-            fewer = steps[:start] + steps[start + size :]
-            if why(seed, fewer) == reason:
-                steps = fewer
-            else:
-                start += size
-        size //= 2
-    return steps
-
-
-def why(seed: int, steps: list[Step]) -> str:
-    """How that history fails, without its numbers; empty when it does not."""
-    try:
-        run(seed, steps)
-    except Failed as error:
-        return re.sub(r"[0-9]+", "#", repr(error.__cause__))
-    return ""
 
 
 class CrashRun:

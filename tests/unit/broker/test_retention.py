@@ -3,145 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.broker.service.dispatch import Dispatcher, apply
-from penstock.broker.service.metrics import Families
+from penstock.broker.service.dispatch import apply
 from penstock.broker.service.producers import ProducerTable
-from penstock.broker.service.retention import Retention, RetentionTimes
-from penstock.broker.service.snapshots import Snapshots
-from penstock.broker.service.stalls import PAUSE_S, AppendStalls
 from penstock.broker.service.state import Group, State, Topic
-from penstock.broker.service.state_log import StateLog
 from penstock.broker.service.topics import topic_to_create
-from penstock.broker.store import RealDisk, Store
-from penstock.broker.store.cleaning import HOUR_MS, CleaningRules
-from penstock.proto.errors import DiskFull, FlowControl, InvalidArgument
+from penstock.broker.store.cleaning import HOUR_MS
+from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire import broker_pb2, common_pb2
-from tests.support.broker_parts import BORN
-from tests.support.clock import ManualClock
-from tests.support.stores import batch, bodies, store_config
+from tests.support.loops import in_own_loop
+from tests.support.retaining import KEEPS, SEGMENT, node
+from tests.support.stores import batch, bodies
 from tests.support.waiting import eventually
-
-SEGMENT = 16384
-KEEPS = Topic("keeps", 1, 1)
-
-
-def in_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test, with its fixtures, in an event loop of its own."""
-
-    @functools.wraps(test)
-    def call(**fixtures: Any) -> None:
-        asyncio.run(test(**fixtures))
-
-    return call
-
-
-class MeasuredDisk(RealDisk):
-    """A disk whose use a test sets, in per cent; deleted log files give back ``per_file``. All files are of noon."""
-
-    percent = 20
-    per_file = 0
-    noon_ms = 0
-
-    def modified_ms(self, path: str) -> int:
-        return self.noon_ms
-
-    def used_bytes(self, path: str) -> int:
-        return self.percent << 30
-
-    def free_bytes(self, path: str) -> int:
-        return (100 - self.percent) << 30
-
-    def unlink(self, path: str) -> None:
-        super().unlink(path)
-        if "/commitlog/" in path:
-            self.percent -= self.per_file
-
-
-class Slaves:
-    def __init__(self) -> None:
-        self.needed: int | None = None
-
-    def needed_from(self, patience_s: float) -> int | None:
-        return self.needed
-
-
-class Node:
-    """A store with its tables and its retention; the clock stands at noon."""
-
-    def __init__(self, root: Path, *, master: bool = True, protect: bool = False, **rules: Any) -> None:
-        self.root = root
-        noon = datetime.now().astimezone().replace(hour=12, minute=0, second=0, microsecond=0)
-        self.clock = ManualClock(int(noon.timestamp() * 1000))
-        self.disk = MeasuredDisk()
-        self.disk.noon_ms = self.clock.wall_ms()
-        self.store = Store.open(store_config(root), disk=self.disk, clock=self.clock)
-        self.state, self.producers, self.slaves = State(), ProducerTable(), Slaves()
-        self.snapshots = Snapshots(root / "config", self.state, self.producers)
-        found = self.snapshots.load(self.store.min_offset, self.store.end_offset, log_has_all=True)
-        for result in self.store.replay(found.replay_from):
-            apply(result, self.state, self.producers)
-        self.dispatcher = Dispatcher(self.store, self.state, self.producers, lambda arrivals: None)
-        self.log = StateLog(self.state, self.store, BORN, lambda end: self.dispatch())
-        self.retention = Retention(
-            self.store,
-            self.state,
-            self.snapshots,
-            self.slaves,
-            self.log if master else None,
-            CleaningRules(**rules),
-            RetentionTimes(interval_s=0.01, pause_s=0, grace_s=120),
-            protect_unread=protect,
-            wait_dispatched=self.dispatcher.wait_dispatched,
-            clock=self.clock,
-        )
-
-    def dispatch(self) -> None:
-        self.store.set_confirm(self.store.end_offset)
-        while self.dispatcher.dispatch_slice():
-            pass
-
-    def fill(self, files: int = 4, topic: str = "keeps", **how: Any) -> None:
-        """Messages of 1 KiB until the log has so many files."""
-        end = self.store.end_offset + (files - 1) * SEGMENT
-        while self.store.end_offset < end:
-            self.store.append(topic, batch(topic, [bytes(1000)]), queues=1)
-        self.dispatch()
-
-    def at_four(self, days: float = 10) -> None:
-        """Some days later, four in the morning."""
-        self.clock.advance(int(days) * 86400 + 16.5 * 3600)
-
-    def log_begin(self) -> int:
-        return min(int(path.name) for path in (self.root / "commitlog").iterdir())
-
-    def metrics(self) -> dict[tuple[str, str], float]:
-        families = Families({})
-        self.retention.describe(families)
-        return {
-            (sample.name, ",".join(sample.labels.values())): sample.value
-            for family in families.made
-            for sample in family.samples
-        }
-
-
-@contextlib.asynccontextmanager
-async def node(root: Path, **how: Any) -> AsyncIterator[Node]:
-    found = Node(root, **how)
-    try:
-        yield found
-    finally:
-        found.store.close()
 
 
 @in_own_loop
@@ -400,29 +278,6 @@ def test_a_retention_that_is_no_number_of_milliseconds_is_refused(value: str) ->
 
 
 @in_own_loop
-async def test_a_full_disk_refuses_messages_until_there_is_space_and_takes_commits(tmp_path: Path) -> None:
-    async with node(tmp_path) as it:
-        it.log.put_topic(KEEPS)
-        it.fill(2)
-        it.disk.percent = 91
-        it.retention.watch()
-        with pytest.raises(DiskFull, match="91 % full"):
-            it.store.append("keeps", batch("keeps", [b"x"]), queues=1)
-        it.log.commit("billing", {"keeps": {0: 3}})
-        assert it.state.committed("billing", "keeps", 0) == 3
-        assert bodies(it.store, "keeps")
-        assert it.metrics()["penstock_disk_full", ""] == 1
-        it.disk.percent = 86
-        it.retention.watch()
-        with pytest.raises(DiskFull):
-            it.store.append("keeps", batch("keeps", [b"x"]), queues=1)
-        it.disk.percent = 85
-        it.retention.watch()
-        it.store.append("keeps", batch("keeps", [b"x"]), queues=1)
-        assert it.metrics()["penstock_disk_full", ""] == 0
-
-
-@in_own_loop
 async def test_a_reader_keeps_its_file_and_ends_the_round(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
         it.fill()
@@ -452,59 +307,3 @@ async def test_cleaning_goes_on_after_an_error(tmp_path: Path, caplog: pytest.Lo
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert "cleaning failed" in caplog.text
-
-
-@in_own_loop
-async def test_a_stalled_append_refuses_what_piled_up_behind_it() -> None:
-    clock = ManualClock()
-    stalls = AppendStalls(1.0, clock)
-    stalls.on_append(0.9)
-    stalls.check()
-    stalls.on_append(1.1)
-    with pytest.raises(FlowControl, match="osPageCacheBusyTimeOutMills=1000"):
-        stalls.check()
-    clock.advance(PAUSE_S)
-    stalls.check()
-    assert (stalls.stalls, stalls.refused) == (1, 1)
-
-
-@in_own_loop
-async def test_what_an_archive_has_not_got_is_kept_until_the_disk_forces_it(tmp_path: Path) -> None:
-    async with node(tmp_path) as it:
-        it.log.put("ARCHIVED", {"name": "lake", "offset": SEGMENT + 5, "updatedMs": 1})
-        it.fill()
-        it.at_four()
-        await it.retention.clean()
-        assert it.log_begin() == SEGMENT
-        assert it.metrics()["penstock_archive_watermark", "lake"] == SEGMENT + 5
-        it.disk.percent, it.disk.per_file = 87, 2
-        await it.retention.clean()
-        assert it.log_begin() > SEGMENT
-        assert it.metrics()["penstock_log_files_deleted_unarchived_total", ""] >= 1
-
-
-@in_own_loop
-async def test_a_watermark_that_is_removed_keeps_nothing(tmp_path: Path) -> None:
-    async with node(tmp_path) as it:
-        it.log.put("ARCHIVED", {"name": "lake", "offset": 5, "updatedMs": 1})
-        it.log.put("ARCHIVED", {"name": "lake", "offset": -1, "updatedMs": 2})
-        it.fill()
-        it.at_four()
-        await it.retention.clean()
-        assert it.log_begin() == 3 * SEGMENT
-
-
-@in_own_loop
-async def test_what_is_staged_and_not_published_is_kept(tmp_path: Path) -> None:
-    async with node(tmp_path) as it:
-        it.fill(2)
-        position = it.store.end_offset
-        chunk = {"topic": "keeps", "coordinator": "b", "expiresMs": 1, "position": position, "count": 1}
-        it.log.put("STAGED", {"writer": "w", "batch": 0, "key": "k", "chunk": 0, **chunk})
-        it.fill(4)
-        it.at_four()
-        await it.retention.clean()
-        assert it.log_begin() == position - position % SEGMENT
-        it.log.put("STAGED_GONE", {"writer": "w", "batch": 0, "keys": ["k"]})
-        await it.retention.clean()
-        assert it.log_begin() > position

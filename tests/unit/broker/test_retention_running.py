@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import os
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 from penstock.proto.wire import broker_pb2, common_pb2
+from tests.support.loops import in_own_loop
 from tests.support.running_broker import Caller, running
 from tests.support.waiting import eventually
 
@@ -21,16 +18,6 @@ ALWAYS: dict[str, object] = {
     "cleanResourceInterval": 100,
     "deleteCommitLogFilesInterval": 0,
 }
-
-
-def in_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test, with its fixtures, in an event loop of its own."""
-
-    @functools.wraps(test)
-    def call(**fixtures: Any) -> None:
-        asyncio.run(test(**fixtures))
-
-    return call
 
 
 async def fill(caller: Caller, size: int) -> None:

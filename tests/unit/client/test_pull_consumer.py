@@ -10,57 +10,25 @@ import pytest
 
 from penstock.client import membership
 from penstock.client.connections import Connections
-from penstock.client.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.pull_consumer import PullConsumer
 from penstock.client.subscription import Sql
 from penstock.proto.errors import (
     ClientClosed,
-    CommitRefused,
     ConfigError,
     GroupNotFound,
     InvalidArgument,
     InvalidName,
 )
 from tests.support.fake_sessions import GroupCluster
+from tests.support.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
 from tests.support.waiting import wait_until
-
-QUICK = ConsumerConfig(commit_interval_ms=50, settle_ms=100)
-Q0 = MessageQueue("orders", "broker-a", 0)
-Q1 = MessageQueue("orders", "broker-a", 1)
 
 
 @pytest.fixture
 def cluster() -> Iterator[GroupCluster]:
     with GroupCluster(topics={"orders": 2}) as made:
         yield made
-
-
-def consumer(cluster: GroupCluster, **options: object) -> PullConsumer:
-    defaults = {"group": "g", "consume_from": "first", "config": QUICK}
-    return PullConsumer(cluster.namesrv, **(defaults | options))  # type: ignore[arg-type]
-
-
-def numbered(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(start, start + count)]
-
-
-def poll_all(puller: PullConsumer, count: int, timeout_s: float = 10) -> list[MessageView]:
-    got: list[MessageView] = []
-    deadline = time.monotonic() + timeout_s
-    while len(got) < count and time.monotonic() < deadline:
-        got += puller.poll(0.2)
-    assert len(got) == count
-    return got
-
-
-def settle(puller: PullConsumer, queues: int) -> None:
-    wait_until(lambda: len(puller.assignment()) == queues, what=f"{queues} queues")
-
-
-def begun(puller: PullConsumer, *queues: MessageQueue) -> None:
-    wait_until(lambda: set(queues) <= set(puller.assignment()), what="assignment")
-    wait_until(lambda: all(puller.position(each) is not None for each in queues), what="positions")
 
 
 def test_poll_returns_everything_of_all_queues_in_each_queues_order(cluster: GroupCluster) -> None:
@@ -420,98 +388,3 @@ def test_close_ends_a_poll_in_another_thread(cluster: GroupCluster) -> None:
     with pytest.raises(ClientClosed):
         puller.poll(0)
     puller.close()
-
-
-def test_two_members_share_the_queues_and_no_message_is_seen_twice(cluster: GroupCluster) -> None:
-    with consumer(cluster) as first, consumer(cluster) as second:
-        first.subscribe("orders")
-        begun(first, Q0, Q1)
-        second.subscribe("orders")
-        deadline = time.monotonic() + 10
-        while len(second.assignment()) != 1 and time.monotonic() < deadline:
-            first.poll(0.02)
-        assert len(first.assignment()) == len(second.assignment()) == 1
-        cluster.put("orders", numbered(20), 0)
-        cluster.put("orders", numbered(20, 100), 1)
-        got = poll_all(first, 20) + poll_all(second, 20)
-        assert sorted(int(each.body) for each in got) == [*range(20), *range(100, 120)]
-
-
-def test_the_rest_goes_to_the_other_member_from_the_commit_when_one_disappears(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(10), 0)
-    cluster.put("orders", numbered(10, 100), 1)
-    survivor = consumer(cluster, client_id="b")
-    victim = consumer(cluster, client_id="a")
-    with survivor:
-        survivor.subscribe("orders")
-        begun(survivor, Q0, Q1)
-        survivor.pause()
-        victim.subscribe("orders")
-        deadline = time.monotonic() + 10
-        while victim.assignment() != [Q0] and time.monotonic() < deadline:
-            survivor.poll(0.02)
-        begun(victim, Q0)
-        assert len(victim.poll(5, max_messages=4)) == 4
-        assert len(victim.poll(5, max_messages=4)) == 4
-        wait_until(lambda: cluster.committed("g", "orders", 0) == 4, what="the victim's commit")
-        # The victim dies: its stream breaks and it never comes back.
-        victim._core.routes.close()
-        victim._core.connections.close()
-        survivor.resume()
-        started = time.monotonic()
-        got = []
-        while len(got) < 16 and time.monotonic() < started + 10:
-            got += survivor.poll(0.1)
-        assert sorted(int(each.body) for each in got) == [*range(4, 10), *range(100, 110)]
-        victim.close(1)
-
-
-def test_a_commit_for_a_queue_of_another_member_is_refused(cluster: GroupCluster) -> None:
-    with consumer(cluster) as puller:
-        puller.subscribe("orders")
-        begun(puller, Q0, Q1)
-        with pytest.raises(InvalidArgument, match="not assigned"):
-            puller.commit({MessageQueue("orders", "broker-z", 0): 4})
-        groups = cluster.groups["broker-a"]
-        wait_until(lambda: cluster.committed("g", "orders", 0) == 0, what="the first commit")
-        groups.call(groups.sessions._groups.release, next(iter(groups.sessions._sessions)), "orders", [0])
-        with pytest.raises(CommitRefused):
-            puller.commit({Q0: 0 + 1})
-
-
-def test_a_broken_session_goes_on_without_repeating_or_losing(cluster: GroupCluster) -> None:
-    with consumer(cluster, client_id="a") as puller:
-        puller.subscribe("orders")
-        begun(puller, Q0, Q1)
-        seen = 0
-        for turn in range(3):
-            cluster.put("orders", numbered(10, seen), 0)
-            got = [each.body for each in poll_all(puller, 10)]
-            assert got == numbered(10, seen)
-            seen += 10
-            if turn == 0:
-                cluster.groups["broker-a"].break_stream("a")
-    assert cluster.committed("g", "orders", 0) == seen
-
-
-def test_an_administrators_reset_moves_the_consumer(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(10), 0)
-    with consumer(cluster) as puller:
-        puller.subscribe("orders")
-        poll_all(puller, 10)
-        groups = cluster.groups["broker-a"]
-        cluster.brokers["broker-a"].committed["g", "orders", 0] = 5
-        groups.call(groups.sessions.notify_reset, "g", "orders", 0, 5)
-        assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
-
-
-def test_a_broker_that_restarts_is_found_again(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(5), 0)
-    with consumer(cluster) as puller:
-        puller.subscribe("orders")
-        assert len(poll_all(puller, 5)) == 5
-        cluster.groups["broker-a"].restart()
-        cluster.kill("broker-a")
-        cluster.revive("broker-a")
-        cluster.put("orders", numbered(5, 5), 0)
-        assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)

@@ -15,6 +15,7 @@ from penstock.pipeline import column_kernels as kernels
 from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.columns import ColumnWriter
 from penstock.pipeline.schema import NEVER_NULL, STORE_COLUMNS
+from penstock.proto.record.hashing import string_hash
 from penstock.proto.record.kernels import ROW, ScanStatus, scan
 from penstock.proto.record.layout import PhysicalOffset, Record, encode_record
 from penstock.proto.record.memory import LANES
@@ -23,6 +24,7 @@ from tests.unit.record.shapes import RECORDS, property_strings
 
 fast = hypothesis_settings(deadline=None, max_examples=200)
 memory, other_memory = GuardedMemory(1 << 17), GuardedMemory(1 << 17)
+rooms = [GuardedMemory(1 << 17) for _ in range(3)]
 LONG_VALUES = b"UNIQ_KEY\x01" + b"u" * 64 + b"\x02KEYS\x01" + b"k" * 65 + b"  l \x02a\x01" + "é".encode() * 400
 
 
@@ -84,6 +86,11 @@ def test_columns_hold_what_a_reader_of_each_record_sees(records: list[Record]) -
     assert batch.column(0).to_pylist() == [as_text(record.properties) for record in placed]
 
 
+def numbers(place: GuardedMemory, count: int, kind: Any = np.int32) -> Any:
+    """Room for ``count`` numbers, and not a byte more."""
+    return place.before_the_wall(b"\0" * (count * np.dtype(kind).itemsize)).view(kind)
+
+
 def pieces_of(texts: list[bytes]) -> tuple[Any, Any]:
     sizes = np.array([len(text) for text in texts], np.int32)
     return np.cumsum(sizes, dtype=np.int64) - sizes, sizes
@@ -96,7 +103,7 @@ def pieces_of(texts: list[bytes]) -> tuple[Any, Any]:
 def test_splitting_stays_inside_the_room_that_is_asked_for(strings: list[bytes]) -> None:
     starts, sizes = pieces_of(strings)
     room = (int(sizes.sum()) + len(strings)) // 4 + 1
-    ends = [np.empty(count, np.int32) for count in (len(strings) + 1, room, room)]
+    ends = [numbers(place, count) for place, count in zip(rooms, (len(strings) + 1, room, room), strict=True)]
     buffer = np.frombuffer(b"".join(strings), np.uint8)
     names, values = (each.before_the_wall(b"\0" * (len(buffer) + LANES)) for each in (memory, other_memory))
     count = kernels.split_properties(buffer, starts, sizes, ends[0], ends[1], names, ends[2], values)
@@ -115,7 +122,7 @@ def test_pieces_are_laid_end_to_end(texts: list[bytes]) -> None:
     starts, sizes = pieces_of(texts)
     data = b"".join(texts)
     out = other_memory.before_the_wall(b"\0" * (len(data) + LANES))
-    offsets = np.empty(len(texts) + 1, np.int32)
+    offsets = numbers(rooms[0], len(texts) + 1)
     assert not kernels.lay_out(sizes, offsets)
     assert offsets.tolist() == [*starts.tolist(), len(data)]
     assert kernels.gather_pieces(memory.before_the_wall(data), starts, sizes, out)
@@ -127,3 +134,44 @@ def test_pieces_are_laid_end_to_end(texts: list[bytes]) -> None:
     sizes[0] = -1
     assert kernels.lay_out(sizes, offsets)
     assert offsets[1] == 0
+
+
+blanks = st.text(st.sampled_from(" ab"), max_size=12).map(str.encode)
+
+
+@fast
+@given(st.lists(st.one_of(st.none(), blanks), min_size=1, max_size=20))
+@example([b"a b c d e", None, b" ", b"a"])
+def test_words_stay_inside_the_room_that_is_asked_for(texts: list[bytes | None]) -> None:
+    present = [text or b"" for text in texts]
+    starts, sizes = pieces_of(present)
+    sizes[[text is None for text in texts]] = -1
+    buffer = memory.before_the_wall(b"".join(present))
+    words = [[word for word in text.split(b" ") if word] for text in present]
+    room = (len(buffer) + len(texts)) // 2
+    offsets = numbers(rooms[0], len(texts) + 1)
+    at, found_sizes = numbers(rooms[1], room, np.int64), numbers(rooms[2], room)
+    count = kernels.split_at_blanks(buffer, starts, sizes, offsets, at, found_sizes)
+    flat = [word for each in words for word in each]
+    assert [buffer[at[k] : at[k] + found_sizes[k]].tobytes() for k in range(count)] == flat
+    assert np.diff(offsets).tolist() == [len(each) for each in words]
+
+
+@fast
+@given(st.lists(st.tuples(st.sampled_from([b"t", b"orders"]), blanks, st.one_of(st.none(), blanks)), min_size=1))
+@example([(b"t", b"u", b"a b c d e")])
+def test_hashes_stay_inside_the_room_that_is_asked_for(messages: list[tuple[bytes, bytes, bytes | None]]) -> None:
+    parts = [(topic, unique.replace(b" ", b""), keys) for topic, unique, keys in messages]
+    starts, sizes = pieces_of([part or b"" for each in parts for part in each])
+    buffer = memory.before_the_wall(b"".join(part or b"" for each in parts for part in each))
+    topics, unique, keys = ((starts[k::3].copy(), sizes[k::3].copy()) for k in range(3))
+    room = (int(keys[1].sum()) + len(parts)) // 2 + len(parts)
+    keys[1][[each[2] is None for each in parts]] = -1
+    offsets, hashes = numbers(rooms[0], len(parts) + 1), numbers(rooms[1], room)
+    count = kernels.hash_index_keys(buffer, *topics, *unique, *keys, offsets, hashes)
+    wanted = [
+        [abs(string_hash(f"{topic.decode()}#{key.decode()}")) for key in (unique, *(keys or b"").split(b" ")) if key]
+        for topic, unique, keys in parts
+    ]
+    assert [hashes[offsets[k] : offsets[k + 1]].tolist() for k in range(len(parts))] == wanted
+    assert count == offsets[-1]

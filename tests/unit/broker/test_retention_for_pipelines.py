@@ -1,0 +1,50 @@
+"""Files that retention keeps for archives and for writers whose chunks are not published yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.loops import in_own_loop
+from tests.support.retaining import SEGMENT, node
+
+
+@in_own_loop
+async def test_what_an_archive_has_not_got_is_kept_until_the_disk_forces_it(tmp_path: Path) -> None:
+    async with node(tmp_path) as it:
+        it.log.put("ARCHIVED", {"name": "lake", "offset": SEGMENT + 5, "updatedMs": 1})
+        it.fill()
+        it.at_four()
+        await it.retention.clean()
+        assert it.log_begin() == SEGMENT
+        assert it.metrics()["penstock_archive_watermark", "lake"] == SEGMENT + 5
+        it.disk.percent, it.disk.per_file = 87, 2
+        await it.retention.clean()
+        assert it.log_begin() > SEGMENT
+        assert it.metrics()["penstock_log_files_deleted_unarchived_total", ""] >= 1
+
+
+@in_own_loop
+async def test_a_watermark_that_is_removed_keeps_nothing(tmp_path: Path) -> None:
+    async with node(tmp_path) as it:
+        it.log.put("ARCHIVED", {"name": "lake", "offset": 5, "updatedMs": 1})
+        it.log.put("ARCHIVED", {"name": "lake", "offset": -1, "updatedMs": 2})
+        it.fill()
+        it.at_four()
+        await it.retention.clean()
+        assert it.log_begin() == 3 * SEGMENT
+
+
+@in_own_loop
+async def test_what_is_staged_and_not_published_is_kept(tmp_path: Path) -> None:
+    async with node(tmp_path) as it:
+        it.fill(2)
+        position = it.store.end_offset
+        chunk = {"topic": "keeps", "coordinator": "b", "expiresMs": 1, "position": position, "count": 1}
+        it.log.put("STAGED", {"writer": "w", "batch": 0, "key": "k", "chunk": 0, **chunk})
+        it.fill(4)
+        it.at_four()
+        await it.retention.clean()
+        assert it.log_begin() == position - position % SEGMENT
+        it.log.put("STAGED_GONE", {"writer": "w", "batch": 0, "keys": ["k"]})
+        await it.retention.clean()
+        assert it.log_begin() > position
