@@ -4,14 +4,14 @@ Nothing here names a master or an amount of memory: ``spark-submit``, ``SPARK_RE
 caller's ``conf`` do. The recommended settings are defaults: what is set already stays, and a session that runs
 already is not touched.
 
-On this machine (``local``, ``local[n]``) Python workers come from a process of ours and are spoken to over Unix domain
-sockets, in a directory that only this user can open. Over TCP each task waits 40 ms: Java sends its head in two parts
-and holds the second back until the first is acknowledged, which the worker's kernel puts off. Files of checkpoints are
-written through Hadoop's ``FileSystem``: its ``FileContext`` starts programs (chmod, readlink) for each, 35 of the 50 ms
-that one takes, and on local files neither is safer: both look whether there is such a file, and rename. Java reads
-Arrow's batches without a check per value, an eighth of its work on each row of our sources; a Python function that
-makes Arrow arrays of raw memory must make them right. ``conf`` may say otherwise, of the checks by
-``spark.driver.extraJavaOptions`` with ``-Darrow.enable_unsafe_memory_access=false``, which counts more.
+On this machine (``local``, ``local[n]``, and where nothing names a master) Python workers come from a process of ours
+and are spoken to over Unix domain sockets, in a directory that only this user can open. Over TCP each task waits 40 ms:
+Java sends its head in two parts and holds the second back until the first is acknowledged, which the worker's kernel
+puts off. Files of checkpoints are written through Hadoop's ``FileSystem``: its ``FileContext`` starts programs (chmod,
+readlink) for each, 35 of the 50 ms that one takes, and on local files neither is safer: both look whether there is such
+a file, and rename. Java reads Arrow's batches without a check per value, an eighth of its work on each row of our
+sources; a Python function that makes Arrow arrays of raw memory must make them right. ``conf`` may say otherwise, of
+the checks by ``spark.driver.extraJavaOptions`` with ``-Darrow.enable_unsafe_memory_access=false``, which counts more.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from penstock.proto import errors
@@ -33,6 +34,8 @@ from .registration import register
 from .requirements import require_java, require_spark
 
 _OWN_ERROR = re.compile(r"penstock\.proto\.errors\.(\w+): (.*?)(?= SQLSTATE|\n|$)")
+_MASTER_SETTING = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)
+"""A line of ``spark-defaults.conf``, which is a file of Java properties."""
 _SOCKET_FOLDER_CHARACTERS_MAX = 61
 """Spark's own limit: the path of a socket has some hundred characters at most."""
 _UNCHECKED_READS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -73,22 +76,43 @@ def session(
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers with the same packages as this process
     is_new = SparkSession.getActiveSession() is None
+    is_local = not is_remote and _is_local(master or _master_elsewhere(conf or {}))
     builder: Any = SparkSession.builder
     builder = builder.appName(app_name)
     if remote is not None:
         builder = builder.remote(remote)
     elif master is not None:
         builder = builder.master(master)
-    for name, value in {**(_started_with(master) if is_new else {}), **(conf or {})}.items():
+    for name, value in {**(_started_with() if is_new and is_local else {}), **(conf or {})}.items():
         builder = builder.config(name, value)
-    with _java_options(_UNCHECKED_READS) if is_new and _is_local(master) else contextlib.nullcontext():
+    with _java_options(_UNCHECKED_READS) if is_new and is_local else contextlib.nullcontext():
         spark = builder.getOrCreate()
     if is_new:
-        for name, value in (RECOMMENDED | (_LOCALLY if _is_local(master) else {})).items():
+        for name, value in (RECOMMENDED | (_LOCALLY if is_local else {})).items():
             if name not in (conf or {}) and (is_remote or not spark.sparkContext.getConf().contains(name)):
                 spark.conf.set(name, value)
     register(spark)
     return spark
+
+
+def _master_elsewhere(conf: Mapping[str, str]) -> str | None:
+    """The master that settings or the surroundings name, None if that cannot be told; Spark's default is this machine.
+
+    Source: Spark's ``SparkSubmitArguments``. What Java was started with is known only when it runs.
+    """
+    if "spark.master" in conf:
+        return conf["spark.master"]
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "PYSPARK_SUBMIT_ARGS" in os.environ:
+        return None
+    if "SPARK_CONF_DIR" in os.environ:
+        folder = Path(os.environ["SPARK_CONF_DIR"])
+    else:
+        from pyspark.find_spark_home import _find_spark_home
+
+        folder = Path(_find_spark_home()) / "conf"
+    defaults = folder / "spark-defaults.conf"
+    named = _MASTER_SETTING.findall(defaults.read_text()) if defaults.exists() else []
+    return named[-1] if named else os.environ.get("MASTER", "local[*]")
 
 
 def _is_local(master: str | None) -> bool:
@@ -109,10 +133,8 @@ def _java_options(added: str) -> Iterator[None]:
             os.environ["SPARK_SUBMIT_OPTS"] = before
 
 
-def _started_with(master: str | None) -> dict[str, str]:
-    """Settings that count from a session's start."""
-    if not _is_local(master):
-        return {}
+def _started_with() -> dict[str, str]:
+    """Settings that count from the start of a session on this machine."""
     settings = {"spark.python.daemon.module": "penstock.pipeline.daemon"}
     folder = tempfile.mkdtemp(prefix="penstock-")  # for this user alone: over these sockets Spark asks for no secret
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
