@@ -9,11 +9,12 @@
     │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable
     ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout
     ├─ Refused          never stored; trying again unchanged is useless
-    │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer
+    │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer · ChangedBatch
     │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · KeyNotFound
     │  ├─ OffsetOutOfRange · StagedDataGone
     │  └─ Unauthorized · Forbidden · WrongCluster
     ├─ DeliveryFailed   what a flush could not deliver
+    ├─ DataLoss         messages that a stored position stands for are gone
     ├─ ConfigError      a configuration file or option (exit code 2)
     └─ StorageError
        ├─ StoreLocked · Corrupt (DamagedRecord) · DiskFull · SyncFailed · StoreClosed
@@ -247,11 +248,24 @@ class ClientClosed(Refused):
     grpc_status = grpc.StatusCode.CANCELLED
 
 
+class ChangedBatch(Refused):
+    """A sequence, or a writer's batch, is used again for other messages than it stands for."""
+
+    code = 49
+    grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
 class StagedDataGone(Refused):
     """What an exactly-once writer staged is not there any more, so it can be neither decided nor published."""
 
     code = 48
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class DataLoss(PenstockError):
+    """Messages that were to be read are not there any more."""
+
+    code = 90
 
 
 class DeliveryFailed(PenstockError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from penstock.proto import names
@@ -23,9 +24,10 @@ from penstock.proto.wire.broker_pb2_grpc import BrokerServicer
 from .acknowledge import SEND_OK, Acknowledgements
 from .consumer_sessions import ConsumerSessions
 from .offsets import OffsetService, to_wire
-from .state import State, Topic
+from .state import CREATED_MS, State, Topic
 from .state_log import StateLog
 from .topics import group_of, removed_queues, topic_to_create
+from .writers import now_ms
 
 QUERY_COUNT_MAX = 10_000
 QUERY_COUNT_DEFAULT = 32
@@ -96,6 +98,8 @@ class Admin:
         if self._is_dropping(name):
             raise NotEnoughReplicas(f"topic {name} is being deleted: try again")
         self._check_drained(wanted, removed_queues(existing, wanted))
+        if existing is None:
+            wanted = replace(wanted, extra={**wanted.extra, CREATED_MS: now_ms()})
         await self._acknowledged(log.put_topic(wanted), f"topic {name}")
         return wanted
 

@@ -67,7 +67,9 @@ class Positions:
             raise TopicNotFound(
                 f"topic {names.check_topic(request.topic)} does not exist at this broker", topic=request.topic
             )
-        reply = pipeline_pb2.TopicPositions(topic=topic.name, epoch=self._role.epoch, is_master=self._role.is_master)
+        reply = pipeline_pb2.TopicPositions(
+            topic=topic.name, epoch=self._role.epoch, is_master=self._role.is_master, created_ms=topic.created_ms
+        )
         for queue_id in range(topic.read_queues):
             low, high = self._store.queue_range(topic.name, queue_id)
             found = high

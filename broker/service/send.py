@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
+    ChangedBatch,
     CorruptBatch,
     Forbidden,
     InvalidArgument,
@@ -42,6 +43,7 @@ class AppendStore(Protocol):
 
     def append(self, topic: str, records: memoryview, *, queues: int, count: int) -> AppendResult: ...
     def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]: ...
+    def holds(self, start: int, end: int, sent: memoryview) -> bool: ...
 
 
 class WriterRole(Protocol):
@@ -182,9 +184,15 @@ class Send:
         expected = (header.producer_id, header.producer_epoch, header.lane, header.sequence, header.count)
         if (mark.producer_id, mark.epoch, mark.lane, mark.sequence, mark.count) != expected:
             raise CorruptBatch(f"record 0: its mark {mark} is not the header's {expected}", index=0)
-        return self._producers.find_duplicate(
+        found = self._producers.find_duplicate(
             header.producer_id, header.producer_epoch, header.topic, header.lane, header.sequence
         )
+        if found is not None and not self._store.holds(found.start, found.end, records):
+            raise ChangedBatch(
+                f"producer {header.producer_id:016x} lane {header.lane} topic {header.topic}: sequence "
+                f"{header.sequence} stands for other messages, stored at {found.start}: nothing was stored"
+            )
+        return found
 
     def _place(self, header: broker_pb2.AppendHeader, topic: Topic, records: memoryview) -> Receipt:
         if self._stalls is not None:

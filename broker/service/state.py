@@ -43,6 +43,8 @@ GROUP: Final = "GROUP"
 GROUP_DELETED: Final = "GROUP_DELETED"
 OFFSETS: Final = "OFFSETS"
 
+CREATED_MS: Final = "createdMs"
+"""A field of ours in a topic's entry. RocketMQ passes over it, and drops it when it writes."""
 RETRY_MAX_TIMES_DEFAULT = 16
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -67,6 +69,12 @@ class Topic:
     @property
     def is_writable(self) -> bool:
         return bool(self.perm & names.PERM_WRITE)
+
+    @property
+    def created_ms(self) -> int:
+        """When it was created here, which tells it from one of the same name that was deleted; 0 if unknown."""
+        found = self.extra.get(CREATED_MS, 0)
+        return found if isinstance(found, int) else 0
 
     def to_wire(self) -> common_pb2.TopicConfig:
         """The wire's message of this topic."""

@@ -27,7 +27,7 @@ from .disk import Bytes, Disk
 from .kernels import Ints, Longs, Rows, count_records
 from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files
-from .log_kernels import first_nonzero
+from .log_kernels import first_nonzero, same_messages
 from .prefault import Prefaulter
 from .results import AppendResult
 from .transient_store_pool import WriteBuffers
@@ -245,15 +245,24 @@ class CommitLog:
 
     def sizes(self, start: int, end: int) -> list[int]:
         """Sizes of the records of ``[start, end)``, which lie in one file and were appended, or committed, together."""
+        data, first, stop = self._appended(start, end)
         file = self.file_of(start)
-        data = file.bytes
-        if self._buffers is not None and start >= self.end_offset:
-            data = self._buffers.held(start)
-        first, stop = start - file.base, end - file.base
         rows = np.zeros(count_records(data, first, stop, stop - first), ROW)
         count, _, _ = scan(data, first, stop, file.base, False, rows)
         found: list[int] = rows["size"][:count].tolist()
         return found
+
+    def holds(self, start: int, end: int, sent: Bytes) -> bool:
+        """Whether the records of ``[start, end)``, appended together, have the bodies and queues of those ``sent``."""
+        return bool(same_messages(*self._appended(start, end), sent))
+
+    def _appended(self, start: int, end: int) -> tuple[Bytes, int, int]:
+        """Bytes of one file, or of the buffer for it, and where in them ``[start, end)`` is."""
+        file = self.file_of(start)
+        data = file.bytes
+        if self._buffers is not None and start >= self.end_offset:
+            data = self._buffers.held(start)
+        return data, start - file.base, end - file.base
 
     def chunks(self, start: int, end: int, rows: Rows, *, check_crc: bool) -> Iterator[Chunk]:
         """Scan ``[start, end)`` file by file, as many records at once as ``rows`` takes.

@@ -40,6 +40,27 @@ def find_marks(buffer, rows, count, found):
     return marks
 
 
+@njit([types.boolean(_BYTES, types.int64, types.int64, _BYTES)], nogil=True, cache=True)
+def same_messages(buffer, start, stop, sent):
+    """Whether the records of ``buffer[start:stop]``, which are sound, have the bodies and queues of those in ``sent``.
+
+    Bodies are compared by their checksums. Other properties may differ: a batch that is sent again is encoded again.
+    """
+    address, other = address_of(buffer), address_of(sent)
+    at, position, end = start, np.int64(0), len(sent)
+    while at < stop and position + FIXED_BYTES <= end:
+        size, sent_size = load_i32(address, at), load_i32(other, position)
+        if size < FIXED_BYTES or sent_size < FIXED_BYTES or sent_size > end - position:
+            return False
+        if (load_i32(address, at + 8) ^ load_i32(other, position + 8)) & CRC_MASK != 0:
+            return False
+        if load_i32(address, at + 12) != load_i32(other, position + 12):
+            return False
+        at += size
+        position += sent_size
+    return at == stop and position == end
+
+
 @njit([types.int64(_ROWS, types.int64, types.int64, _INTS, _INTS, _LONGS)], nogil=True, cache=True)
 def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
     """Queues of ``rows[start:end]`` in order of first appearance, and the first offset in each; answers how many.

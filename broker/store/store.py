@@ -214,6 +214,10 @@ class Store:
         may_differ = self._config.multi_dispatch or self._config.append_record_crc or end - start != len(sent)
         return self._log.sizes(start, end) if may_differ and start >= self.min_offset else []
 
+    def holds(self, start: int, end: int, sent: memoryview) -> bool:
+        """Whether the batch at ``[start, end)`` has the bodies and queues of the records ``sent``; so if it is gone."""
+        return start < self.min_offset or self._log.holds(start, end, np.frombuffer(sent, np.uint8))
+
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of the master's log at ``start``, which is the end; the new end. Never across a file's end.
 

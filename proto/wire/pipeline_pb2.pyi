@@ -188,16 +188,18 @@ class QueuePosition(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., mean_record_bytes: _Optional[int] = ..., time_offset: _Optional[int] = ..., time_matched: _Optional[bool] = ...) -> None: ...
 
 class TopicPositions(_message.Message):
-    __slots__ = ("topic", "epoch", "queues", "is_master")
+    __slots__ = ("topic", "epoch", "queues", "is_master", "created_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     IS_MASTER_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     epoch: int
     queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
     is_master: bool
-    def __init__(self, topic: _Optional[str] = ..., epoch: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., is_master: _Optional[bool] = ...) -> None: ...
+    created_ms: int
+    def __init__(self, topic: _Optional[str] = ..., epoch: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., is_master: _Optional[bool] = ..., created_ms: _Optional[int] = ...) -> None: ...
 
 class ArchiveWatermark(_message.Message):
     __slots__ = ("name", "offset", "force", "updated_timestamp_ms")

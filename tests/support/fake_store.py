@@ -6,8 +6,11 @@ import ctypes
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from penstock.broker.service.state import deleted_topic
 from penstock.broker.store.absent import Absent, AbsentEntries
+from penstock.broker.store.log_kernels import same_messages
 from penstock.proto import names
 from penstock.proto.errors import Corrupt, CorruptBatch, MessageNotFound, PenstockError
 from penstock.proto.record.hashing import string_hash
@@ -136,6 +139,11 @@ class FakeStore:
 
     def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]:
         return []
+
+    def holds(self, start: int, end: int, sent: memoryview) -> bool:
+        (held,) = (each for each in self.batches if each.result.start == start)
+        stored = np.frombuffer(b"".join(raw for _, raw, _, _ in held.records), np.uint8)
+        return bool(same_messages(stored, 0, len(stored), np.frombuffer(sent, np.uint8)))
 
     def request_commit(self, end: int) -> None:
         self.requested = max(self.requested, end)

@@ -8,6 +8,7 @@ from penstock.broker.service.producers import ProducerTable
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
+    ChangedBatch,
     CorruptBatch,
     Forbidden,
     InvalidArgument,
@@ -96,6 +97,21 @@ async def test_a_repeated_batch_is_stored_once_and_answered_with_the_first_recei
     assert not first.duplicate
     assert (again.physical_offset, list(again.queue_offsets)) == (first.physical_offset, list(first.queue_offsets))
     assert parts.store.end_offset == end
+
+
+@pytest.mark.parametrize("bodies", [[b"b"], [b"a", b"a"], []], ids=["another", "one more", "fewer"])
+def test_a_sequence_that_comes_with_other_messages_is_refused(bodies: list[bytes]) -> None:
+    @in_loop
+    async def check() -> None:
+        parts = Parts()
+        parts.add_topic()
+        await parts.append([b"a", b"a", b"a"] if not bodies else [b"a"], producer=PRODUCER)
+        end = parts.store.end_offset
+        with pytest.raises(ChangedBatch, match=r"sequence \d+ stands for other messages, stored at 270: nothing was"):
+            await parts.append(bodies or [b"a"], producer=PRODUCER)
+        assert parts.store.end_offset == end
+
+    check()
 
 
 @in_loop

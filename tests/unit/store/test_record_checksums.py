@@ -65,6 +65,9 @@ def test_a_checksum_that_a_producer_brings_is_not_stored_when_none_are_written(t
     stored = [decode_record(raw, check_crc=True).properties for raw in read_records(store, "t")]
     assert stored == [b"", b"", TAGGED, forged + TAGGED, TAGGED, b"x\x01"]
     assert store.changed_sizes(result.start, result.end, memoryview(sent)) == list(map(len, read_records(store, "t")))
+    assert store.holds(result.start, result.end, memoryview(sent))
+    for other in ([b"0", b"1", b"2", b"3", b"4"], [b"0", b"1", b"2", b"3", b"4", b"6"], [b"%d" % n for n in range(7)]):
+        assert not store.holds(result.start, result.end, memoryview(batch("t", other)))
     flush(store)
     store.abandon()
     (tmp_path / "penstockCheckpoint").unlink()
