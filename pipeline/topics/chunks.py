@@ -19,7 +19,7 @@ from penstock.client.hosts import local_host, store_host_of
 from penstock.client.retry import back_off_s
 from penstock.client.shards import ShardCalls
 from penstock.proto import frames
-from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
+from penstock.proto.errors import ChangedBatch, InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
 from penstock.proto.record.kernels import encode_batch, encoded_bytes
 from penstock.proto.record.layout import Host, SysFlag
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendHeader
@@ -194,6 +194,12 @@ class Sender:
         if chunk.mark is not None and last is not None and int(last) >= chunk.mark.sequence:
             self._done(lane)  # stored by an earlier attempt, whose receipt nobody needs
             return
+        if isinstance(error, ChangedBatch):
+            raise ChangedBatch(
+                f"{error.message}. A batch that is written again must have the same rows in the same partitions (no "
+                "shuffle whose order is free, no random functions), a producerId the same data: else use "
+                "deliveryGuarantee=exactly-once, or a producerId of their own for other data"
+            ) from error
         lane.attempt += 1
         wait_s = back_off_s(lane.attempt)
         if not error.retryable or time.monotonic() + wait_s >= lane.deadline:

@@ -34,13 +34,15 @@ _clusters: dict[tuple[int, str], Cluster] = {}
 class Positions(dict[Queue, Range]):
     """What each queue has; ``by_time``: first offset at the time asked for, where there is one.
 
-    ``certain``: queues whose master answered, so that nothing newer exists.
+    ``certain``: queues whose master answered, so that nothing newer exists. ``created``: when a topic was created at a
+    broker group, in ms, where that is known.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.by_time: dict[Queue, int] = {}
         self.certain: set[Queue] = set()
+        self.created: dict[tuple[str, str], int] = {}
 
 
 class Cluster:
@@ -70,9 +72,16 @@ class Cluster:
         )
 
     def positions(
-        self, options: SourceOptions, *, times: Offsets | int | None = None, timeout_s: float = 10.0
+        self,
+        options: SourceOptions,
+        *,
+        times: Offsets | int | None = None,
+        timeout_s: float = 10.0,
+        tolerates_missing: bool = False,
     ) -> Positions:
         """Every queue that the options name, with its range; ``times``: one for all, or one per queue.
+
+        ``tolerates_missing``: topics that are not there (yet, or any more) have no queues, instead of raising.
 
         Raises:
             TopicNotFound, RouteNotFound: as :meth:`topics`. ConfigError: an assigned queue that does not exist.
@@ -80,13 +89,21 @@ class Cluster:
         wanted: list[tuple[str, str, int | None]] = []
         topics = self.topics(options)
         for topic in topics:
-            brokers = [queues.broker_name for queues in self.route(topic).queues if queues.perm & names.PERM_READ]
+            try:
+                route = self.route(topic)
+            except TopicNotFound:
+                if not tolerates_missing:
+                    raise
+                continue
+            brokers = [queues.broker_name for queues in route.queues if queues.perm & names.PERM_READ]
             if isinstance(times, int) or times is None:
                 wanted += [(topic, broker, times) for broker in brokers]
             else:
                 own = {(queue.broker, time_ms) for queue, time_ms in times.items() if queue.topic == topic}
                 wanted += [(topic, broker, time_ms) for broker, time_ms in sorted(own)]
                 wanted += [(topic, broker, None) for broker in brokers if broker not in {name for name, _ in own}]
+        if not wanted and tolerates_missing:
+            return Positions()
         if not wanted:
             where = f"subscribePattern {options.pattern!r}" if options.pattern else f"topics {', '.join(topics)}"
             raise TopicNotFound(f"{where}: no readable topic of the cluster matches")
@@ -165,6 +182,8 @@ class Cluster:
     ) -> None:
         topic, broker, time_ms = wanted
         answer = self.calls.positions(broker, topic, timeout_s, timestamp_ms=time_ms)
+        if answer.created_ms:
+            found.created[topic, broker] = answer.created_ms
         for each in answer.queues:
             queue = Queue(topic, broker, each.queue_id)
             found[queue] = Range(each.min_offset, each.max_offset, each.mean_record_bytes)

@@ -43,6 +43,7 @@ SINK_COLUMNS = {
     "queueId": ("int", "bigint", "smallint", "tinyint"),
 }
 BODY_BYTES_MAX = 4 * 1024 * 1024
+_QUEUE_ID_MAX = (1 << 31) - 1
 PROPERTIES_BYTES_MAX = 32767 - 128  # the mark of a batch needs some of its first record's
 
 
@@ -73,17 +74,14 @@ def check_sink_schema(schema: Any, topic: str) -> None:
 class Rows:
     """The messages of one topic out of one batch, encoded as far as it goes without knowing their queues."""
 
-    def __init__(self, batch: pa.RecordBatch, compression: str = "none") -> None:
+    def __init__(self, batch: pa.RecordBatch) -> None:
         """
         Raises:
             InvalidArgument, MessageTooLarge: a row that cannot be a message, by its number in the batch.
         """
         names = batch.schema.names
         self.count = batch.num_rows
-        self.bodies = _bodies(batch.column("body"))
-        self.sys_flag = 0
-        if compression != "none":
-            self._compress(compression)
+        self.bodies = bodies_of(batch)
         columns = {name: batch.column(name) for name in names}
         keys = _keys(columns["keys"]) if "keys" in columns else None
         own = {TAGS: columns.get("tags"), KEYS: keys, SHARDING_KEY: columns.get("shardingKey")}
@@ -120,12 +118,6 @@ class Rows:
         taken = both.take(np.ascontiguousarray(order))
         self.properties = Column(taken.data, np.ascontiguousarray(taken.ends[1::2]))
 
-    def _compress(self, algorithm: str) -> None:
-        """Body by body, as RocketMQ's clients do; the one place that costs Python per row."""
-        self.sys_flag, compress = compressor(algorithm)
-        data, starts = self.bodies.data, [0, *self.bodies.ends.tolist()]
-        self.bodies = Column.of([compress(data[a:b].tobytes()) for a, b in itertools.pairwise(starts)])
-
     def _hashes(self, column: pa.Array | None) -> Ints | None:
         if column is None:
             return None
@@ -140,7 +132,25 @@ class Rows:
         return hashes
 
 
-def _bodies(column: pa.Array) -> Column:
+def compressed(bodies: Column, algorithm: str) -> tuple[Column, int]:
+    """The bodies as brokers keep them, and the bits that say so; body by body, as RocketMQ's clients do.
+
+    The one place that costs Python per row.
+    """
+    if algorithm == "none":
+        return bodies, 0
+    sys_flag, compress = compressor(algorithm)
+    data, starts = bodies.data, [0, *bodies.ends.tolist()]
+    return Column.of([compress(data[a:b].tobytes()) for a, b in itertools.pairwise(starts)]), sys_flag
+
+
+def bodies_of(batch: pa.RecordBatch) -> Column:
+    """The bodies of a batch.
+
+    Raises:
+        InvalidArgument, MessageTooLarge: a body that cannot be a message's, by its row.
+    """
+    column = batch.column("body")
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidArgument(f"row {row} of the batch: body is null: a message needs at least one byte")
@@ -163,9 +173,19 @@ def _bodies(column: pa.Array) -> Column:
 def _keys(column: pa.Array) -> pa.Array:
     if not pa.types.is_list(column.type):
         return column
+    _check_words(column)
     # Made anew: the kernel knows no lists whose elements are declared not to be null, as Spark's are.
     words = pa.ListArray.from_arrays(column.offsets, pc.fill_null(column.values, ""))
     return pc.binary_join(words, " ")
+
+
+def _check_words(column: pa.ListArray) -> None:
+    words = column.flatten()
+    if pc.any(pc.match_substring(words, " ")).as_py():
+        bad = next(word for word in words.to_pylist() if word and " " in word)
+        raise InvalidArgument(
+            f"column keys: {bad!r:.80} has a blank, which separates keys: it would be found by none; replace the blanks"
+        )
 
 
 def _filled(column: pa.Array) -> Column:
@@ -181,10 +201,11 @@ def _check_text(name: str, column: pa.Array) -> None:
 def _queue_ids(column: pa.Array) -> Ints:
     if column.null_count:
         raise InvalidArgument("column queueId has nulls: give every row one, or drop the column")
-    ids: Ints = column.to_numpy(zero_copy_only=False).astype(np.int32)
-    if len(ids) and int(ids.min()) < 0:
-        raise InvalidArgument(f"row {int(ids.argmin())} of the batch: queueId {int(ids.min())} is negative")
-    return ids
+    ids = column.to_numpy(zero_copy_only=False)
+    for row in (int(ids.argmin()), int(ids.argmax())) if len(ids) else ():
+        if not 0 <= int(ids[row]) <= _QUEUE_ID_MAX:
+            raise InvalidArgument(f"row {row} of the batch: queueId {int(ids[row])} is not of 0..{_QUEUE_ID_MAX}")
+    return np.asarray(ids, np.int32)
 
 
 def _property_strings(column: pa.MapArray, given: frozenset[str]) -> Column:

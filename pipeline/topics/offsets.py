@@ -3,11 +3,13 @@
 Offsets are exclusive ends. Users write ``{"topic": {"broker": {"queue": offset}}}`` with -2 for the earliest and -1 for
 the latest. A stream's own offset is::
 
-    {"v": 1, "q": {topic: {broker: {queue: offset}}}, "first": true, "init": {...}, "tasks": 8}
+    {"v": 1, "q": {topic: {broker: {queue: offset}}}, "created": {topic: {broker: ms}}, "first": true, "init": {...},
+     "tasks": 8}
 
 with every level sorted, since Spark compares the text. ``init`` says where queues begin in the batch that ends here, if
 not where the batch before ended: queues that are new, or that lost messages, and every queue of the first batch. For
 ``first`` marks what ``initialOffset`` answered, which Spark does not store: it asks again after a crash in that batch.
+``created`` tells a topic from one of the same name that was made anew, however far that has grown.
 ``tasks`` is the number that the batch is shared by, so that it has the same partitions when it is repeated: an
 idempotent writer knows its rows by them.
 Layout of the users' JSON: rocketmq-spark; of the options: Spark's Kafka connector.
@@ -19,16 +21,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from penstock.proto.errors import ConfigError, PenstockError
+from penstock.proto.errors import ConfigError, DataLoss
 
 VERSION = 1
 EARLIEST, LATEST = -2, -1
-
-
-class DataLoss(PenstockError):
-    """Messages that were to be read are not there any more."""
-
-    code = 90
 
 
 class Queue(NamedTuple):
@@ -60,6 +56,8 @@ class Slice(NamedTuple):
 
 Offsets = Mapping[Queue, int]
 Ranges = Mapping[Queue, Range]
+Created = Mapping[tuple[str, str], int]
+"""Topic and broker group -> ms."""
 Document = dict[str, Any]
 
 
@@ -82,13 +80,21 @@ def flat(document: Mapping[str, Any]) -> dict[Queue, int]:
 
 
 def stream_offset(
-    offsets: Offsets, *, first: bool = False, init: Offsets | None = None, group: str = "", tasks: int | None = None
+    offsets: Offsets,
+    *,
+    created: Created | None = None,
+    first: bool = False,
+    init: Offsets | None = None,
+    group: str = "",
+    tasks: int | None = None,
 ) -> Document:
     """A stream's offset. The only function that makes one, so that equal offsets are equal texts.
 
     ``group``: whose progress it is, for the listener that hears of it. ``tasks``: of the batch that ends here.
     """
     made: Document = {}
+    for (topic, broker), created_ms in sorted((created or {}).items()):
+        made.setdefault("created", {}).setdefault(topic, {})[broker] = created_ms
     if first:
         made["first"] = True
     if group:
@@ -115,6 +121,15 @@ def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue, in
     """Where the batch from ``start`` to ``end`` begins: as it was planned, whatever ``first`` start is told now."""
     planned = _part(end, "init") if "init" in end else {}
     return planned if start.get("first") and planned else queues_of(start) | planned
+
+
+def created_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """When the topics of a stream's offset had been created at each broker group, as far as it was known then."""
+    return {
+        (topic, broker): int(created_ms)
+        for topic, brokers in document.get("created", {}).items()
+        for broker, created_ms in brokers.items()
+    }
 
 
 def tasks_of(end: Mapping[str, Any]) -> int | None:
@@ -169,7 +184,7 @@ def parse_user_offsets(option: str, text: str) -> dict[Queue, int]:
     shape = '{"topic": {"broker": {"queue": offset}}}'
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"option {option}: {text[:120]!r} is no JSON ({error}); expected {shape}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"option {option}: {text[:120]!r} is no JSON object; expected {shape}")
@@ -178,8 +193,8 @@ def parse_user_offsets(option: str, text: str) -> dict[Queue, int]:
         for broker, queues in _items(option, f"topic {topic}", brokers, shape):
             for queue_id, offset in _items(option, f"broker {broker} of topic {topic}", queues, shape):
                 where = f"option {option}: topic {topic}, broker {broker}, queue {queue_id}"
-                if not queue_id.isascii() or not queue_id.isdecimal():
-                    raise ConfigError(f"{where}: a queue is a number")
+                if not queue_id.isascii() or not queue_id.isdecimal() or queue_id != str(int(queue_id)):
+                    raise ConfigError(f"{where}: a queue is a number, written without leading zeros")
                 if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
                     raise ConfigError(f"{where}: offset {offset!r} is no whole number from -2 (earliest) on")
                 found[Queue(topic, broker, int(queue_id))] = offset

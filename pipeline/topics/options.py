@@ -265,7 +265,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     )
 
 
-def sink_options(options: Mapping[str, str]) -> SinkOptions:
+def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of a write.
 
     Raises:
@@ -278,10 +278,16 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     producer_id = given.text("producerId") or ""
     if producer_id and not (producer_id.isascii() and producer_id.isprintable() and len(producer_id) <= 200):
         raise ConfigError(f"option producerId: {producer_id!r:.80} is not at most 200 printable ASCII characters")
+    if producer_id and streaming:
+        raise ConfigError("option producerId is for batch writes and foreachBatch: a stream is known by its query's id")
+    guarantee = given.choice("deliveryGuarantee", "idempotent", GUARANTEES)
+    for name, wanted in (("producerId", ("idempotent", "exactly-once")), ("transactionTimeoutMs", ("exactly-once",))):
+        if given.text(name) is not None and guarantee not in wanted:
+            raise ConfigError(f"option {name} is for deliveryGuarantee={' or '.join(wanted)}: this is {guarantee}")
     return SinkOptions(
         name_server=given.name_server(),
         topic=topic,
-        guarantee=given.choice("deliveryGuarantee", "idempotent", GUARANTEES),
+        guarantee=guarantee,
         producer_id=producer_id,
         batch_bytes=given.integer("batchBytes", 1 << 20, 1024, 4 << 20),
         in_flight=given.integer("maxInFlight", 4, 1, 64),
@@ -303,6 +309,7 @@ def writable_topic(topic: str, where: str) -> str:
     return topic
 
 
+_TIME_MS_MAX = 1 << 62
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelayMs")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
@@ -345,13 +352,19 @@ def _assigned(given: Given) -> frozenset[Queue]:
             Queue(str(topic), str(broker), int(queue_id))
             for topic, brokers in document.items()
             for broker, queues in brokers.items()
-            for queue_id in queues
+            for queue_id in _list_of_ids(queues)
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"option assign: {text[:120]!r} is not of the form {shape}") from error
     if not found:
         raise ConfigError(f"option assign: names no queue; expected {shape}")
     return frozenset(found)
+
+
+def _list_of_ids(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return value
 
 
 def _position(given: Given, which: str, default: str) -> Position:
@@ -362,12 +375,12 @@ def _position(given: Given, which: str, default: str) -> Position:
         return Position(at=default, option=option)
     text = given.text(chosen) or ""
     if chosen == f"{which}Timestamp":
-        return Position(at="timestamp", option=chosen, timestamp_ms=given.integer(chosen, 0, 0, 1 << 62))
+        return Position(at="timestamp", option=chosen, timestamp_ms=given.integer(chosen, 0, 0, _TIME_MS_MAX))
     if chosen == f"{which}OffsetsByTimestamp":
         times = parse_user_offsets(chosen, text)
-        negative = [queue for queue, time_ms in times.items() if time_ms < 0]
-        if negative:
-            raise ConfigError(f"option {chosen}: queue {negative[0]}: a time is not negative")
+        for queue, time_ms in times.items():
+            if not 0 <= time_ms <= _TIME_MS_MAX:
+                raise ConfigError(f"option {chosen}: queue {queue}: {time_ms} is no time of 0..{_TIME_MS_MAX} ms")
         return Position(at="timestamps", option=chosen, offsets=times)
     words = ("earliest", "latest", "group") if which == "starting" else ("latest",)
     if text in words:

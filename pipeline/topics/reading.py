@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from penstock.client.connections import decode_fetch
 from penstock.client.retry import back_off_s
 from penstock.client.subscription import Sql, Subscription, parse_subscription
-from penstock.proto.errors import BrokerUnavailable, Corrupt, PenstockError, TopicNotFound, from_rpc_error
+from penstock.proto.errors import BrokerUnavailable, Corrupt, DataLoss, PenstockError, TopicNotFound, from_rpc_error
 from penstock.proto.record.kernels import ROW, ScanStatus, scan
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
 from ..columns import ColumnWriter, Rows
 from .cluster import Cluster
-from .offsets import DataLoss, Queue, Slice
+from .offsets import Queue, Slice
 from .options import SourceOptions
 
 log = logging.getLogger(__name__)

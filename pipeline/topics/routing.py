@@ -30,6 +30,10 @@ SETTINGS = "*"
 """Name of the layout's entry that is no topic: what else decides which row is in which chunk."""
 
 
+CONTENT = "="
+"""Name of the layout's entry that tells what a job of this name wrote: see :mod:`.content`."""
+
+
 class Target(NamedTuple):
     """``queues`` of one broker; ``lane`` numbers the targets of that broker."""
 
@@ -59,15 +63,22 @@ def layout_of(route: TopicRoute) -> str:
     return ";".join(f"{broker}:{count}" for broker, count in queues.shards)
 
 
-def settings_text(batch_bytes: int, in_flight: int) -> str:
-    """The entry ``SETTINGS`` of a layout."""
-    return f"{batch_bytes};{in_flight};{CHUNK_ROWS}"
+class Settings(NamedTuple):
+    """What decides which row is in which chunk, and of which bytes that is made: kept with the layouts."""
 
+    batch_bytes: int
+    lanes: int  # targets per broker
+    compression: str
+    rows: int = CHUNK_ROWS
 
-def parse_settings(text: str) -> tuple[int, int, int]:
-    """Bytes of a chunk, targets per broker, rows of a chunk."""
-    batch_bytes, in_flight, rows = map(int, text.split(";"))
-    return batch_bytes, in_flight, rows
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """The inverse of ``str``."""
+        batch_bytes, lanes, compression, rows = text.split(";")
+        return cls(int(batch_bytes), int(lanes), compression, int(rows))
+
+    def __str__(self) -> str:
+        return f"{self.batch_bytes};{self.lanes};{self.compression};{self.rows}"
 
 
 class Layout:
@@ -184,4 +195,4 @@ def _without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
 
 def layouts(texts: Mapping[str, str], lanes: int) -> dict[str, Layout]:
     """The layouts in a writer's state."""
-    return {topic: Layout(topic, text, lanes) for topic, text in texts.items() if topic != SETTINGS}
+    return {topic: Layout(topic, text, lanes) for topic, text in texts.items() if topic not in (SETTINGS, CONTENT)}

@@ -8,6 +8,10 @@
 
 A decided batch is published at once by the same commit.
 
+A batch job with a ``producerId`` may be repeated. Whether it is the same job is known by its content, which the brokers
+keep beside the writer's layout: a job of that name with other messages is refused. In ``foreachBatch`` the name is
+completed by the number of the micro-batch.
+
 Source and names of what tells a task who it is: Spark's local properties, pinned by a test.
 """
 
@@ -26,11 +30,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from penstock.proto.errors import ConfigError, PenstockError
+from penstock.proto.errors import ChangedBatch, ConfigError, PenstockError
 
 from ..workers import keep_loaded
+from .content import Content
 from .encoding import check_sink_schema
 from .options import SinkOptions
+from .routing import CONTENT
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +45,8 @@ BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 SEQUENCE_BATCH_BITS = 24
 LANES_PER_PARTITION = 64
+_ALONE = 0
+"""The batch of a job that is no micro-batch."""
 
 
 @dataclass
@@ -47,10 +55,12 @@ class Written(WriterCommitMessage):
 
     writer: str = ""
     run: str = ""
+    batch: int = 0
     coordinator: str = ""
     key: str = ""
     chunks: dict[str, int] = field(default_factory=dict)
     records: int = 0
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +108,37 @@ class TopicBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write one partition."""
-        identity = Identity(self._writer, self._run, 0, TaskContext.get().partitionId())
+        context = TaskContext.get()
+        batch = context.getLocalProperty(BATCH_ID) if self._options.producer_id else None  # inside foreachBatch
+        identity = Identity(self._writer, self._run, _ALONE if batch is None else int(batch), context.partitionId())
         return _write(self._options, identity, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        """Decide and publish all of it."""
-        _commit(self._options, messages, 0)
+        """Decide and publish all of it.
+
+        Raises:
+            ChangedBatch: a job of this ``producerId`` has written something else; this one has published nothing, or,
+                if it is idempotent, its rows are there as far as they were no repetition.
+        """
+        told = [message for message in messages if message is not None]
+        if told and told[0].batch == _ALONE and self._options.producer_id:
+            self._check_content(told)
+        _commit(self._options, messages, told[0].batch if told else _ALONE)
 
     def abort(self, messages: list[Any]) -> None:
         """Drop what was staged and is not decided."""
-        _abort(self._options, messages, 0)
+        _abort(self._options, messages, next((message.batch for message in messages if message is not None), _ALONE))
+
+    def _check_content(self, told: list[Written]) -> None:
+        if self._options.guarantee == "at-least-once":
+            return
+        content = str(Content.total(each.content for each in told if each.content is not None))
+        known = _calls(self._options, told[0]).open({CONTENT: content}).layout[CONTENT]
+        if known != content:
+            raise ChangedBatch(
+                f"producerId {self._writer!r} has written {known.partition(';')[0]} messages already, and this job's "
+                f"{content.partition(';')[0]} are not the same: give other data a producerId of their own"
+            )
 
 
 def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> Written:

@@ -7,17 +7,18 @@ nothing here holds a connection.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from penstock.proto.errors import ConfigError
+from penstock.proto.errors import ConfigError, NameserverUnavailable, RouteNotFound
 
 from ..schema import MESSAGE_COLUMNS, NEVER_NULL, as_struct, check_schema, with_properties
 from ..workers import keep_loaded
 from .offsets import Queue, Slice, slices
-from .options import SourceOptions, properties_form, sink_options, source_options
+from .options import SinkOptions, SourceOptions, properties_form, sink_options, source_options
 from .planning import plan
 
 NAME = "penstock"
@@ -67,13 +68,29 @@ class TopicDataSource(DataSource):
         """Writes a DataFrame; a topic cannot be overwritten, so both modes append."""
         from .sink import TopicBatchWriter
 
-        return TopicBatchWriter(sink_options(self.options), schema)
+        options = sink_options(self.options, streaming=False)
+        made = TopicBatchWriter(options, schema)
+        _check_target(options)
+        return made
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         """Writes a stream."""
         from .sink import TopicStreamWriter
 
-        return TopicStreamWriter(sink_options(self.options), schema)
+        options = sink_options(self.options, streaming=True)
+        made = TopicStreamWriter(options, schema)
+        # Tasks wait for who does not answer: a stream does not end because nobody does just now.
+        with contextlib.suppress(NameserverUnavailable, RouteNotFound):
+            _check_target(options)
+        return made
+
+
+def _check_target(options: SinkOptions) -> None:
+    """That the topic of the options is there, before any task runs. Raises as ``Cluster.route``."""
+    from .cluster import cluster
+
+    if options.topic:
+        cluster(options.name_server).route(options.topic)
 
 
 def _check_columns(schema: Any, options: SourceOptions) -> None:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from penstock.proto.errors import ConfigError
+import logging
+
+from penstock.proto.errors import ConfigError, DataLoss
 
 from .cluster import Cluster, Positions
-from .offsets import DataLoss, Queue, resolve
+from .offsets import Queue, resolve
 from .options import Position, SourceOptions
+
+log = logging.getLogger(__name__)
 
 
 def starting_offsets(
-    cluster: Cluster, options: SourceOptions, *, timeout_s: float
+    cluster: Cluster, options: SourceOptions, *, timeout_s: float, tolerates_missing: bool = False
 ) -> tuple[dict[Queue, int], Positions]:
     """The first offset wanted of each queue, and the positions that it was found with.
+
+    ``tolerates_missing``: as for :meth:`Cluster.positions`.
 
     Raises:
         ConfigError: an offset or queue that does not exist; a time without message, unless the strategy is latest.
         DataLoss: an offset below its queue's begin, with ``failOnDataLoss``.
     """
     wanted = options.starting
-    positions = cluster.positions(options, times=_times(wanted), timeout_s=timeout_s)
+    positions = cluster.positions(
+        options, times=_times(wanted), timeout_s=timeout_s, tolerates_missing=tolerates_missing
+    )
     if wanted.at == "group":
         committed = cluster.committed(options.group, positions, timeout_s)
+        if positions and not committed:
+            log.warning("group %s has committed nothing of what is read: all of it is read", options.group)
         found = {queue: committed.get(queue, held.minimum) for queue, held in positions.items()}
     else:
         found = _at(wanted, positions, options, default="earliest")

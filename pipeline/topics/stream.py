@@ -21,13 +21,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.proto.errors import DataLoss
+
 from .offsets import (
-    DataLoss,
+    Created,
     Document,
     Queue,
     at_least,
     backlog_of,
     begin_of,
+    created_of,
     limited,
     queues_of,
     slices,
@@ -56,6 +59,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: dict[Queue, int] = {}
         self._mean_bytes: dict[Queue, int] = {}
         self._minima: dict[Queue, int] = {}
+        self._created: dict[tuple[str, str], int] = {}
         self._restarts: dict[Queue, int] = {}  # where to go on with queues that are not what they were
         self._batch_at = time.monotonic()
 
@@ -68,9 +72,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             timeout_s = options.retry_timeout_ms / 1000
             view = cluster(options.name_server)
-            begin, positions = riding_through(lambda: starting_offsets(view, options, timeout_s=timeout_s), timeout_s)
-            check_filter(options, positions)
-            self._initial = stream_offset(begin, first=True, group=options.group)
+            is_pattern = bool(options.pattern)  # of topics that may come later
+            begin, positions = riding_through(
+                lambda: starting_offsets(view, options, timeout_s=timeout_s, tolerates_missing=is_pattern), timeout_s
+            )
+            if positions:
+                check_filter(options, positions)
+            self._initial = stream_offset(begin, created=positions.created, first=True, group=options.group)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -84,28 +92,38 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch: never below ``start``, and ``start`` itself when there is nothing to do."""
         begin = queues_of(start)
-        target = self._positions(begin) if self._target is None else self._checked_target(self._target, begin)
+        created = created_of(start)
+        target = (
+            self._positions(begin, created)
+            if self._target is None
+            else self._checked_target(self._target, begin, created)
+        )
         # New queues are read from their first message on; what is lost is left out, if that is allowed.
         moved = {queue: low for queue, low in self._minima.items() if queue in target and queue not in begin}
         known = begin | moved | self._restarts
         end = self._limited(known, at_least(known, target), limit)
-        if end == begin or not self._is_enough(known, end):
+        # A topic that was made anew may have grown to the very place where the query is.
+        if (end == begin and not self._restarts) or not self._is_enough(known, end):
             return start
         self._batch_at = time.monotonic()
         init = known if start.get("first") else moved | self._restarts
         tasks = len(planned(slices(known, end), self._mean_bytes, self._options))
-        return stream_offset(end, init=init or None, group=self._options.group, tasks=tasks)
+        return stream_offset(
+            end, created=created | self._created, init=init or None, group=self._options.group, tasks=tasks
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read to what is there now, and no further."""
-        self._target, self._is_checked = self._positions({}), False
+        self._target, self._is_checked = self._positions({}, {}), False
 
-    def _checked_target(self, target: dict[Queue, int], begin: Mapping[Queue, int]) -> dict[Queue, int]:
+    def _checked_target(
+        self, target: dict[Queue, int], begin: Mapping[Queue, int], created: Created
+    ) -> dict[Queue, int]:
         """``target``, made before Spark told where the query is, so that losses show only now."""
         if self._is_checked:
             self._restarts = {}  # the batch before began there
         else:
-            self._positions(begin)
+            self._positions(begin, created)
             self._is_checked = True
         return target
 
@@ -136,31 +154,41 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]  # the same object, filled anew
 
-    def _positions(self, begin: Mapping[Queue, int]) -> dict[Queue, int]:
+    def _positions(self, begin: Mapping[Queue, int], created: Created) -> dict[Queue, int]:
         from .cluster import cluster, riding_through
 
         options = self._options
         view = cluster(options.name_server)
         timeout_s = options.retry_timeout_ms / 1000
         deadline = time.monotonic() + SHRUNK_S
+        tolerates = bool(options.pattern) or (bool(begin) and not options.fail_on_data_loss)
         while True:
-            found = riding_through(lambda: view.positions(options, timeout_s=timeout_s), timeout_s)
+            found = riding_through(
+                lambda: view.positions(options, timeout_s=timeout_s, tolerates_missing=tolerates), timeout_s
+            )
             shrunk = [queue for queue in found.certain if found[queue].maximum < begin.get(queue, 0)]
             if not shrunk or time.monotonic() >= deadline:
                 break
             time.sleep(0.2)
+        self._created = found.created
+        anew = {place for place, created_ms in created.items() if found.created.get(place, created_ms) != created_ms}
+        shrunk += [queue for queue in found if queue[:2] in anew and queue in begin and queue not in shrunk]
         self._minima = {queue: held.minimum for queue, held in found.items()}
         self._mean_bytes = {queue: held.mean_bytes for queue, held in found.items()}
         self._seen = {queue: held.maximum for queue, held in found.items()}
-        past = [queue for queue, low in sorted(self._minima.items()) if begin.get(queue, low) < low]
-        self._check(begin, shrunk, past)
+        past = [
+            queue for queue, low in sorted(self._minima.items()) if begin.get(queue, low) < low and queue not in shrunk
+        ]
+        self._check(begin, shrunk, past, anew)
         self._restarts = {queue: self._minima[queue] for queue in (*shrunk, *past)}
         return dict(self._seen)
 
-    def _check(self, begin: Mapping[Queue, int], shrunk: list[Queue], past: list[Queue]) -> None:
+    def _check(
+        self, begin: Mapping[Queue, int], shrunk: list[Queue], past: list[Queue], anew: set[tuple[str, str]]
+    ) -> None:
         problems = [
             f"queue {queue}: the query is at {begin[queue]}, the queue ends at {self._seen[queue]}: its topic was made "
-            "anew, or its log lost its end"
+            f"anew{'' if queue[:2] in anew else ', or its log lost its end'}"
             for queue in sorted(shrunk)
         ]
         problems += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -10,11 +11,14 @@ from penstock.proto.wire.pipeline_pb2 import WriterState
 
 from .chunks import Chunk, Mark, Sender, StageTo, cut
 from .cluster import Cluster
-from .encoding import Rows
+from .content import Content
+from .encoding import Rows, bodies_of, compressed
 from .options import SinkOptions, writable_topic
-from .routing import SETTINGS, Layout, Piece, by_topic, layout_of, layouts, parse_settings, rebatched, settings_text
+from .routing import SETTINGS, Layout, Piece, Settings, by_topic, layout_of, layouts, rebatched
 from .sink import LANES_PER_PARTITION, SEQUENCE_BATCH_BITS, Identity, Written
 from .writers import WriterCalls, hash_64
+
+log = logging.getLogger(__name__)
 
 
 class Task:
@@ -33,7 +37,8 @@ class Task:
         self._layouts: dict[str, Layout] = {}
         self._chunk_numbers: dict[tuple[str, str, int], int] = {}
         self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
-        self._settings = settings_text(options.batch_bytes, options.in_flight)
+        self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
+        self._content = Content() if options.producer_id else None
         self._turn = identity.partition + identity.batch  # so that small batches reach every target in turn
 
     def run(self, batches: Iterable[Any]) -> Written:
@@ -43,15 +48,14 @@ class Task:
             PenstockError: a row that cannot be a message, or a broker that does not take it in time.
         """
         options, identity = self._options, self._identity
-        told = Written(writer=identity.writer, run=identity.run)
+        told = Written(writer=identity.writer, run=identity.run, batch=identity.batch, content=self._content)
         stage_to = None
         if options.guarantee != "at-least-once":
             state = self._open([options.topic] if options.topic else [])
             told.coordinator = state.coordinator
             if options.guarantee == "exactly-once":
                 if state.decided_batch >= identity.batch:
-                    for _ in batches:  # Spark wants its input taken
-                        pass
+                    self._pass_over(batches)
                     return told
                 told.key = uuid.uuid4().hex
                 stage_to = StageTo(
@@ -72,18 +76,27 @@ class Task:
         told.chunks, told.records = sender.staged, sender.records
         return told
 
+    def _pass_over(self, batches: Iterable[Any]) -> None:
+        """Take the input, as Spark wants, and no more."""
+        content = self._content
+        for batch in batches:
+            if content is not None:
+                for topic, part in by_topic(batch, self._options.topic):
+                    content.add(topic, bodies_of(part))
+
     def _send_all(self, sender: Sender, batches: Iterable[Any]) -> None:
-        bytes_max, lanes, rows_max = parse_settings(self._settings)
-        for batch in rebatched(batches, rows_max):
+        for batch in rebatched(batches, self._settings.rows):
             for topic, part in by_topic(batch, self._options.topic):
-                layout = self._layouts.get(topic) or self._new_layout(topic, lanes)
-                rows = Rows(part, self._options.compression)
+                layout = self._layouts.get(topic) or self._new_layout(topic)
+                rows = Rows(part)
+                if self._content is not None:
+                    self._content.add(topic, rows.bodies)
                 for piece in layout.split(rows, self._turn):
-                    for small in cut(piece, bytes_max):
-                        self._send(sender, layout, small, rows.sys_flag)
+                    for small in cut(piece, self._settings.batch_bytes):
+                        self._send(sender, layout, small)
                 self._turn += 1
 
-    def _send(self, sender: Sender, layout: Layout, piece: Piece, sys_flag: int) -> None:
+    def _send(self, sender: Sender, layout: Layout, piece: Piece) -> None:
         target = layout.targets[piece.target]
         key = (layout.topic, target.broker, target.lane)
         number = self._chunk_numbers.get(key, 0)
@@ -92,15 +105,17 @@ class Task:
         if self._options.guarantee != "at-least-once":
             lane = self._identity.partition * LANES_PER_PARTITION + target.lane
             mark = Mark(self._producer_id, lane, self._identity.batch << SEQUENCE_BATCH_BITS | number)
-        chunk = Chunk(layout.topic, target.broker, piece.bodies, piece.properties, piece.queue_ids, sys_flag, mark)
+        # Compressed behind the cut: which row is in which chunk may not depend on how well bodies are packed.
+        bodies, sys_flag = compressed(piece.bodies, self._settings.compression)
+        chunk = Chunk(layout.topic, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark)
         sender.send(key, chunk)
 
-    def _new_layout(self, topic: str, lanes: int) -> Layout:
+    def _new_layout(self, topic: str) -> Layout:
         writable_topic(topic, "column topic")
         if self._options.guarantee == "idempotent":
             self._open([topic])
         else:
-            self._layouts[topic] = Layout(topic, layout_of(self._cluster.route(topic)), lanes)
+            self._layouts[topic] = Layout(topic, layout_of(self._cluster.route(topic)), self._settings.lanes)
         return self._layouts[topic]
 
     def _open(self, topics: list[str]) -> WriterState:
@@ -110,10 +125,13 @@ class Task:
         """
         if self._options.guarantee == "exactly-once":
             return self._calls.open({})
-        wanted = {SETTINGS: self._settings}
+        wanted = {SETTINGS: str(self._settings)}
         for topic in topics:
             wanted[topic] = layout_of(self._cluster.route(topic))
         state = self._calls.open(wanted)
-        self._settings = state.layout[SETTINGS]
-        self._layouts = layouts(state.layout, parse_settings(self._settings)[1])
+        kept = Settings.parse(state.layout[SETTINGS])
+        if kept != self._settings:
+            log.info("the settings of its first run stay writer=%s kept=%s", self._identity.writer, kept)
+        self._settings = kept
+        self._layouts = layouts(state.layout, kept.lanes)
         return state

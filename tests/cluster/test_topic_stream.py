@@ -20,9 +20,10 @@ pytest.importorskip("pyarrow")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from penstock.pipeline.topics.offsets import DataLoss, begin_of, queues_of
+from penstock.pipeline.topics.offsets import begin_of, queues_of
 from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.stream import TopicStreamReader
+from penstock.proto.errors import DataLoss, TopicNotFound
 
 SCHEMA = StructType(
     [StructField("body", BinaryType()), StructField("queueId", IntegerType()), StructField("queueOffset", LongType())]
@@ -170,31 +171,65 @@ def test_a_stream_reads_from_the_slave_while_the_master_is_gone(brokers: Cluster
     assert Counter(batch(source, end, more)) == numbers(200, 100)
 
 
+@pytest.mark.parametrize("count", [10, 100, 250], ids=["shorter", "as long", "longer"])
 def test_a_topic_made_anew_is_data_loss_that_may_be_tolerated(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
+    topic = f"anew-{count}"
     monkeypatch.setattr("penstock.pipeline.topics.stream.SHRUNK_S", 0.5)
     monkeypatch.setattr("penstock.client.shards.VIEW_AGE_S", 0.0)  # the master has just come back
     with Admin(brokers.nameservers) as admin:
-        admin.create_topic("anew", queues=1)
-        send(brokers, "anew", 0, 100)
-        source = reader(brokers, "anew")
+        admin.create_topic(topic, queues=1)
+        send(brokers, topic, 0, 100)
+        source = reader(brokers, topic)
         end = end_behind(source, source.initialOffset(), 100)
-        admin.delete_topic("anew")
-        admin.create_topic("anew", queues=1)
-    send(brokers, "anew", 1000, 10)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=1)
+    send(brokers, topic, 1000, count)
     with pytest.raises(DataLoss, match="made anew"):
         source.latestOffset(stored(end), ReadAllAvailable())
-    tolerant = reader(brokers, "anew", failOnDataLoss="false")
+    tolerant = reader(brokers, topic, failOnDataLoss="false")
     later = tolerant.latestOffset(stored(end), ReadAllAvailable())
-    assert Counter(batch(tolerant, end, later)) == numbers(1000, 10)
-    bounded = reader(brokers, "anew")
+    assert Counter(batch(tolerant, end, later)) == numbers(1000, count)
+    bounded = reader(brokers, topic)
     bounded.prepareForTriggerAvailableNow()
     with pytest.raises(DataLoss, match="made anew"):
         bounded.latestOffset(stored(end), ReadAllAvailable())
-    bounded = reader(brokers, "anew", failOnDataLoss="false")
+    bounded = reader(brokers, topic, failOnDataLoss="false")
     bounded.prepareForTriggerAvailableNow()
     half = bounded.latestOffset(stored(end), ReadMaxRows(4))
     rest = bounded.latestOffset(stored(half), ReadAllAvailable())
-    assert Counter(batch(bounded, end, half) + batch(bounded, half, rest)) == numbers(1000, 10)
+    assert Counter(batch(bounded, end, half) + batch(bounded, half, rest)) == numbers(1000, count)
     assert bounded.latestOffset(stored(rest), ReadAllAvailable()) == stored(rest)
+
+
+def test_a_stream_goes_on_without_a_topic_that_was_deleted_if_losses_are_tolerated(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        for topic in ("kept", "dropped"):
+            admin.create_topic(topic, queues=1)
+            send(brokers, topic, 0, 10)
+        both = {"subscribe": "kept,dropped"}
+        source = reader(brokers, "", **both, failOnDataLoss="false")
+        end = end_behind(source, source.initialOffset(), 20)
+        admin.delete_topic("dropped")
+        send(brokers, "kept", 10, 5)
+        later = end_behind(source, end, 5)
+        assert Counter(batch(source, end, later)) == numbers(10, 5)
+        with pytest.raises(TopicNotFound, match="topic dropped does not exist"):
+            reader(brokers, "", **both, driverRetryTimeoutMs="0").latestOffset(stored(end), ReadAllAvailable())
+        admin.create_topic("dropped", queues=1)
+        send(brokers, "dropped", 100, 30)
+        last = source.latestOffset(stored(later), ReadAllAvailable())
+    assert Counter(batch(source, later, last)) == numbers(100, 30)
+
+
+def test_a_pattern_may_wait_for_its_first_topic(brokers: Cluster) -> None:
+    given = {"nameServer": brokers.nameservers, "subscribePattern": "later-.*"}
+    source = TopicStreamReader(source_options(given, streaming=True), SCHEMA)
+    start = source.initialOffset()
+    assert source.latestOffset(stored(start), ReadAllAvailable()) == stored(start)
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("later-a", queues=2)
+    send(brokers, "later-a", 0, 10)
+    end = end_behind(source, start, 10)
+    assert Counter(batch(source, start, end)) == numbers(0, 10)

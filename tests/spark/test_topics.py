@@ -16,8 +16,7 @@ from penstock.client.connections import Connections
 from penstock.client.shards import ShardCalls
 from penstock.pipeline.jobs import archive, archive_topic, dead_letters, mirror, replay, trace
 from penstock.pipeline.jobs.topics import ORIGIN
-from penstock.pipeline.topics.offsets import DataLoss
-from penstock.proto.errors import ConfigError, GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
+from penstock.proto.errors import ConfigError, DataLoss, GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
 from tests.support.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
@@ -125,16 +124,78 @@ def test_a_batch_write_arrives_once(spark: Any, brokers: Cluster, topic: str, gu
     assert {row["brokerName"] for row in found} == {"broker-a", "broker-b"}
 
 
-@full
-def test_a_job_with_a_producer_id_may_be_repeated(spark: Any, brokers: Cluster, topic: str) -> None:
+def write(frame: Any, brokers: Cluster, topic: str, **options: str) -> None:
+    given = {"nameServer": brokers.nameservers, "topic": topic} | options
+    frame.write.format("penstock").options(**given).mode("append").save()
+
+
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
+def test_a_job_with_a_producer_id_may_be_repeated_and_not_be_another(
+    spark: Any, brokers: Cluster, topic: str, guarantee: str
+) -> None:
+    options = {"producerId": topic, "deliveryGuarantee": guarantee, "batchBytes": "1k"}
     frame = spark.range(200).selectExpr("cast(id as string) as body")
-    for guarantee in ("idempotent", "exactly-once"):
-        options = {"nameServer": brokers.nameservers, "topic": topic, "producerId": f"{topic}-{guarantee}"}
-        for _ in range(2):
-            frame.write.format("penstock").options(**options, deliveryGuarantee=guarantee).mode("append").save()
-    assert bodies(read(spark, brokers, topic)) == Counter(str(number).encode() for number in range(200)) + Counter(
-        str(number).encode() for number in range(200)
-    )
+    for _ in range(2):
+        write(frame, brokers, topic, **options)
+    wanted = Counter(str(number).encode() for number in range(200))
+    assert bodies(read(spark, brokers, topic)) == wanted
+    for other in ("cast(id + 1 as string) as body", "concat('x', id) as body"):
+        with pytest.raises(Exception, match=r"producerId of their own|stands for other messages"):
+            write(spark.range(200).selectExpr(other), brokers, topic, **options)
+    fewer = spark.range(40).selectExpr("cast(id as string) as body")  # nothing of it is compared chunk by chunk
+    with pytest.raises(Exception, match="has written 200 messages already, and this job's 40 are not the same"):
+        write(fewer, brokers, topic, **options)
+    if guarantee == "exactly-once":
+        assert bodies(read(spark, brokers, topic)) == wanted
+
+
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
+def test_a_producer_id_in_foreach_batch_stands_for_one_batch_after_the_other(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path, guarantee: str
+) -> None:
+    target = f"{topic}-out"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(target, queues=1)
+    send(brokers, topic, [b"%d" % number for number in range(300)])
+
+    def copy(frame: Any, number: int) -> None:
+        for _ in range(2):  # as after a crash behind the write
+            write(frame.select("body"), brokers, target, producerId=target, deliveryGuarantee=guarantee)
+
+    reader = spark.readStream.format("penstock").option("nameServer", brokers.nameservers).option("subscribe", topic)
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "100")
+    writer = reader.load().writeStream.foreachBatch(copy).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert len([each for each in query.recentProgress if each.numInputRows]) >= 3
+    assert bodies(read(spark, brokers, target)) == Counter(b"%d" % number for number in range(300))
+
+
+@pytest.mark.parametrize("changed", [{"compression": "zstd"}, {"batchBytes": "3k"}, {"maxInFlight": "2"}], ids=str)
+def test_options_that_change_between_a_failure_and_the_repetition_cost_nothing(
+    spark: Any, brokers: Cluster, topic: str, changed: dict[str, str]
+) -> None:
+    good = spark.range(0, 400, 1, 1).selectExpr("concat(id, ':', repeat(cast(id % 10 as string), 500)) as body")
+    poisoned = good.union(spark.range(0, 1, 1, 1).selectExpr("'' as body")).coalesce(1)
+    options = {"producerId": topic, "batchBytes": "8k", "maxInFlight": "1"}
+    with pytest.raises(Exception, match="body is empty"):
+        write(poisoned, brokers, topic, **options)
+    write(good, brokers, topic, **options | changed)
+    found = bodies(read(spark, brokers, topic))
+    assert found == Counter(b"%d:%s" % (number, b"%d" % (number % 10) * 500) for number in range(400))
+
+
+def test_a_missing_target_is_named_before_any_task_runs(spark: Any, brokers: Cluster, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    def touch(batches: Any) -> Any:
+        ran.touch()
+        yield from batches
+
+    frame = spark.range(1).selectExpr("'x' as body").mapInArrow(touch, "body string")
+    with pytest.raises(Exception, match="topic nowhere does not exist at any living broker: create it first"):
+        write(frame, brokers, "nowhere")
+    assert not ran.exists()
 
 
 @full

@@ -82,7 +82,8 @@ def main() -> None:
     directory, name_server, topic, guarantee, batches, phase = sys.argv[1:]
     noted = Path(directory) / f"{topic}.committed"
     options = sink_options(
-        {"nameServer": name_server, "topic": topic, "deliveryGuarantee": guarantee, "batchBytes": "2k"}
+        {"nameServer": name_server, "topic": topic, "deliveryGuarantee": guarantee, "batchBytes": "2k"},
+        streaming=True,
     )
     run = uuid.uuid4().hex
     arm(phase)

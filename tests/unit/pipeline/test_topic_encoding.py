@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.client.keys import property_bytes
 from penstock.pipeline.topics.chunks import cut
-from penstock.pipeline.topics.encoding import Rows, check_sink_schema
+from penstock.pipeline.topics.content import Content
+from penstock.pipeline.topics.encoding import Rows, check_sink_schema, compressed
 from penstock.pipeline.topics.routing import Layout, by_topic, rebatched
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.record.compression import decompress
@@ -101,7 +102,9 @@ def test_columns_that_spark_declares_not_null_are_taken() -> None:
         ({"body": [b"x"], "properties": pa.array([[("", "b")]], MAP)}, "a name is empty"),
         ({"body": [b"x"], "properties": pa.array([[("a", "b" * 40_000)]], MAP)}, "row 0 of the batch: its properties"),
         ({"body": [b"x"], "shardingKey": pa.array([None], pa.string())}, "row 0 of the batch: shardingKey is null"),
-        ({"body": [b"x"], "queueId": [-1]}, "queueId -1 is negative"),
+        ({"body": [b"x"], "queueId": [-1]}, "row 0 of the batch: queueId -1 is not of 0..2147483647"),
+        ({"body": [b"x"] * 2, "queueId": [0, (1 << 32) + 1]}, "row 1 of the batch: queueId 4294967297 is not of"),
+        ({"body": [b"x"], "keys": [["New York", "b"]]}, "column keys: 'New York' has a blank"),
     ],
 )
 def test_a_row_that_can_be_no_message_is_named(columns: dict[str, Any], problem: str) -> None:
@@ -111,8 +114,8 @@ def test_a_row_that_can_be_no_message_is_named(columns: dict[str, Any], problem:
 
 @pytest.mark.parametrize("algorithm", ["zlib", "lz4", "zstd"])
 def test_bodies_are_compressed_as_the_flag_says(algorithm: str) -> None:
-    made = Rows(batch(body=[b"a" * 500, b"b"]), algorithm)
-    assert [decompress(each, made.sys_flag) for each in column(made.bodies)] == [b"a" * 500, b"b"]
+    bodies, sys_flag = compressed(Rows(batch(body=[b"a" * 500, b"b"])).bodies, algorithm)
+    assert [decompress(each, sys_flag) for each in column(bodies)] == [b"a" * 500, b"b"]
 
 
 def test_the_schema_of_a_sink_is_checked_by_name() -> None:
@@ -198,3 +201,20 @@ def test_a_large_piece_is_cut_by_bytes() -> None:
     parts = cut(piece, 3500)
     assert [len(part.queue_ids) for part in parts] == [3, 3, 3, 1]
     assert np.concatenate([part.bodies.data for part in parts]).tobytes() == piece.bodies.data.tobytes()
+
+
+def test_content_is_the_same_in_any_order_and_division_and_no_other_is() -> None:
+    def of(*parts: tuple[str, list[bytes]]) -> str:
+        found = []
+        for topic, bodies in parts:
+            content = Content()
+            content.add(topic, Rows(batch(body=bodies)).bodies)
+            found.append(content)
+        return str(Content.total(found))
+
+    whole = of(("t", [b"a", b"b", b"c"]))
+    assert whole.startswith("3;")
+    assert of(("t", [b"c"]), ("t", [b"b", b"a"])) == whole
+    for other in ([b"a", b"b", b"d"], [b"a", b"b"], [b"a", b"b", b"c", b"c"], [b"a", b"a", b"c"]):
+        assert of(("t", other)) != whole
+    assert of(("u", [b"a", b"b", b"c"])) != whole

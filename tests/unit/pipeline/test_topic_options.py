@@ -69,11 +69,18 @@ def test_a_wrong_option_of_a_stream_is_named(options: dict[str, str], problem: s
         ({"nameServer": "a:1", "topics": "orders"}, "unknown option 'topics' .did you mean 'topic'"),
         ({"nameServer": "a:1", "producerId": "ä"}, "option producerId"),
         ({"nameServer": "a:1", "batchBytes": "1g"}, "option batchBytes"),
+        ({"nameServer": "a:1", "transactionTimeoutMs": "1000"}, "deliveryGuarantee=exactly-once: this is idempotent"),
+        ({"nameServer": "a:1", "deliveryGuarantee": "at-least-once", "producerId": "p"}, "this is at-least-once"),
     ],
 )
 def test_a_wrong_option_of_a_write_is_named(options: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        sink_options(options)
+        sink_options(options, streaming=False)
+
+
+def test_a_stream_has_no_producer_id_of_its_users() -> None:
+    with pytest.raises(ConfigError, match="producerId is for batch writes and foreachBatch"):
+        sink_options({"nameServer": "a:1", "topic": "t", "producerId": "p"}, streaming=True)
 
 
 def test_options_are_read_without_case_and_sizes_with_units() -> None:
