@@ -10,7 +10,7 @@ A decided batch is published at once by the same commit.
 
 A batch job with a ``producerId`` may be repeated. Whether it is the same job is known by its content, which the brokers
 keep beside the writer's layout: a job of that name with other messages is refused. In ``foreachBatch`` the name is
-completed by the number of the micro-batch.
+completed by the query's, so that another checkpoint is another writer, and the batch is the query's.
 
 Source and names of what tells a task who it is: Spark's local properties, pinned by a test.
 """
@@ -109,8 +109,12 @@ class TopicBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write one partition."""
         context = TaskContext.get()
-        batch = context.getLocalProperty(BATCH_ID) if self._options.producer_id else None  # inside foreachBatch
-        identity = Identity(self._writer, self._run, _ALONE if batch is None else int(batch), context.partitionId())
+        query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+        partition = context.partitionId()
+        if self._options.producer_id and query and batch is not None:  # inside foreachBatch
+            identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
+        else:
+            identity = Identity(self._writer, self._run, _ALONE, partition)
         return _write(self._options, identity, iterator)
 
     def commit(self, messages: list[Any]) -> None:
@@ -121,19 +125,19 @@ class TopicBatchWriter(DataSourceArrowWriter):
                 if it is idempotent, its rows are there as far as they were no repetition.
         """
         told = [message for message in messages if message is not None]
-        if told and told[0].batch == _ALONE and self._options.producer_id:
-            self._check_content(told)
+        if told and self._options.producer_id and told[0].writer == self._writer:
+            content = Content.total(each.content for each in told if each.content is not None)
+            if not content.records:
+                return  # undecided: what comes under this name later is no repetition
+            self._check_content(told[0], str(content))
         _commit(self._options, messages, told[0].batch if told else _ALONE)
 
     def abort(self, messages: list[Any]) -> None:
         """Drop what was staged and is not decided."""
         _abort(self._options, messages, next((message.batch for message in messages if message is not None), _ALONE))
 
-    def _check_content(self, told: list[Written]) -> None:
-        if self._options.guarantee == "at-least-once":
-            return
-        content = str(Content.total(each.content for each in told if each.content is not None))
-        known = _calls(self._options, told[0]).open({CONTENT: content}).layout[CONTENT]
+    def _check_content(self, task: Written, content: str) -> None:
+        known = _calls(self._options, task).open({CONTENT: content}).layout[CONTENT]
         if known != content:
             raise ChangedBatch(
                 f"producerId {self._writer!r} has written {known.partition(';')[0]} messages already, and this job's "

@@ -135,6 +135,7 @@ def test_a_job_with_a_producer_id_may_be_repeated_and_not_be_another(
 ) -> None:
     options = {"producerId": topic, "deliveryGuarantee": guarantee, "batchBytes": "1k"}
     frame = spark.range(200).selectExpr("cast(id as string) as body")
+    write(frame.where("false"), brokers, topic, **options)
     for _ in range(2):
         write(frame, brokers, topic, **options)
     wanted = Counter(str(number).encode() for number in range(200))
