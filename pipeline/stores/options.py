@@ -24,6 +24,13 @@ SPLIT_BYTES = 128 << 20
 BATCH_ROWS = 10_000
 PART_OFFSETS = 300_000
 """As many entries as a file of a consume queue has by default."""
+_RANGES = ("startTimestamp", "endTimestamp", "startPhysicalOffset", "endPhysicalOffset")
+_READ_BY = {
+    **dict.fromkeys(("topics", "queueIds"), ("messages", "parts", "queues", "queue_parts")),
+    **dict.fromkeys((*_RANGES, "onCorrupt"), ("messages", "parts")),
+    "verify": ("messages", "parts", "segments"),
+}
+"""The views that options are for which change what is read; those for speed are passed over elsewhere."""
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -89,11 +96,11 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
         value = getattr(options, name)
         if not low <= value <= high:
             raise ConfigError(f"{SOURCE}: {_camel(name)} is {value}: {low} to {high} are allowed")
-    ranges = ("startTimestamp", "endTimestamp", "startPhysicalOffset", "endPhysicalOffset")
-    if options.view not in ("messages", "parts"):
-        for name in ranges:
-            if name in values:
-                raise ConfigError(f"{SOURCE}: {name} limits messages and their parts, not the view {options.view}")
+    for name, views in _READ_BY.items():
+        if name in values and options.view not in views:
+            raise ConfigError(f"{SOURCE}: {name} does nothing in the view {options.view}: it is for {', '.join(views)}")
+    if options.view == "segments" and options.verify == "full":
+        raise ConfigError(f"{SOURCE}: verify is 'full': the view segments looks at no queues, crc and none are allowed")
     for start, end in (("start_timestamp_ms", "end_timestamp_ms"), ("start_physical_offset", "end_physical_offset")):
         first, last = getattr(options, start), getattr(options, end)
         if first is not None and last is not None and first >= last:

@@ -1,91 +1,85 @@
 """Reading by queue entries: the records of a few topics, where they are a small part of a large log.
 
-The entries are read when the query is planned, and only if they can be trusted to be all there are: the store is
-closed, or its checkpoint says that its queues reach as far as the log is read; every wanted topic has queues; the
-entries of a queue have no hole and grow along the log. Otherwise, and where they name a fifth of the log or more, the
-log is scanned.
+The entries are read when the query is planned. A log file is read by them if the store's queues are known to reach as
+far as the log (it is closed, or its checkpoint says so) and :mod:`.accounting` proves that they name every record of
+that file; the other files are scanned. So it is in any case the records that a scan finds, but damage where no wanted
+record lies goes unnoticed. Everything is scanned where the entries name a fifth of the bytes or more, and with
+``verify=full``, which is to prove the log and the queues, not to rely on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby, pairwise
+import logging
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.proto.errors import StorageError
 from penstock.proto.record.kernels import ROW, scan
 
-from .derived import ENTRY_BYTES, QUEUE_ENTRY, QueueFile, is_entry, list_queue_files
+from .accounting import account_for
+from .derived import QueueFile
 from .files import Bytes, FileReader, open_file_system
-from .model import Damage, Store
+from .model import Damage, LogFile, Store
 from .options import StoreOptions
-from .planning import Split
+from .planning import Split, plan_splits
 
 Longs = npt.NDArray[np.int64]
 
+log = logging.getLogger(__name__)
+
 SHARE_MAX = 0.2
 """Of the log's bytes: above it a scan, which reads on and on, is faster."""
-QUEUE_BYTES_MIN = 16 << 20
-QUEUE_SHARE_MAX = 0.05
-"""Queue files are read by the planner: so many bytes, or so large a part of the log's, are little."""
 GAP_BYTES_MAX = 64 << 10
 """Records so near to each other are read together."""
 READ_BYTES_MAX = 8 << 20
 
 
-def plan_picks(store: Store, options: StoreOptions) -> list[Split] | None:
-    """Splits with the positions of the wanted records; None where the log is to be scanned."""
-    if not (options.use_consume_queue and options.topics and store.queues_complete) or store.gaps:
+def plan_picks(
+    store: Store, options: StoreOptions, first_time: Callable[[LogFile], int | None] = lambda file: None
+) -> list[Split] | None:
+    """Splits with the positions of the wanted records, and scans of files whose records queues do not all name.
+
+    None where the whole log is to be scanned. ``first_time``: see :func:`.plan_splits`.
+    """
+    if options.verify == "full" or not (options.use_consume_queue and options.topics and store.queues_complete):
         return None
-    files = [
-        file
-        for file in list_queue_files(store.root)
-        if file.topic in options.topics and (not options.queue_ids or file.queue_id in options.queue_ids)
-    ]
-    log_bytes = sum(file.end for file in store.files)
-    if {file.topic for file in files} != set(options.topics):
+    if store.gaps:
         return None
-    if sum(file.size for file in files) > max(QUEUE_BYTES_MIN, QUEUE_SHARE_MAX * log_bytes):
-        return None
-    parts = []
-    for _, queue_files in groupby(files, lambda file: (file.topic, file.queue_id)):
-        entries = _entries(store, list(queue_files))
-        if entries is None:
+    scans = list(plan_splits(store, options, first_time))
+    files = sorted({split.file for split in scans if split.file is not None}, key=lambda file: file.start)
+    if not files:
+        return scans
+
+    def is_wanted(file: QueueFile) -> bool:
+        return file.topic in options.topics and (not options.queue_ids or file.queue_id in options.queue_ids)
+
+    try:
+        found = account_for(store, files, is_wanted)
+        if found is None:
             return None
-        parts.append(entries)
-    found = np.concatenate(parts)
-    order = np.argsort(found["physical_offset"], kind="stable")
-    positions, sizes = (found[name][order].astype(np.int64) for name in ("physical_offset", "size"))
-    if sizes.sum() >= SHARE_MAX * log_bytes or (np.diff(positions) <= 0).any():
+        account, positions, sizes = found
+        covered = account.covered(open_file_system(store.root)[0])
+    except StorageError as error:  # a scan needs no queues
+        log.warning("queues not read, the log is scanned instead store=%s error=%s", store.root, error)
         return None
-    return list(_splits(store, options, positions, sizes))
+    order = np.argsort(positions, kind="stable")
+    positions, sizes = positions[order], sizes[order]
+    within = (positions >= files[0].start) & (positions < store.end)
+    if not covered or sizes[within].sum() >= SHARE_MAX * sum(file.end for file in files):
+        return None
+    left = set(files).difference(covered)
+    splits = [split for split in scans if split.file in left]
+    splits += _splits(store, covered, options, positions, sizes)
+    return sorted(splits, key=lambda split: (split.file.start if split.file else 0, split.begin))
 
 
-def _entries(store: Store, files: list[QueueFile]) -> npt.NDArray[np.void] | None:
-    """The entries of one queue that name records of the listed log; None if they cannot be all there are."""
-    if any(file.start != former.start + former.size for former, file in pairwise(files)):
-        return None
-    file_system, _ = open_file_system(store.root)
-    parts = []
-    for file in files:
-        with FileReader(file_system, file.path) as reader:
-            data = reader.read(0, file.size)
-        parts.append(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY))
-    entries = np.concatenate(parts)
-    used = np.flatnonzero(is_entry(entries))
-    if not len(used) or used[-1] - used[0] + 1 != len(used):
-        return None
-    entries = entries[used]
-    positions = entries["physical_offset"].astype(np.int64)
-    if (np.diff(positions) <= 0).any():
-        return None
-    return entries[(positions >= store.files[0].start) & (positions < store.end)]
-
-
-def _splits(store: Store, options: StoreOptions, positions: Longs, sizes: Longs) -> Iterator[Split]:
+def _splits(
+    store: Store, files: Sequence[LogFile], options: StoreOptions, positions: Longs, sizes: Longs
+) -> Iterator[Split]:
     first, last = options.start_physical_offset, options.end_physical_offset
-    for file in store.files:
+    for file in files:
         begin = file.start if first is None else max(first, file.start)
         end = file.start + file.end if last is None else min(last, file.start + file.end)
         low, high = np.searchsorted(positions, (begin, end))

@@ -5,8 +5,9 @@
 | queue offset | the record before it of the same queue in the split: one more than that one's |
 | physical offset, size | the queue entry at its queue offset |
 
-Half messages, rolled-back ones and inner batches have no entry. Entries that were cleaned away with their file are
-not missed, nor, where the queues need not reach as far as the log, those behind the last one.
+Half messages, rolled-back ones and inner batches have no entry. Where the queues need not reach as far as the log, no
+entry is missed. Nor is one whose file was cleaned away since the store was listed: brokers delete a queue's first file
+when the log files that it names are gone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Prover:
 
     def __init__(self, split: Split) -> None:
         self._file_system, path = open_file_system(split.root)
-        self._folder = f"{path}/consumequeue"
+        self._folder, self._log_folder = f"{path}/consumequeue", f"{path}/commitlog"
         self._complete = split.queues_complete
         self._topics = ColumnWriter(pa.schema([pa.field("topic", pa.string())]), broker_name="")
         self._last: dict[Queue, int] = {}
@@ -85,6 +86,8 @@ class Prover:
         for index in np.flatnonzero(offsets != before + 1).tolist():
             yield index, f"queue offset {offsets[index]} of {name} follows {before[index]} in the log"
         entries, known = self._entries(queue, offsets)
+        if self._complete and not known.all():
+            known |= rows["physical_offset"] >= self._log_start()
         found = is_entry(entries)
         differs = found & ((entries["physical_offset"] != rows["physical_offset"]) | (entries["size"] != rows["size"]))
         for index in np.flatnonzero(differs).tolist():
@@ -98,7 +101,7 @@ class Prover:
             yield index, f"{name} has no entry at {offsets[index]}, where this record belongs"
 
     def _entries(self, queue: Queue, offsets: Any) -> tuple[npt.NDArray[np.void], npt.NDArray[np.bool_]]:
-        """The entry at each offset, and whether there has to be one: its file is not one of those cleaned away."""
+        """The entry at each offset, and whether it is not in front of the queue's files."""
         if queue not in self._files:
             self._files[queue] = self._list(queue)
         files = self._files[queue]
@@ -122,3 +125,8 @@ class Prover:
         infos = [info for info in self._file_system.get_file_info(selector) if info.base_name.isdecimal() and info.size]
         made = ((int(info.base_name) // ENTRY_BYTES, info.size // ENTRY_BYTES, str(info.path)) for info in infos)
         return sorted((first, first + count, path) for first, count, path in made)
+
+    def _log_start(self) -> int:
+        """Where the log begins by now."""
+        infos = self._file_system.get_file_info(fs.FileSelector(self._log_folder))
+        return min(int(info.base_name) for info in infos if info.base_name.isdecimal())

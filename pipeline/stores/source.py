@@ -10,10 +10,10 @@ Spark imports this module in several short processes per query, so what loads ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.proto.errors import ConfigError
@@ -45,6 +45,15 @@ from .options import SOURCE, StoreOptions, parse_options
 from .planning import Split, plan_splits
 from .segments import SEGMENT_COLUMNS, first_time, read_segment
 
+_NO_STREAM = (
+    f"{SOURCE}: a store is read as it is, not as a stream: use spark.read, or spark.readStream.format('penstock') for "
+    "the topics of a running broker"
+)
+_NO_WRITER = (
+    f"{SOURCE}: stores are only read, their brokers write them: send with df.write.format('penstock'), or keep rows "
+    "with format('parquet')"
+)
+
 
 class StorePartition(InputPartition):
     """The work of one task."""
@@ -72,6 +81,8 @@ class StoreDataSource(DataSource):
         super().__init__(dict(options))
         from .directory import list_store
 
+        if any(name.lower() == "checkpointlocation" for name in options):  # only writers of streams are given one
+            raise ConfigError(_NO_WRITER)
         self._options = parse_options(options)
         roots = expand_roots(self._options.roots)
         names = self._options.broker_names or ("",) * len(roots)
@@ -103,6 +114,34 @@ class StoreDataSource(DataSource):
             raise ConfigError(f"{SOURCE}: the schema names no column: name one, as brokerName, for a count")
         return StoreReader(self._options, self._stores, schema)
 
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        """One that refuses: Spark hides what this method itself would raise behind an error of its own."""
+        return _NoStream()
+
+    def writer(self, schema: Any, overwrite: bool) -> NoReturn:
+        """Refuses."""
+        raise ConfigError(_NO_WRITER)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> NoReturn:
+        """Refuses."""
+        raise ConfigError(_NO_WRITER)
+
+
+class _NoStream(DataSourceStreamReader):
+    """A stream that ends with the first thing that Spark asks of it."""
+
+    def initialOffset(self) -> NoReturn:
+        raise ConfigError(_NO_STREAM)
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> NoReturn:  # what a query that goes on asks first
+        raise ConfigError(_NO_STREAM)
+
+    def partitions(self, start: Any, end: Any) -> NoReturn:
+        raise ConfigError(_NO_STREAM)
+
+    def read(self, partition: Any) -> NoReturn:
+        raise ConfigError(_NO_STREAM)
+
 
 def _never_null(options: StoreOptions) -> frozenset[str]:
     """A row that stands for damage has nulls anywhere."""
@@ -131,7 +170,15 @@ class StoreReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """One per task; the same for every call."""
+        """One per task; the same for every call.
+
+        Raises:
+            ConfigError: a wanted topic is in none of the stores.
+        """
+        if self._options.topics:
+            from .topic_names import require_topics
+
+            require_topics(self._stores, self._options)
         return [
             StorePartition(split, number) for number, store in enumerate(self._stores) for split in self._plan(store)
         ]
@@ -151,8 +198,10 @@ class StoreReader(DataSourceReader):
         if self._options.use_consume_queue and self._options.topics:
             from .picking import plan_picks
 
-            picked = plan_picks(store, self._options)
-        return iter(picked) if picked is not None else plan_splits(store, self._options, lambda f: first_time(store, f))
+            picked = plan_picks(store, self._options, lambda file: first_time(store, file))
+        if picked is not None:
+            return iter(picked)
+        return plan_splits(store, self._options, lambda file: first_time(store, file))
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; none for the one that Spark makes of an empty list."""

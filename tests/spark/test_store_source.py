@@ -104,6 +104,41 @@ def test_bad_input_is_refused_when_the_frame_is_loaded(spark: Any, store: Path, 
     errors(ConfigError, "'size' is of type int", lambda: wrong.load(str(store)).collect())
 
 
+def test_a_topic_that_is_in_no_store_is_refused_before_a_task_runs(spark: Any, store: Path, errors: Any) -> None:
+    errors(ConfigError, "there is no topic 'Tgas' in .*'Tags'", lambda: load(spark, store, topics="Keys,Tgas").count())
+    errors(ConfigError, "there is no topic 'Tgas'", lambda: load(spark, store, topics="Tgas", view="queues").count())
+    assert load(spark, store, topics="Tgas", useConsumeQueue="false").count() == 0
+
+
+def test_a_topic_whose_queue_lost_its_end_is_read_whole(spark: Any, tmp_path: Path) -> None:
+    store = golden.unpack("normal", tmp_path / "normal", only=("commitlog", "consumequeue"))
+    path = store / "consumequeue" / "%DLQ%GoldRetryGroup" / "0" / f"{0:020d}"
+    entries = path.read_bytes()
+    path.write_bytes(entries[:20] + bytes(len(entries) - 20))
+    assert load(spark, store, topics="%DLQ%GoldRetryGroup").count() == 2
+
+
+def test_streams_and_writes_are_refused_with_what_to_use_instead(
+    spark: Any, store: Path, tmp_path: Path, errors: Any
+) -> None:
+    def stream() -> None:
+        frame = spark.readStream.format("penstock_store").load(str(store)).select("topic")
+        query = frame.writeStream.format("memory").queryName("refused").option("checkpointLocation", str(tmp_path))
+        query.start().awaitTermination()
+
+    errors(ConfigError, r"not as a stream: use spark.read, or .*format\('penstock'\)", stream)
+    rows = spark.range(1).selectExpr("'a' as topic", "cast('b' as binary) as body")
+    written = rows.write.format("penstock_store").mode("append")
+    errors(ConfigError, r"stores are only read, .*df.write.format\('penstock'\)", lambda: written.save(str(store)))
+
+    def stream_out() -> None:
+        rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) as topic")
+        query = rate.writeStream.format("penstock_store").option("checkpointLocation", str(tmp_path / "out"))
+        query.start(str(store)).awaitTermination()
+
+    errors(ConfigError, "stores are only read", stream_out)
+
+
 def test_damage_fails_the_query_unless_told_otherwise(spark: Any, tmp_path: Path, errors: Any) -> None:
     store = golden.unpack("direct", tmp_path / "direct", only=("commitlog",))
     victim = golden.expected("direct")["messages"][20]

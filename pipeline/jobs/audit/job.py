@@ -223,7 +223,14 @@ def _measure(report: Report, tally: Tally, conditions: dict[str, Any]) -> None:
 def _search_stores(spark: Any, report: Report, wanted: Any, config: Config) -> None:
     """Whether what is missing lies on a disk."""
     stored = read_stores(
-        spark, config.store, _MISSING, brokerName=config.broker_name, topics=config.topic, onCorrupt="skip", upTo="end"
+        spark,
+        config.store,
+        _MISSING,
+        brokerName=config.broker_name,
+        topics=config.topic,
+        onCorrupt="skip",
+        upTo="end",
+        useConsumeQueue="false",  # the log itself, and none of it for a topic that is gone is an answer too
     )
     wanted = wanted.persist()
     try:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.schema import CORRUPT_COLUMN, STORE_COLUMNS
+from penstock.pipeline.stores.accounting import Account
 from penstock.pipeline.stores.directory import list_store
+from penstock.pipeline.stores.files import open_file_system
 from penstock.pipeline.stores.messages import read_split
+from penstock.pipeline.stores.model import LogFile
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.picking import plan_picks
 from penstock.pipeline.stores.planning import Split, plan_splits
 from penstock.pipeline.stores.proving import require_queues
 from penstock.proto.errors import ConfigError, Corrupt
+from penstock.proto.record.layout import PhysicalOffset, QueueOffset, Record, encode_record
 from tests.support import golden
 
 
@@ -48,11 +55,12 @@ def test_picked_records_are_those_that_a_scan_finds(tmp_path: Path, topic: str, 
     root = golden.unpack("normal", tmp_path / "store", only=("commitlog", "consumequeue"))
     wanted = scanned(root, topics=topic)
     splits = picks(root, topics=topic, splitBytes=split_bytes)
-    if not wanted:
-        assert splits is None  # no queue says that there is nothing: the scan does
-        return
     assert splits is not None
     assert rows(splits, root, topics=topic) == wanted
+    if not wanted:
+        assert {split.file for split in splits} == {list_store(str(root)).files[6]}  # where not all have entries
+        return
+    assert any(split.picks is not None for split in splits)
     assert len(splits) > 1 or split_bytes == "1m" or sum(row["size"] for row in wanted) < 4096
     middle = wanted[len(wanted) // 2]["physicalOffset"]
     upper = picks(root, topics=topic, startPhysicalOffset=str(middle))
@@ -60,21 +68,93 @@ def test_picked_records_are_those_that_a_scan_finds(tmp_path: Path, topic: str, 
     assert rows(upper, root, topics=topic) == wanted[len(wanted) // 2 :]
 
 
-def test_a_queue_that_cannot_be_trusted_or_names_much_of_the_log_is_not_read_by(tmp_path: Path) -> None:
+def test_queues_that_may_be_behind_or_name_much_of_the_log_are_not_read_by(tmp_path: Path) -> None:
     root = golden.unpack("normal", tmp_path / "store", only=("commitlog", "consumequeue"))
     assert picks(root, topics="GoldOrder") is not None
     assert picks(root, topics="GoldOrder", useConsumeQueue="false") is None
-    assert picks(root, topics="GoldOrder,Absent") is None
+    assert picks(root, topics="GoldOrder", verify="full") is None  # which proves the queues
     assert picks(root) is None
     assert picks(root, topics="GoldTopic,GoldMixed,GoldOrder") is None  # more than a fifth
     (root / "abort").touch()  # open, and RocketMQ's: its queues may be behind
     assert picks(root, topics="GoldOrder") is None
-    (root / "abort").unlink()
-    path = next(path for path in (root / "consumequeue" / "GoldOrder").glob(f"*/{0:020d}") if any(path.read_bytes()))
+
+
+def _zero_entry(root: Path, topic: str, number: int) -> None:
+    """Take the first (0) or last (-1) entry of one of the topic's queues away."""
+    files = sorted((root / "consumequeue" / topic).glob("*/*"))
+    path = next(path for path in files if any(path.read_bytes()))
     content = bytearray(path.read_bytes())
-    content[20:40] = bytes(20)  # a hole
+    used = [at for at in range(0, len(content), 20) if 0 < int.from_bytes(content[at + 8 : at + 12], "big") < 2**31 - 1]
+    content[used[number] : used[number] + 20] = bytes(20)
     path.write_bytes(content)
-    assert picks(root, topics="GoldOrder") is None
+
+
+def _drop_queue(root: Path, topic: str) -> None:
+    used = [path.parent for path in (root / "consumequeue" / topic).glob("*/*") if any(path.read_bytes())]
+    shutil.rmtree(used[0])
+
+
+FAULTS: dict[str, Callable[[Path, str], None]] = {
+    "last entry": lambda root, topic: _zero_entry(root, topic, -1),
+    "first entry": lambda root, topic: _zero_entry(root, topic, 0),
+    "queue": _drop_queue,
+    "topic": lambda root, topic: shutil.rmtree(root / "consumequeue" / topic),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("topic", ["%DLQ%GoldRetryGroup", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "GoldOrder", "GoldDelay"])
+def test_a_query_by_topic_finds_records_that_a_closed_stores_queues_lack(
+    tmp_path: Path, topic: str, fault: str
+) -> None:
+    root = golden.unpack("normal", tmp_path / "store", only=("commitlog", "consumequeue"))
+    wanted = scanned(root, topics=topic)
+    FAULTS[fault](root, topic)
+    splits = picks(root, topics=topic)
+    assert splits is not None
+    assert rows(splits, root, topics=topic) == wanted
+    assert any(split.picks is None for split in splits)  # the files that miss an entry are scanned
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_full_verification_names_a_record_that_its_queue_lacks(tmp_path: Path, fault: str) -> None:
+    root = golden.unpack("normal", tmp_path / "store", only=("commitlog", "consumequeue"))
+    topic = "%DLQ%GoldRetryGroup"
+    FAULTS[fault](root, topic)
+    assert picks(root, topics=topic, verify="full") is None
+    with pytest.raises(Corrupt, match=f"{topic}, queue 0 has no entry at"):
+        scanned(root, topics=topic, verify="full")
+
+
+def test_full_verification_misses_the_first_file_of_a_queue_while_the_log_has_its_records(tmp_path: Path) -> None:
+    record = Record(topic="T", queue_id=0, queue_offset=QueueOffset(0), body=b"x", physical_offset=PhysicalOffset(0))
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    queue = tmp_path / "consumequeue" / "T" / "0"
+    log.parent.mkdir()
+    queue.mkdir(parents=True)
+    log.write_bytes(encode_record(record).ljust(4096, b"\0"))
+    (queue / f"{400:020d}").write_bytes(bytes(400))
+    with pytest.raises(Corrupt, match="T, queue 0 has no entry at 0"):
+        scanned(tmp_path, verify="full")
+
+
+def test_an_entry_that_occurs_twice_does_not_stand_for_one_that_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(bytes(400))
+    file = LogFile(str(path), 1000, 400, 400, False)
+    system = open_file_system(str(tmp_path))[0]
+
+    def covered(*queues: list[int]) -> bool:
+        account = Account([file])
+        for positions in queues:
+            account.add(np.array(positions, np.int64), np.full(len(positions), 100, np.int64))
+        return account.covered(system) == [file]
+
+    assert covered([1000, 1200], [1100, 1300], [1400, 1500])  # the last ones are of the next file
+    assert not covered([1000, 1200], [1100])
+    assert not covered([1000, 1200], [1300])
+    assert not covered([1000, 1200], [1200, 1300])
+    assert not covered([1000, 1100, 1200, 1100, 1300])
 
 
 def test_damage_of_a_picked_record_is_treated_as_the_options_say(tmp_path: Path) -> None:
@@ -94,7 +174,7 @@ def test_damage_of_a_picked_record_is_treated_as_the_options_say(tmp_path: Path)
     assert told[heads["physicalOffset"]] == "a queue entry names it, and there is no such record"
 
 
-@pytest.mark.parametrize("name", ["normal", "multi-queue", "direct"])
+@pytest.mark.parametrize("name", ["normal", "multi-queue", "direct", "direct-trimmed", "ha/classic/master"])
 def test_golden_stores_stand_full_verification(tmp_path: Path, name: str) -> None:
     root = golden.unpack(name, tmp_path / "store", only=("commitlog", "consumequeue"))
     assert scanned(root, verify="full") == scanned(root)

@@ -190,6 +190,18 @@ def test_bad_stores_and_options_are_refused_by_name(tmp_path: Path) -> None:
         "storePath=a,splitBytes=1": "splitBytes is 1: 4096 to",
         "storePath=a,startTimestamp=soon": "startTimestamp is 'soon': expected a time",
         "storePath=a,startTimestamp=5,endTimestamp=5": "the range 5 to 5 is empty",
+        "storePath=a,view=queues,endTimestamp=5": "endTimestamp does nothing in the view queues: .* messages, parts",
+        "storePath=a,view=segments,topics=T": "topics does nothing in the view segments: it is for messages, parts, q",
+        "storePath=a,view=index,topics=T": "topics does nothing in the view index",
+        "storePath=a,view=segments,queueIds=1": "queueIds does nothing in the view segments",
+        "storePath=a,view=index,queueIds=1": "queueIds does nothing in the view index",
+        "storePath=a,view=queues,verify=none": "verify does nothing in the view queues: .* messages, parts, segments",
+        "storePath=a,view=index,verify=none": "verify does nothing in the view index",
+        "storePath=a,view=queue_parts,verify=crc": "verify does nothing in the view queue_parts",
+        "storePath=a,view=queues,onCorrupt=skip": "onCorrupt does nothing in the view queues: .* messages, parts",
+        "storePath=a,view=index,onCorrupt=emit": "onCorrupt does nothing in the view index",
+        "storePath=a,view=segments,onCorrupt=skip": "onCorrupt does nothing in the view segments",
+        "storePath=a,view=segments,verify=full": "verify is 'full': the view segments looks at no queues",
     }.items():
         options = dict(pair.split("=") for pair in given.split(",") if pair)
         with pytest.raises(ConfigError, match=text):

@@ -1,0 +1,107 @@
+"""Topics that no store of a frame has: most likely typed wrong, and a query for them would just find nothing.
+
+Refused is only what is certain. A topic without a queue may have records all the same: its queues are gone after it was
+deleted, or were lost, or its broker has not dispatched them yet; and one that its broker knows may simply be empty. So
+a topic is refused if in each store, all of them closed,
+
+* no queue has a directory of its name, and the broker's ``topics.json``, where it is there, does not list it;
+* the log holds none of its records: :mod:`.accounting` gives them to other topics' queues, or, where that leaves files
+  open, a scan of some hundred megabytes at most says so.
+
+Otherwise there is a warning. Dead letters, retries and what brokers need for themselves come into being when there is
+something for them: not to have them is no mistake. With ``useConsumeQueue=false``, where queues count for nothing,
+nothing is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.proto.errors import ConfigError, StorageError
+from penstock.proto.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, is_system_topic
+
+from ..schema import nearest
+from .accounting import account_for
+from .files import open_file_system
+from .model import Store
+from .options import SOURCE, StoreOptions
+from .planning import plan_splits
+
+log = logging.getLogger(__name__)
+
+SCAN_BYTES_MAX = 256 << 20
+"""Half a second of work, before a query that would find nothing."""
+
+
+def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
+    """Nothing, if each wanted topic is in one of the stores, or may be; a warning where none is seen.
+
+    Raises:
+        ConfigError: a topic is in none of them.
+    """
+    missing = {topic for topic in options.topics if not _comes_when_needed(topic)}
+    if not missing or not options.use_consume_queue:
+        return
+    known: set[str] = set()
+    for store in stores:
+        known |= _names(store.root)
+        if missing <= known:
+            return
+    missing -= known
+    topic = min(missing)
+    roots = ", ".join(store.root for store in stores)
+    hint = nearest(topic, sorted(known))
+    if all(_has_none(store, missing) for store in stores):
+        raise ConfigError(
+            f"{SOURCE}: there is no topic {topic!r} in {roots}{hint}: no queue, topics.json or record has the name; "
+            "set useConsumeQueue to false to read without looking for it"
+        )
+    log.warning("no queue of the topic was found topic=%s%s stores=%s", topic, hint, roots)
+
+
+def _comes_when_needed(topic: str) -> bool:
+    prefixes = DLQ_PREFIX, RETRY_PREFIX, LIGHT_PREFIX
+    return topic.startswith(prefixes) or topic.lower().startswith(SYSTEM_PREFIX) or is_system_topic(topic)
+
+
+def _names(root: str) -> set[str]:
+    """The topics that have queues, and those that the broker's configuration lists."""
+    file_system, path = open_file_system(root)
+    found: set[str] = set()
+    for folder in ("consumequeue", "batchconsumequeue"):
+        infos = file_system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
+        found.update(info.base_name for info in infos if info.type == fs.FileType.Directory)
+    try:
+        with file_system.open_input_file(f"{path}/config/topics.json") as file:
+            found.update(json.loads(file.read())["topicConfigTable"])
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("topic configuration not read path=%s/config/topics.json error=%s", root, error)
+    return found
+
+
+def _has_none(store: Store, topics: set[str]) -> bool:
+    """Whether the store certainly has no record of the topics."""
+    if store.is_open or store.gaps:
+        return False
+    from .messages import read_split  # with its kernels, which most queries do not need here
+
+    try:
+        counted = account_for(store, store.files, lambda file: False)
+        covered = set(counted[0].covered(open_file_system(store.root)[0])) if counted is not None else set()
+        left = [file for file in store.files if file not in covered]
+        if sum(file.end for file in left) > SCAN_BYTES_MAX:
+            return False
+        options = StoreOptions(roots=(store.root,), topics=tuple(topics), verify="none")
+        schema = pa.schema([pa.field("physicalOffset", pa.int64(), nullable=False)])
+        splits = [split for split in plan_splits(store, options) if split.file in left]
+        return not any(batch.num_rows for split in splits for batch in read_split(split, options, schema))
+    except StorageError as error:  # damage, or a file that is gone: the query will name it, if it matters there
+        log.warning("topics not looked for store=%s error=%s", store.root, error)
+        return False
