@@ -98,6 +98,8 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
 
         config = make_config(job.Config, {key: value for key, value in values.items() if value is not None}, name)
         require_stores(getattr(config, "store", ()))
+        if hasattr(job, "check"):  # what is wrong is told before Spark takes its seconds to start
+            job.check(config)
         settings = {"spark.log.level": "ERROR"} | dict(_setting(text) for text in conf)
         progress = ProgressLine(every_s=10.0)
         progress.show(f"{name}: starting Spark")

@@ -11,6 +11,7 @@ JOBS = {
     "archive-topic": (f"{_HERE}.archive_topic", "Topics of a running cluster into a Parquet lake, over the network."),
     "audit": (f"{_HERE}.audit", "Histories of drills and load tests against the invariants, and against stores."),
     "dead-letters": (f"{_HERE}.dead_letters", "Dead letters by group, topic and tag; and back into a topic."),
+    "lag": (f"{_HERE}.lag", "How far consumer groups are behind, at every interval, as rows of a lake."),
     "mirror": (f"{_HERE}.mirror", "A topic into another cluster's topic, each message once."),
     "query": (f"{_HERE}.query", "Messages of a lake by topic, time, key or id."),
     "rebuild": (f"{_HERE}.rebuild", "Consume queues of a large store, from its log, into a new directory."),

@@ -1,0 +1,181 @@
+"""How far consumer groups are behind, over time: a row per group, queue and interval in the lake's folder lag.
+
+A stream looks at the cluster at every interval and appends what it sees, with rates since the look before and the age
+of the oldest unread message (columns: :mod:`penstock.pipeline.lag.columns`). What it needs to go on is told by the
+checkpoint: a job that is stopped, or killed, and started again has no row twice, and its first rates are over the real
+time since its last look. Without ``follow`` it ends after so many intervals, one by default, as for a timer's unit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.proto.errors import ConfigError
+
+from .config import setting
+from .reading import local_path
+from .report import Plot, Report, Table
+from .topics import require_topic
+
+INTERVAL_S_MIN = 0.1
+SAMPLES_SHOWN_MAX = 2000
+"""The report shows the last ones; the lake has all."""
+QUEUES_SHOWN_MAX = 50
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_POLL_S = 0.1
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Whom to watch, and how often."""
+
+    namesrv: str = setting("nameservers of the cluster")
+    groups: tuple[str, ...] = setting("consumer groups, separated by commas; they must exist")
+    lake: str = setting("the lake's directory or URI; several such jobs may write to one")
+    checkpoint: str = setting("directory or URI where Spark keeps what was seen; one for each such job")
+    topics: tuple[str, ...] = setting("only these topics; all that a group has committed in or subscribes to", ())
+    interval_s: float = setting("seconds from one look to the next", 10.0)
+    intervals: int | None = setting("how many looks, the last of which ends the job; 1 by default", None)
+    follow: bool = setting("go on until the job is ended", False)
+
+
+def check(config: Config) -> None:
+    """Nothing, if the options go together.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if not config.groups:
+        raise ConfigError("lag: groups is empty: name one, as --groups orders")
+    if not config.interval_s >= INTERVAL_S_MIN:
+        raise ConfigError(f"lag: interval_s is {config.interval_s}: at least {INTERVAL_S_MIN}")
+    if config.intervals is not None and config.follow:
+        raise ConfigError(f"lag: intervals is {config.intervals}, and follow has no end: give one of them")
+    if config.intervals is not None and config.intervals < 1:
+        raise ConfigError(f"lag: intervals is {config.intervals}: at least 1")
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Watch for so long, or follow.
+
+    Raises:
+        GroupNotFound, TopicNotFound: one that is named does not exist; nothing was started.
+    """
+    from ..lag.sampling import require_groups
+    from ..topics.cluster import cluster
+
+    check(config)
+    require_groups(cluster(config.namesrv), config.groups)
+    for topic in config.topics:
+        require_topic(config.namesrv, topic)
+    report = Report("lag", asdict(config))
+    query = _start(spark, config)
+    try:
+        first = _wait(query)
+    finally:
+        query.stop()
+    report.finish()
+    _tell(report, config, str(query.id), first)
+    return report
+
+
+def _start(spark: Any, config: Config) -> Any:
+    from ..lag.columns import as_rows
+    from ..lag.source import NAME, lag_options, register_lag
+    from ..lag.state import measured
+
+    register_lag(spark)
+    options = dict(lag_options(config.namesrv, config.groups, config.topics))
+    if not config.follow:
+        options["samples"] = str(config.intervals or 1)
+    rows = as_rows(measured(spark.readStream.format(NAME).options(**options).load()))
+    writer = (
+        rows.writeStream.format(NAME)
+        .option("lake", local_lake(config.lake))
+        .option("checkpointLocation", local_path(config.checkpoint))
+        .outputMode("append")
+        .trigger(processingTime=f"{round(config.interval_s * 1000)} milliseconds")
+    )
+    with _set(spark, _PARTITIONS, "1"):  # a task costs more than what a sample has for it; the query keeps it
+        return writer.start()
+
+
+def local_lake(root: str) -> str:
+    """The lake as every process knows it: workers have directories of their own."""
+    from ..lake import Lake
+
+    return Lake(root).root
+
+
+@contextlib.contextmanager
+def _set(spark: Any, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+def _wait(query: Any) -> int | None:
+    """Until the query has ended, or has taken its last sample; the number of the first batch, if there was one."""
+    first: int | None = None  # asked for early: only the last batches are kept
+    while not query.awaitTermination(_POLL_S):
+        progress = query.lastProgress
+        if progress is not None and _left(progress) == 0:
+            break
+        if first is None and progress is not None:
+            first = int(query.recentProgress[0].batchId)
+    known = query.recentProgress
+    return int(known[0].batchId) if first is None and known else first
+
+
+def _left(progress: Any) -> int | None:
+    """How many samples of this run were still to be planned when this batch was; None if that is not told."""
+    from ..lag.source import LEFT
+
+    told = json.loads(progress.sources[0].latestOffset or "null")
+    return told.get(LEFT) if isinstance(told, dict) else None
+
+
+def _tell(report: Report, config: Config, query: str, first: int | None) -> None:
+    """What the run has added to the lake, as far as the report shows it."""
+    from ..lag.files import count_rows, days_between, files_of, read_files
+    from ..lake import Lake
+
+    lake = Lake(config.lake)
+    paths: list[str] = []
+    if first is not None:
+        # an earlier run may have planned the first batch, on an earlier day
+        days = days_between(report.began_ms - _DAY_MS, time.time_ns() // 1_000_000)
+        paths = files_of(lake, query, first, days)
+    columns = ["interval", "consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
+    columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
+    rows = read_files(lake, paths[-SAMPLES_SHOWN_MAX:], columns)
+    by_time: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        by_time[round(row["interval"].timestamp() * 1000)][row["consumerGroup"]] += row["lag"]
+    times = sorted(by_time)
+    last = by_time[times[-1]] if times else {}
+    report.figures |= {
+        "samples": len(paths),
+        "rows": count_rows(lake, paths),
+        "lag": {group: last.get(group) for group in config.groups},
+    }
+    if not rows:
+        report.problem("nothing was seen: no broker answered, or the groups have no topic yet")
+        return
+    series = {group: [by_time[at].get(group) for at in times] for group in config.groups}
+    report.plots.append(Plot("Lag", "times", times, series, "messages"))
+    ends = [row for row in rows if round(row["interval"].timestamp() * 1000) == times[-1] and row["lag"]]
+    ends.sort(key=lambda row: (-row["lag"], row["consumerGroup"], row["topic"], row["brokerName"], row["queueId"]))
+    names = ["group", "topic", "broker", "queue", "lag", "produced per s", "consumed per s", "oldest unread ms"]
+    lines = [[row[name] for name in columns[1:]] for row in ends[:QUEUES_SHOWN_MAX]]
+    report.tables.append(Table("Queues that are furthest behind at the end", names, lines))

@@ -1,0 +1,133 @@
+"""What is known of a group in a queue at a moment, and what follows from two such samples.
+
+A row of ``lake/lag/`` stands for a group, a queue and an interval, at its end. Nothing is null but as it says here.
+
+| Column | Type | Meaning |
+|---|---|---|
+| interval | timestamp | when the sample was due: the same in all its rows, and the day of their directory |
+| time | timestamp | when the queue's broker was asked |
+| consumerGroup, topic, brokerName, queueId | string, int | |
+| minOffset, endOffset | long | what can be read: half open, up to the confirm offset |
+| committedOffset | long | the next offset that the group wants; null if it never committed |
+| lag | long | ``endOffset - max(committedOffset, minOffset)``: without a commit all there is, as in ``group show`` |
+| intervalMs | long | since the queue's sample before, by ``time``; null in the first |
+| producedPerSecond | double | over ``intervalMs``; null in the first, and where the end went back |
+| consumedPerSecond | double | the same of the committed offset; null without one at either end, too |
+| oldestUnreadTimestamp | timestamp | when the first unread message was stored; null where nothing is unread |
+| oldestUnreadAgeMs | long | from then to ``time`` |
+
+An end goes back when a topic is made anew, and for a moment when a slave that is behind answers for its master.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+SAMPLE_COLUMNS = {
+    "interval": "bigint",
+    "time": "bigint",
+    "consumerGroup": "string",
+    "topic": "string",
+    "brokerName": "string",
+    "queueId": "int",
+    "minOffset": "bigint",
+    "endOffset": "bigint",
+    "committedOffset": "bigint",
+    "oldestUnread": "bigint",
+}
+"""Of the stream as it comes from the cluster; times in ms, null as above."""
+MEASURED_COLUMNS = {
+    **SAMPLE_COLUMNS,
+    "lag": "bigint",
+    "intervalMs": "bigint",
+    "producedPerSecond": "double",
+    "consumedPerSecond": "double",
+    "oldestUnreadAgeMs": "bigint",
+}
+LAG_COLUMNS = {
+    "interval": "timestamp",
+    "time": "timestamp",
+    "consumerGroup": "string",
+    "topic": "string",
+    "brokerName": "string",
+    "queueId": "int",
+    "minOffset": "bigint",
+    "endOffset": "bigint",
+    "committedOffset": "bigint",
+    "lag": "bigint",
+    "intervalMs": "bigint",
+    "producedPerSecond": "double",
+    "consumedPerSecond": "double",
+    "oldestUnreadTimestamp": "timestamp",
+    "oldestUnreadAgeMs": "bigint",
+}
+
+
+class Sample(NamedTuple):
+    """A row of :data:`SAMPLE_COLUMNS` without the interval; None where there is no commit, or nothing unread."""
+
+    time: int
+    group: str
+    topic: str
+    broker: str
+    queue_id: int
+    minimum: int
+    end: int
+    committed: int | None
+    oldest_unread: int | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The first message that is unread, or the end."""
+        return self.minimum if self.committed is None else max(self.committed, self.minimum)
+
+    @property
+    def lag(self) -> int:
+        """Messages that are unread."""
+        return max(0, self.end - self.next_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A queue at the sample before."""
+
+    time: int
+    end: int
+    committed: int | None
+
+
+class Rates(NamedTuple):
+    """What happened between two samples; None where they do not tell."""
+
+    interval_ms: int | None = None
+    produced: float | None = None
+    consumed: float | None = None
+
+
+def rates(before: Seen | None, time: int, end: int, committed: int | None) -> Rates:
+    """Messages per second since ``before``: over the time that has passed, however long a job was stopped."""
+    if before is None or time <= before.time:
+        return Rates()
+    passed_ms = time - before.time
+    produced = end - before.end
+    consumed = -1 if committed is None or before.committed is None else committed - before.committed
+    return Rates(
+        passed_ms,
+        1000 * produced / passed_ms if produced >= 0 else None,
+        1000 * consumed / passed_ms if consumed >= 0 else None,
+    )
+
+
+def age_ms(time: int, stored: int | None) -> int | None:
+    """How old a message is; clocks of two machines may differ, and nothing is younger than now."""
+    return None if stored is None else max(0, time - stored)
+
+
+def as_rows(measured: Any) -> Any:
+    """A frame of :data:`MEASURED_COLUMNS` as one of :data:`LAG_COLUMNS`."""
+    from pyspark.sql import functions as f
+
+    source = {"oldestUnreadTimestamp": "oldestUnread"}
+    times = {name: f.timestamp_millis(source.get(name, name)) for name, of in LAG_COLUMNS.items() if of == "timestamp"}
+    return measured.withColumns(times).select(*LAG_COLUMNS)
