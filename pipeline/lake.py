@@ -5,12 +5,15 @@
     messages/dt=2026-03-01/broker=broker-a/00000000001073741824-00003-<run>.parquet
     manifests/broker-a/00000000001073741824.json
 
+Beside these the job ``lag`` keeps its rows, in ``lag/``: see :mod:`.lag.files`.
+
 A manifest is written last, as a whole, when the files it names are on the disk, so that what a killed job leaves behind
 (there, and in ``_staging``, which may be deleted while no job runs) is seen by nobody; archiving the file again
 replaces it. Its fields: ``version``, ``broker``, ``segment``, ``startPhysicalOffset``, ``endPhysicalOffset``,
 ``fileBytes``, ``sealed``, ``rows``, ``recordBytes``, ``damages``, ``firstStoreTimestamp``, ``lastStoreTimestamp`` (ms),
 ``crc32`` (of the bytes of that range), ``queues`` (topic, queue id, messages, first and last offset), ``files`` (path
-in the lake, bytes), ``archivedAt`` (ms).
+in the lake, bytes), ``archivedAt`` (ms). Since version 2: ``fileCrc32`` (of each of ``files``), ``headCrc32`` and
+``tailCrc32`` (of the range's first and last 4 KiB, by which a log file is known again without reading it whole).
 
 In a lake of topics (the job ``archive-topic``) a manifest stands for one run's messages of one broker: ``segment`` is
 its number, ``fileBytes`` and ``crc32`` are 0, and the range reaches from its first record to behind its last one.
@@ -22,7 +25,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote
@@ -33,7 +36,8 @@ from penstock.proto.errors import ConfigError, Corrupt
 
 from .stores.files import open_file_system
 
-VERSION = 1
+VERSION = 2
+_VERSIONS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +59,26 @@ class Manifest:
     queues: tuple[tuple[str, int, int, int, int], ...]
     files: tuple[tuple[str, int], ...]
     archivedAt: int
+    headCrc32: int | None = None
+    tailCrc32: int | None = None
+    fileCrc32: tuple[int, ...] = ()
     version: int = VERSION
 
     @property
     def of_topics(self) -> bool:
         """Whether it is of messages that were read over the network, so that there is no log file."""
         return self.fileBytes == 0
+
+    @property
+    def name(self) -> str:
+        """Where it lies in the lake."""
+        return f"manifests/{folder_name(self.broker)}/{self.segment:020d}.json"
+
+    def named_files(self) -> Iterator[tuple[str, int, int | None]]:
+        """Path in the lake, bytes and checksum of each file; None where the manifest is too old to know it."""
+        checksums = self.fileCrc32 or (None,) * len(self.files)
+        for (name, size), checksum in zip(self.files, checksums, strict=True):
+            yield name, size, checksum
 
 
 class Lake:
@@ -98,26 +116,30 @@ class Lake:
             text = file.read()
         try:
             document: dict[str, Any] = json.loads(text)
+            if int(document["version"]) not in _VERSIONS:
+                raise Corrupt(
+                    f"{path}: a manifest of version {document['version']}, this program knows {VERSION}: upgrade it"
+                )
             document["queues"] = tuple(tuple(queue) for queue in document["queues"])
             document["files"] = tuple((str(name), int(size)) for name, size in document["files"])
-            manifest = Manifest(**document)
+            document["fileCrc32"] = tuple(map(int, document.get("fileCrc32", ())))
+            if len(document["fileCrc32"]) not in (0, len(document["files"])):
+                raise ValueError("it has not one checksum for each file")
+            return Manifest(**document | {"version": VERSION})
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 f"{path}: no manifest of a lake: {error}; delete it and archive the log file again"
             ) from error
-        if manifest.version != VERSION:
-            raise Corrupt(f"{path}: a manifest of version {manifest.version}, this program knows {VERSION}: upgrade it")
-        return manifest
 
     def commit(self, manifest: Manifest) -> None:
         """Write a manifest in place of its predecessor, whole or not at all."""
-        folder = f"manifests/{folder_name(manifest.broker)}"
+        folder = manifest.name.rpartition("/")[0]
         self.files.create_dir(f"{self.path}/{folder}", recursive=True)
         draft = f"{folder}/.{manifest.segment:020d}.{manifest.archivedAt}"
         with self.files.open_output_stream(f"{self.path}/{draft}") as file:
             file.write(json.dumps(asdict(manifest)).encode())
         self.sync(draft)
-        self.move(draft, f"{folder}/{manifest.segment:020d}.json")
+        self.move(draft, manifest.name)
 
     def move(self, name: str, to: str) -> None:
         """Give a file another name, in place of what has it; directories are made, and the name is on the disk then."""
@@ -147,6 +169,21 @@ class Lake:
         prefix = self.root if "://" in self.root else f"file://{self.root}"
         return [f"{prefix}/{name}" for manifest in manifests for name, _ in manifest.files]
 
+    def require_files(self, manifests: Iterable[Manifest]) -> None:
+        """Nothing, if the files that these manifests name are there with the bytes that they should have.
+
+        Raises:
+            Corrupt: one is not.
+        """
+        named = [(manifest, name, size) for manifest in manifests for name, size in manifest.files]
+        infos = self.files.get_file_info([f"{self.path}/{name}" for _, name, _ in named])
+        for (manifest, name, size), info in zip(named, infos, strict=True):
+            wrong = wrong_size(info, size)
+            if wrong:
+                raise Corrupt(
+                    f"{self.root}/{name}: {wrong}: restore it, or delete {self.root}/{manifest.name} and archive again"
+                )
+
     def sweep(self, name: str, age_s: float) -> None:
         """Remove the directories in a folder that nobody has written to for so long."""
         selector = fs.FileSelector(f"{self.path}/{name}", allow_not_found=True)
@@ -163,6 +200,13 @@ class Lake:
                 self.files.delete_file(f"{self.path}/{name}")
             except FileNotFoundError:
                 continue
+
+
+def wrong_size(info: fs.FileInfo, size: int) -> str:
+    """What is wrong with a file that has to have so many bytes; nothing where it is empty."""
+    if info.type != fs.FileType.File:
+        return "the file is missing"
+    return "" if info.size == size else f"the file has {info.size} bytes where its manifest says {size}"
 
 
 def folder_name(broker: str) -> str:

@@ -8,8 +8,10 @@ and writes them in the process that has the rows, with less work than it is to p
 from __future__ import annotations
 
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 from penstock.proto.errors import StorageError
 
 from .arrow_types import arrow_schema
-from .lake import Lake
+from .lake import Lake, wrong_size
 from .schema import STORE_COLUMNS
 
 GROUP_BYTES = 128 << 20
@@ -40,9 +42,12 @@ _NO_STATISTICS = ("body", "properties", "keys")
 _FALSE_POSITIVES = 0.01
 _ZSTD_LEVEL = 3  # Parquet's Java library writes this one
 _FIXED_BYTES = 200  # about what a message takes beside its body
+_READ_BYTES = 8 << 20
+_READ_ROWS = 1024  # few: a body may have megabytes
 COLUMNS = {
     "path": "string",
     "file_bytes": "bigint",
+    "file_crc32": "bigint",
     "day": "string",
     "broker": "string",
     "topic": "string",
@@ -119,9 +124,10 @@ def _write(batches: list[pa.RecordBatch], lake: Lake, folder: str) -> Iterator[p
     file_starts = np.flatnonzero(begins_file).tolist()
     for start, end in zip(file_starts, [*file_starts[1:], len(order)], strict=True):
         path = f"{folder}/{uuid.uuid4().hex}.parquet"
-        size = _write_file(table, order[start:end], lake, path)
+        size, checksum = _write_file(table, order[start:end], lake, path)
         first, last = np.searchsorted(starts, (start, end)).tolist()
-        shared = {"path": path, "file_bytes": size, "day": _day(days[start]), "broker": broker_names[brokers[start]]}
+        shared: dict[str, Any] = {"path": path, "file_bytes": size, "file_crc32": checksum}
+        shared |= {"day": _day(days[start]), "broker": broker_names[brokers[start]]}
         own = {name: column.slice(first, last - first) for name, column in columns.items()}
         arrays = [own[name] if name in own else pa.repeat(shared[name], last - first) for name in COLUMNS]
         yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(COLUMNS))
@@ -148,8 +154,8 @@ def _changes(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path: str) -> int:
-    """Write these rows of ``table``, in this order, as one file; its bytes."""
+def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path: str) -> tuple[int, int]:
+    """Write these rows of ``table``, in this order, as one file; the number of its bytes, and their CRC-32."""
     groups = _groups(table, order)
     rows_min, rows_max = min(map(len, groups)), max(map(len, groups))
     group_bytes = table.nbytes * len(order) // len(table) // len(groups)
@@ -158,26 +164,91 @@ def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path:
         "messageId": {"ndv": rows_max, "fpp": _FALSE_POSITIVES},
         "keys.list.element": {"ndv": max(rows_max, len(keys) * rows_max // len(table)), "fpp": _FALSE_POSITIVES},
     }
-    with pq.ParquetWriter(
-        f"{lake.path}/{path}",
-        table.schema,
-        filesystem=lake.files,
-        compression="zstd",
-        compression_level=_ZSTD_LEVEL,
-        use_dictionary=list(_DICTIONARY),
-        write_statistics=[name for name in table.schema.names if name not in _NO_STATISTICS],
-        write_page_index=True,
-        write_batch_size=max(1, min(1024, PAGE_BYTES * rows_min // group_bytes)),  # a page ends with one of them
-        data_page_size=PAGE_BYTES,
-        bloom_filter_options=bloom_filters,
-    ) as writer:
+    with (
+        _Summing(lake.files.open_output_stream(f"{lake.path}/{path}")) as sink,
+        pq.ParquetWriter(
+            sink,
+            table.schema,
+            compression="zstd",
+            compression_level=_ZSTD_LEVEL,
+            use_dictionary=list(_DICTIONARY),
+            write_statistics=[name for name in table.schema.names if name not in _NO_STATISTICS],
+            write_page_index=True,
+            write_batch_size=max(1, min(1024, PAGE_BYTES * rows_min // group_bytes)),  # a page ends with one of them
+            data_page_size=PAGE_BYTES,
+            write_page_checksum=True,
+            bloom_filter_options=bloom_filters,
+        ) as writer,
+    ):
         for group in groups:
             writer.write_table(table.take(pa.array(group)), row_group_size=len(group))
     lake.sync(path)
     written = pq.read_metadata(f"{lake.path}/{path}", filesystem=lake.files).num_rows
     if written != len(order):
         raise StorageError(f"{lake.root}/{path}: {written} rows were written of {len(order)}: run the job again")
-    return int(lake.files.get_file_info(f"{lake.path}/{path}").size)
+    return sink.size, sink.crc32
+
+
+class _Summing:
+    """A stream to a file, which sums up what it writes: reading the file again would cost as much as writing it."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self.size = 0
+        self.crc32 = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    @property
+    def closed(self) -> bool:
+        """Arrow asks."""
+        return bool(self._stream.closed)
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        self._stream.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Arrow calls it; the file is synced when it is closed."""
+        self._stream.flush()
+
+    def close(self) -> None:
+        """The file is whole."""
+        self._stream.close()
+
+
+def examine(lake: Lake, name: str, size: int, checksum: int | None) -> tuple[int, str]:
+    """How many messages a file of the lake holds, and what is wrong with it; nothing where that is empty.
+
+    All of it is read: for its checksum, or where there is none (of older manifests), message by message.
+    """
+    path = f"{lake.path}/{name}"
+    wrong = wrong_size(lake.files.get_file_info(path), size)
+    if wrong:
+        return 0, wrong
+    try:
+        if checksum is not None:
+            found = 0
+            with lake.files.open_input_file(path) as file:
+                while data := file.read(_READ_BYTES):
+                    found = zlib.crc32(data, found)
+            if found != checksum:
+                return 0, f"the file has the checksum {found:#010x} where its manifest says {checksum:#010x}"
+        with pq.ParquetFile(path, filesystem=lake.files, page_checksum_verification=True) as parquet:
+            if checksum is not None:
+                return parquet.metadata.num_rows, ""
+            return sum(batch.num_rows for batch in parquet.iter_batches(_READ_ROWS)), ""
+    except (pa.ArrowException, OSError) as error:
+        return 0, f"the file cannot be read: {error}"
 
 
 def _groups(table: pa.Table, order: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:

@@ -11,8 +11,11 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,23 +24,27 @@ from penstock.proto.errors import ConfigError
 
 from ..arrow_types import arrow_schema
 from ..lake import Lake, Manifest, folder_name, watermark
-from ..lake_files import COLUMNS, write_sorted
+from ..lake_files import COLUMNS, examine, write_sorted
 from ..schema import STORE_COLUMNS, as_struct
-from ..stores.directory import list_store
-from ..stores.files import FileReader, expand_roots, open_file_system
+from ..stores.files import FileReader, open_file_system
 from ..stores.model import LogFile, Store
 from ..stores.options import StoreOptions
 from ..stores.planning import Split, plan_splits
 from ..workers import keep_loaded
 from .config import setting
-from .reading import one_task_each
+from .reading import list_stores, one_task_each, require_names
 from .report import Plot, Report, Table
 
 log = logging.getLogger(__name__)
 
 STAGED_S = 86_400
 """No job works on a few log files for so long."""
+SAMPLE_BYTES = 4096
+"""So much of a log file's beginning and end tells it from every other log's: records name their time, host and id."""
 _READ_BYTES = 8 << 20
+_SAMPLED_AT_ONCE = 16
+_EXAMINED_BYTES = 256 << 20
+"""About what a task of the check reads of the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +63,30 @@ class Config:
     segments_per_commit: int = setting("log files written before their manifests", 4)
 
 
-def run(spark: Any, config: Config) -> Report:
-    """Archive what is missing, or check what is there. The figures hold the watermark of each broker."""
+def check(config: Config) -> None:
+    """Nothing, if the options are right, as far as can be told without Spark.
+
+    Raises:
+        ConfigError: they are not.
+    """
     if config.on_corrupt not in ("fail", "skip"):
         raise ConfigError(f"archive: on_corrupt is {config.on_corrupt!r}: fail or skip")
     if config.up_to not in ("confirm", "end"):
         raise ConfigError(f"archive: up_to is {config.up_to!r}: confirm or end")
+    require_names("archive", config.store, config.broker_name)
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Archive what is missing, or check what is there. The figures hold the watermark of each broker.
+
+    Raises:
+        ConfigError: an option is wrong, or the lake holds another log under the name of one of these stores.
+    """
+    check(config)
     report = Report("archive", asdict(config))
     lake = Lake(config.lake)
     require_kind(lake, of_topics=False)
-    roots = expand_roots(config.store)
-    names = config.broker_name or ("",) * len(roots)
-    stores = [list_store(root, name, up_to=config.up_to) for root, name in zip(roots, names, strict=True)]
+    stores = list_stores("archive", config.store, config.broker_name, config.up_to)
     if config.namesrv is not None:
         _require_groups(config.namesrv, [store.broker_name for store in stores])
     if config.check:
@@ -75,6 +94,8 @@ def run(spark: Any, config: Config) -> Report:
         for store in stores:
             _check(spark, report, lake, store)
         return report.finish()
+    for store in stores:  # all of them before anything is written
+        _require_same_logs(spark, lake, store)
     rows: list[list[Any]] = []
     for store in stores:
         done = {one.segment: one for one in lake.manifests() if one.broker == store.broker_name}
@@ -164,6 +185,70 @@ def _is_pending(file: LogFile, manifest: Manifest | None, *, tail: bool) -> bool
     return manifest is None or manifest.endPhysicalOffset < file.start + file.end or manifest.sealed != file.is_sealed
 
 
+def _require_same_logs(spark: Any, lake: Lake, store: Store) -> None:
+    """Nothing, if what the lake holds under the store's name is of the store's log, as far as both have it.
+
+    A manifest of version 1 knows its log file by the checksum of the whole only: that is proven once, and it is written
+    again with what is proven cheaply.
+
+    Raises:
+        ConfigError: the lake holds another log.
+    """
+    manifests = [one for one in lake.manifests() if one.broker == store.broker_name]
+    files = {file.start: file for file in store.files}
+    _require_same_borders(lake, store, manifests)
+    both = [(one, files[one.segment]) for one in manifests if one.segment in files]
+    with ThreadPoolExecutor(_SAMPLED_AT_ONCE) as pool:
+        samples = list(pool.map(lambda pair: sample(store.root, pair[1], _length(pair[0])), both))
+    unproven: list[tuple[Manifest, LogFile, tuple[int, int]]] = []
+    for (manifest, file), found in zip(both, samples, strict=True):
+        if manifest.headCrc32 is None:
+            unproven.append((manifest, file, found))
+        elif found[0] != manifest.headCrc32 or (manifest.sealed and found[1] != manifest.tailCrc32):
+            raise _another_log(lake, store, manifest, file)
+    if not unproven:
+        return
+    cut = [replace(file, end=_length(manifest)) for manifest, file, _ in unproven]
+    checksums = _checksums(spark, store, cut)
+    for manifest, file, _ in unproven:
+        if checksums[file.start] != manifest.crc32:
+            raise _another_log(lake, store, manifest, file)
+    for manifest, _, (head, tail) in unproven:
+        lake.commit(replace(manifest, headCrc32=head, tailCrc32=tail))
+
+
+def _require_same_borders(lake: Lake, store: Store, manifests: list[Manifest]) -> None:
+    """Nothing, if no log file of the lake begins within one of the store's, or the other way round."""
+    places: list[tuple[int, int, LogFile | Manifest]] = [(file.start, file.size, file) for file in store.files]
+    places += [(one.segment, one.fileBytes, one) for one in manifests]
+    for (start, size, former), (following, _, latter) in pairwise(sorted(places, key=lambda place: place[:2])):
+        if start < following < start + size:
+            file, manifest = (former, latter) if isinstance(former, LogFile) else (latter, former)
+            if isinstance(file, LogFile) and isinstance(manifest, Manifest):
+                raise _another_log(lake, store, manifest, file)
+
+
+def _another_log(lake: Lake, store: Store, manifest: Manifest, file: LogFile) -> ConfigError:
+    return ConfigError(
+        f"archive: {lake.root}/{manifest.name} is about another log than {file.path} of the store {store.root}, and "
+        f"both would be broker {store.broker_name!r}: set broker_name to another name for this store, or name another "
+        "lake. Nothing was archived, and no watermark set. (If it is the same log, it is damaged, which penstock store "
+        "verify tells, or was cut off there and written anew since: then delete the manifest.)"
+    )
+
+
+def _length(manifest: Manifest) -> int:
+    return manifest.endPhysicalOffset - manifest.startPhysicalOffset
+
+
+def sample(root: str, file: LogFile, length: int) -> tuple[int, int]:
+    """CRC-32 of the first and of the last :data:`SAMPLE_BYTES` of a log file's first ``length`` bytes."""
+    file_system, _ = open_file_system(root)
+    count = min(SAMPLE_BYTES, length)
+    with FileReader(file_system, file.path) as reader:
+        return crc32(reader.read(0, count).data), crc32(reader.read(length - count, count).data)
+
+
 def _runs(files: list[LogFile], count_max: int) -> Iterator[list[LogFile]]:
     """Neighbouring files, at most so many together."""
     run: list[LogFile] = []
@@ -183,12 +268,17 @@ def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corr
         checksums = _checksums(spark, store, files)
         made = []
         for file in files:
+            head, tail = sample(store.root, file, file.end)
             own = pc.and_(
                 pc.greater_equal(written["start"], file.start), pc.less(written["start"], file.start + file.size)
             )
             manifest = _manifest(lake, store, file, written.filter(own))
             manifest = replace(
-                manifest, crc32=checksums[file.start], damages=_damages(store, file, manifest, on_corrupt)
+                manifest,
+                crc32=checksums[file.start],
+                damages=_damages(store, file, manifest, on_corrupt),
+                headCrc32=head,
+                tailCrc32=tail,
             )
             made.append(manifest)
         replaced = {one.segment: one for one in lake.manifests() if one.broker == store.broker_name}
@@ -252,8 +342,6 @@ def _checksums(spark: Any, store: Store, files: list[LogFile]) -> dict[int, int]
 
 def file_checksum(root: str, file: LogFile) -> int:
     """CRC-32 of the first ``end`` bytes of a log file."""
-    from zlib import crc32
-
     file_system, _ = open_file_system(root)
     found = 0
     with FileReader(file_system, file.path) as reader:
@@ -262,17 +350,19 @@ def file_checksum(root: str, file: LogFile) -> int:
     return found
 
 
-def move_in(lake: Lake, written: pa.Table, number: int) -> tuple[tuple[str, int], ...]:
-    """Give files of one broker their names in the lake, of which ``number`` is a part; these, and their bytes."""
+def move_in(lake: Lake, written: pa.Table, number: int) -> dict[str, Any]:
+    """Give files of one broker their names in the lake, with ``number`` as a part; the manifest's fields about them."""
     run = uuid.uuid4().hex[:8]
-    moved = []
-    files = written.group_by(["day", "broker", "path", "file_bytes"]).aggregate([]).to_pylist()
+    moved: list[tuple[str, int]] = []
+    checksums: list[int] = []
+    files = written.group_by(["day", "broker", "path", "file_bytes", "file_crc32"]).aggregate([]).to_pylist()
     for part, file in enumerate(sorted(files, key=lambda file: (file["day"], file["path"]))):
         folder = f"messages/dt={file['day']}/broker={folder_name(file['broker'])}"
         name = f"{folder}/{number:020d}-{part:05d}-{run}.parquet"
         lake.move(file["path"], name)
         moved.append((name, int(file["file_bytes"])))
-    return tuple(moved)
+        checksums.append(int(file["file_crc32"]))
+    return {"files": tuple(moved), "fileCrc32": tuple(checksums)}
 
 
 def totals(written: pa.Table) -> dict[str, Any]:
@@ -298,8 +388,8 @@ def _manifest(lake: Lake, store: Store, file: LogFile, written: pa.Table) -> Man
         sealed=file.is_sealed,
         damages=0,
         crc32=0,
-        files=move_in(lake, written, file.start),
         archivedAt=time.time_ns() // 1_000_000,
+        **move_in(lake, written, file.start),
         **totals(written),
     )
 
@@ -318,7 +408,10 @@ def _damages(store: Store, file: LogFile, manifest: Manifest, on_corrupt: str) -
 
 
 def _check(spark: Any, report: Report, lake: Lake, store: Store) -> None:
-    """Whether the lake holds what the store does: bytes by checksum, rows by number."""
+    """Whether the lake holds what the store does: the log's bytes and the lake's files by checksum, rows by number.
+
+    Files of the lake whose log file is gone are read too: there is no other copy of them.
+    """
     manifests = {one.segment: one for one in lake.manifests() if one.broker == store.broker_name}
     files = [file for file in store.files if file.start in manifests]
     missing = [file.start for file in store.files if file.is_sealed and file.start not in manifests]
@@ -334,22 +427,34 @@ def _check(spark: Any, report: Report, lake: Lake, store: Store) -> None:
                 broker=store.broker_name,
                 segment=file.start,
             )
-    checked = [manifests[file.start] for file in cut]
-    counted = _rows_in_lake(spark, lake, checked)
-    for manifest in checked:
-        found = counted.get(manifest.segment, 0)
-        if found != manifest.rows:
-            text = f"the lake holds {found} messages, the manifest says {manifest.rows}"
-            report.problem(text, broker=store.broker_name, segment=manifest.segment)
-    report.figures["checked_segments"] = report.figures.get("checked_segments", 0) + len(checked)
+    rows, wrong = _examine(spark, lake, list(manifests.values()))
+    for manifest in manifests.values():
+        where: dict[str, Any] = {"broker": store.broker_name, "segment": manifest.segment}
+        for name, _ in manifest.files:
+            if name in wrong:
+                report.problem(f"{lake.root}/{name}: {wrong[name]}", **where)
+        found = sum(rows[name] for name, _ in manifest.files)
+        if found != manifest.rows and not any(name in wrong for name, _ in manifest.files):
+            report.problem(f"the lake holds {found} messages, the manifest says {manifest.rows}", **where)
+    for name, count in (("checked_segments", len(cut)), ("checked_files", len(rows))):
+        report.figures[name] = report.figures.get(name, 0) + count
 
 
-def _rows_in_lake(spark: Any, lake: Lake, manifests: list[Manifest]) -> dict[int, int]:
-    from pyspark.sql import functions as f
+def _examine(spark: Any, lake: Lake, manifests: list[Manifest]) -> tuple[dict[str, int], dict[str, str]]:
+    """Read the files of the lake; how many messages each holds, and what is wrong with those that are not whole."""
+    root = lake.root
+    work: list[list[tuple[str, int, int | None]]] = [[]]
+    for one in (file for manifest in manifests for file in manifest.named_files()):
+        if sum(size for _, size, _ in work[-1]) + one[1] > _EXAMINED_BYTES and work[-1]:
+            work.append([])
+        work[-1].append(one)
+    if not work[0]:
+        return {}, {}
 
-    paths = lake.paths_of(manifests)
-    if not paths:
-        return {}
-    name = f.regexp_extract(f.input_file_name(), r"/(\d{20})-\d+-[0-9a-f]+\.parquet", 1)
-    rows = spark.read.parquet(*paths).groupBy(name.cast("bigint").alias("segment")).count().collect()
-    return {row["segment"]: row["count"] for row in rows}
+    def read(files: list[tuple[str, int, int | None]]) -> Iterator[pa.RecordBatch]:
+        found = [examine(Lake(root), *file) for file in files]
+        rows, wrong = zip(*found, strict=True)
+        yield pa.RecordBatch.from_pydict({"name": [file[0] for file in files], "rows": rows, "wrong": wrong})
+
+    told = one_task_each(spark, work, read, "name string, rows bigint, wrong string").collect()
+    return {row["name"]: row["rows"] for row in told}, {row["name"]: row["wrong"] for row in told if row["wrong"]}

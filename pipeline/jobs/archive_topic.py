@@ -128,7 +128,7 @@ def _manifest(lake: Lake, broker: str, number: int, written: pa.Table) -> Manife
         sealed=True,
         damages=0,
         crc32=0,
-        files=move_in(lake, written, number),
         archivedAt=time.time_ns() // 1_000_000,
+        **move_in(lake, written, number),
         **totals(written),
     )

@@ -15,6 +15,7 @@ from penstock.proto.errors import ConfigError
 
 from .config import setting
 from .reading import read_stores
+from .replay import write
 from .report import Plot, Report, Table
 from .topics import check_target, copies, matching_topics, read_topics, require_topic
 
@@ -36,7 +37,12 @@ class Config:
 
 
 def run(spark: Any, config: Config) -> Report:
-    """Count and show; re-drive where a topic is named."""
+    """Count and show; re-drive where a topic is named.
+
+    Raises:
+        ConfigError: an option is wrong.
+        ChangedBatch: the producer id stands for other messages.
+    """
     from pyspark.sql import functions as f
 
     if (config.namesrv is None) == (not config.store):
@@ -132,9 +138,8 @@ def _show(report: Report, letters: Any, count: int) -> None:
 
 
 def _redrive(report: Report, letters: Any, config: Config) -> None:
-    writer = copies(letters).write.format("penstock").option("nameServer", config.namesrv)
-    writer = writer.option("topic", config.redrive_to).option("deliveryGuarantee", "exactly-once")
-    if config.producer_id:
-        writer = writer.option("producerId", config.producer_id)
-    writer.mode("append").save()
-    report.figures["redriven"] = report.figures["messages"]
+    assert config.namesrv is not None
+    assert config.redrive_to is not None
+    selected = report.figures["messages"]
+    told = write(copies(letters), config.namesrv, config.redrive_to, "exactly-once", config.producer_id, selected)
+    report.figures |= {"selected": selected, "redriven": told.pop("written"), **told}

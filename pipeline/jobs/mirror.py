@@ -6,16 +6,21 @@ doubles. Messages say in properties where they came from. Without ``follow`` it 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import threading
+from collections import defaultdict, deque
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.proto.errors import ConfigError
+from penstock.proto.errors import ConfigError, OutcomeUnknown
 
 from ..registration import register
 from .config import setting
-from .reading import local_path
+from .reading import local_path, own_errors
 from .report import Plot, Report, Table
 from .topics import check_target, copies, require_topic
+
+RATES_MAX = 1000
+EVENTS_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +51,89 @@ def run(spark: Any, config: Config) -> Report:
     require_topic(config.to_namesrv, target)
     register(spark)
     report = Report("mirror", asdict(config))
-    query = _start(spark, config, target)
-    query.awaitTermination()
-    batches = [each for each in query.recentProgress if each.numInputRows]
-    report.figures |= {
-        "messages": sum(each.numInputRows for each in batches),
-        "batches": len(batches),
-    }
-    if batches:
-        report.tables.append(_ends(batches[-1]))
-        rate = {"messages per second": [round(each.processedRowsPerSecond or 0.0, 1) for each in batches]}
-        report.plots.append(Plot("Throughput of the batches", "lines", [each.batchId for each in batches], rate))
+    tally = _tally()
+    listeners = [tally]
+    spark.streams.addListener(tally)
+    if config.group:
+        from ..topics.progress import attach
+
+        listeners.insert(0, attach(spark, config.namesrv))
+    try:
+        with own_errors():
+            query = _start(spark, config, target)
+            query.awaitTermination()
+        counted = tally.of(str(query.runId))
+    finally:
+        for listener in listeners:
+            spark.streams.removeListener(listener)
+    report.figures |= {"messages": counted.messages, "batches": counted.batches}
+    if counted.last is not None:
+        report.tables.append(_ends(counted.last))
+        numbers, rates = zip(*counted.rates, strict=True)
+        rate = {"messages per second": rates}
+        report.plots.append(Plot("Throughput of the batches", "lines", list(numbers), rate))
     return report.finish()
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What a query did, batch by batch. ``rates``: number and messages per second of the newest batches."""
+
+    messages: int = 0
+    batches: int = 0
+    last: Any = None
+    rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_MAX))
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+def _tally() -> Any:
+    """A listener that counts: a query itself remembers its newest hundred batches."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Tally(StreamingQueryListener):
+        def __init__(self) -> None:
+            self._runs: defaultdict[str, _Counted] = defaultdict(_Counted)
+            self._lock = threading.Lock()  # events come in a thread of their own
+
+        def of(self, run: str) -> _Counted:
+            """Of a run that has ended; its last events may still be under way.
+
+            Raises:
+                OutcomeUnknown: Spark does not tell its end.
+            """
+            with self._lock:
+                counted = self._runs[run]
+            if not counted.ended.wait(EVENTS_TIMEOUT_S):
+                raise OutcomeUnknown(
+                    f"mirror: Spark has not told within {EVENTS_TIMEOUT_S:g} s that its query ended: everything is "
+                    "copied, but how much that was is not known"
+                )
+            return counted
+
+        def onQueryStarted(self, event: Any) -> None:
+            """Nothing yet."""
+
+        def onQueryIdle(self, event: Any) -> None:
+            """Nothing new."""
+
+        def onQueryProgress(self, event: Any) -> None:
+            """A batch is finished."""
+            progress = event.progress
+            if not progress.numInputRows:
+                return
+            with self._lock:
+                counted = self._runs[str(progress.runId)]
+                counted.messages += progress.numInputRows
+                counted.batches += 1
+                counted.last = progress
+                counted.rates.append((progress.batchId, round(progress.processedRowsPerSecond or 0.0, 1)))
+
+        def onQueryTerminated(self, event: Any) -> None:
+            """It comes behind all others of the run."""
+            with self._lock:
+                self._runs[str(event.runId)].ended.set()
+
+    return Tally()
 
 
 def _start(spark: Any, config: Config, target: str) -> Any:
@@ -69,9 +145,6 @@ def _start(spark: Any, config: Config, target: str) -> Any:
         .option("maxOffsetsPerTrigger", str(config.batch))
     )
     if config.group:
-        from ..topics.progress import attach
-
-        attach(spark, config.namesrv)
         reader = reader.option("group", config.group)
     writer = (
         copies(reader.load())

@@ -6,14 +6,21 @@ one message of a store that is still there, ``penstock store query`` answers soo
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from penstock.proto.errors import ConfigError, Corrupt, PenstockError
 
 from ..lake import Lake, Manifest
 from ..stores.options import parse_time_ms
 from .config import setting
-from .reading import local_path
+from .reading import local_path, require_absent
 from .report import Report, Table
+
+_LAKE_FILE = re.compile(r"messages/dt=[^/\s]+/broker=[^/\n]+/\d{20}-\d+-[0-9a-f]+\.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +39,58 @@ class Config:
     output: str | None = setting("write all of them as Parquet to this new directory", None)
 
 
+def check(config: Config) -> None:
+    """Nothing, if the options are right, as far as can be told without Spark.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    require_times("query", config.start, config.end)
+    if config.limit < 0:
+        raise ConfigError(f"query: limit is {config.limit}: 0 or more messages to show")
+    if config.output is not None:
+        require_absent("query", "output", config.output)
+
+
+def require_times(job: str, start: str | None, end: str | None) -> None:
+    """Nothing, if these are times, and some lie between them.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    times = []
+    for name, value in (("start", start), ("end", end)):
+        try:
+            times.append(None if value is None else parse_time_ms(value))
+        except (ValueError, OverflowError):
+            raise ConfigError(
+                f"{job}: {name} is {value!r}: expected a time as 2026-03-01, 2026-03-01T12:30:00+01:00 (UTC without a "
+                "zone), or milliseconds since 1970"
+            ) from None
+    first, last = times
+    if first is not None and last is not None and first >= last:
+        raise ConfigError(f"{job}: start is {start!r} and end {end!r}: nothing lies between them, end is not included")
+
+
 def run(spark: Any, config: Config) -> Report:
-    """Count what matches, show the first ``limit`` by time, and write all of it where an output is named."""
+    """Count what matches, show the first ``limit`` by time, and write all of it where an output is named.
+
+    Raises:
+        ConfigError: an option is wrong, or there is no lake.
+        Corrupt: a file of the lake is missing, or cannot be read.
+    """
+    check(config)
     report = Report("query", asdict(config))
     found = find(spark, config, report)
     if found is None:
         report.figures["messages"] = 0
         return report.finish()
+    with naming_files(config.lake):
+        _show(spark, config, found, report)
+    return report.finish()
+
+
+def _show(spark: Any, config: Config, found: Any, report: Report) -> None:
     if config.output is not None:
         found.write.mode("errorifexists").option("compression", "zstd").parquet(local_path(config.output))
         found = spark.read.parquet(local_path(config.output))
@@ -49,7 +101,6 @@ def run(spark: Any, config: Config) -> Report:
     bodies = [bytes(row["body"] or b"")[:200].decode("utf-8", "replace") for row in rows]
     table = [[*line, body] for line, body in zip(lines, bodies, strict=True)]
     report.tables.append(Table("Messages", [*shown, "body"], table))
-    return report.finish()
 
 
 def find(spark: Any, config: Config, report: Report) -> Any:
@@ -57,14 +108,43 @@ def find(spark: Any, config: Config, report: Report) -> Any:
 
     Raises:
         ConfigError: there is no lake.
+        Corrupt: a file that has to be read is missing, or cut.
     """
     lake = Lake(config.lake)
     lake.require()
     manifests = lake.manifests()
     chosen = [manifest for manifest in manifests if _may_match(manifest, config)]
+    lake.require_files(chosen)
     files = lake.paths_of(chosen)
     report.figures |= {"segments": len(manifests), "segments_read": len(chosen), "files_read": len(files)}
-    return _matching(spark.read.parquet(*files), config) if files else None
+    if not files:
+        return None
+    with naming_files(config.lake):
+        # Files since version 2 have checksums of their pages, without which some flipped bits make other messages.
+        frame = spark.read.option("parquet.page.verify-checksum.enabled", "true").parquet(*files)
+    return _matching(frame, config)
+
+
+@contextlib.contextmanager
+def naming_files(root: str) -> Iterator[None]:
+    """What Spark says of a file of the lake that cannot be read becomes an error that names the file.
+
+    Raises:
+        Corrupt: there is such a file.
+    """
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        named = _LAKE_FILE.search(str(error))
+        if named is None:
+            raise
+        lake = Lake(root)
+        raise Corrupt(
+            f"{lake.root}/{named[0]}: Spark cannot read it: restore it, or delete its manifest and archive again; "
+            "penstock pipeline archive --check names all such files"
+        ) from error
 
 
 def _may_match(manifest: Manifest, config: Config) -> bool:

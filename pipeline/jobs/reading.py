@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from pyarrow import fs
+
 from penstock.proto.errors import ConfigError, WrongStore
 from penstock.proto.record.layout import SysFlag
 
 from ..registration import register
-from ..stores.files import expand_roots
+from ..sessions import own_error
+from ..stores.directory import list_store
+from ..stores.files import expand_roots, open_file_system
+from ..stores.model import Store
 
 T = TypeVar("T")
 SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
@@ -73,6 +79,70 @@ def require_stores(roots: str | tuple[str, ...]) -> None:
             raise ConfigError(f"{root}: no such directory")
         if not os.path.isdir(os.path.join(root, "commitlog")):
             raise WrongStore(f"{root} holds no store: there is no directory {root}/commitlog")
+
+
+def require_names(job: str, roots: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
+    """The roots, with patterns replaced, if there are names for all of them, or none.
+
+    Raises:
+        ConfigError: there are not, or nothing matches a pattern.
+    """
+    found = expand_roots(roots)
+    if names and len(names) != len(found):
+        raise ConfigError(
+            f"{job}: broker_name lists {len(names)} names ({', '.join(names)}) for {len(found)} stores "
+            f"({', '.join(found)}): give one for each, in the same order, or none"
+        )
+    return found
+
+
+def list_stores(job: str, roots: tuple[str, ...], names: tuple[str, ...], up_to: str) -> list[Store]:
+    """The stores, each of a broker of its own.
+
+    Raises:
+        ConfigError: names are missing, two stores have the same, or a directory is missing.
+        WrongStore, Corrupt: see :func:`list_store`.
+    """
+    found = require_names(job, roots, names)
+    listed = [
+        list_store(root, name, up_to=up_to) for root, name in zip(found, names or ("",) * len(found), strict=True)
+    ]
+    seen: dict[str, str] = {}
+    for store in listed:
+        if store.broker_name in seen:
+            raise ConfigError(
+                f"{job}: {seen[store.broker_name]} and {store.root} would both be broker {store.broker_name!r}: "
+                "set broker_name to one name for each, in this order"
+            )
+        seen[store.broker_name] = store.root
+    return listed
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """Errors of ours that Spark wraps in its own come out as themselves."""
+    try:
+        yield
+    except Exception as error:
+        ours = own_error(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
+
+
+def require_absent(job: str, option: str, path: str) -> None:
+    """Nothing, if there is nothing at the path, as far as can be told without Spark.
+
+    Raises:
+        ConfigError: there is something.
+    """
+    try:
+        files, inner = open_file_system(path)
+        kind = files.get_file_info(inner).type
+    except (ConfigError, OSError):  # Spark knows more file systems, and its configuration their credentials
+        return
+    if kind != fs.FileType.NotFound:
+        raise ConfigError(f"{job}: {option} is {path!r}, which exists: name a directory that does not")
 
 
 def local_path(path: str) -> str:

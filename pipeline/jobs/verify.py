@@ -4,11 +4,14 @@
 - Topics have names that a topic may have.
 - Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends,
   the bytes and a digest of (offset, position, size) of records and of entries; where they differ, row by row.
-- Every index entry names the position of a record.
+- The index has the hashes of the log's keys, and no others: per 64 MiB of the log, the number and a digest of
+  (position, hash); where they differ, key by key. A store with keys and no index is a problem, unless it is left out.
 - Against a replica: blocks of 1 MiB over the common range of both logs.
 
 Records that have no queue entry (half messages, rolled back ones, inner batches) are left out, and queues that repeat
-other queues' records (``%LMQ%``). On an open store the queues may end earlier than the log: dispatch follows it.
+other queues' records (``%LMQ%``). On an open store queues and index may end earlier than the log: dispatch follows it.
+An index may begin later than the log, and after a change of master RocketMQ leaves the keys of records that were cut
+off in it, and those of as many later ones out of it: both are counted, and no problem.
 """
 
 from __future__ import annotations
@@ -20,13 +23,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.proto.errors import ConfigError
+
 from ..stores.directory import list_store
-from ..stores.files import FileReader, expand_roots, open_file_system
+from ..stores.files import FileReader, open_file_system
 from ..stores.model import Store
 from ..stores.options import PART_OFFSETS
 from .config import setting
-from .reading import has_no_entry, is_sound, is_sound_name, one_task_each, read_stores
+from .frames import EXAMPLES_MAX, Frames, count_hidden
+from .reading import (
+    has_no_entry,
+    is_sound,
+    is_sound_name,
+    list_stores,
+    one_task_each,
+    require_names,
+)
 from .report import Report, Table
+from .verify_index import prove_index
 
 _SCHEMA = (
     "topic string, brokerName string, queueId int, queueOffset bigint, physicalOffset bigint, size int, sysFlag int, "
@@ -37,7 +51,6 @@ _PARTS = (
     "lastOffset bigint, bytes bigint, digest bigint, hasEntries boolean, physicalOffset bigint, corrupt string"
 )
 BLOCK_BYTES = 1 << 20
-EXAMPLES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,44 +64,38 @@ class Config:
     up_to: str = setting("on an open store: confirm or end", "confirm")
 
 
-class _Frames:
-    """The stores, summed up by part of a queue, and message by message for what differs.
+def check(config: Config) -> None:
+    """Nothing, if the options are right, as far as can be told without Spark.
 
-    Each is listed when it is asked for. On an open store that grows meanwhile, queues that are listed before their log
-    name nothing that the log does not hold.
+    Raises:
+        ConfigError: they are not.
     """
-
-    def __init__(self, spark: Any, config: Config, stores: list[Store]) -> None:
-        self._spark = spark
-        self._config = config
-        self.stores = {store.broker_name: store for store in stores}
-
-    def all(self, view: str, schema: str = "", **more: object) -> Any:
-        """A view of all stores."""
-        config = self._config
-        return read_stores(
-            self._spark, config.store, schema, view=view, brokerName=config.broker_name, upTo=config.up_to, **more
+    if config.up_to not in ("confirm", "end"):
+        raise ConfigError(f"verify: up_to is {config.up_to!r}: confirm or end")
+    roots = require_names("verify", config.store, config.broker_name)
+    if config.replica is not None and len(roots) != 1:
+        raise ConfigError(
+            f"verify: replica is {config.replica!r}, a copy of one store, and store names {len(roots)} "
+            f"({', '.join(roots)}): name the one that it is a copy of"
         )
-
-    def one(self, broker: str, view: str, schema: str = "", **more: object) -> Any:
-        """A view of one store. What its queues say counts for nothing."""
-        more |= {"brokerName": broker, "upTo": self._config.up_to, "useConsumeQueue": "false"}
-        return read_stores(self._spark, (self.stores[broker].root,), schema, view=view, **more)
 
 
 def run(spark: Any, config: Config) -> Report:
-    """All checks. The report fails with the first problem and names up to 1000."""
+    """All checks. The report fails with the first problem and names up to 1000.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    check(config)
     report = Report("verify", asdict(config))
-    roots = expand_roots(config.store)
-    names = config.broker_name or ("",) * len(roots)
-    stores = [list_store(root, name, up_to=config.up_to) for root, name in zip(roots, names, strict=True)]
-    frames = _Frames(spark, config, stores)
+    stores = list_stores("verify", config.store, config.broker_name, config.up_to)
+    frames = Frames(spark, config, stores)
     for store in stores:
         for gap in store.gaps:
             report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
     _compare(report, frames)
     if config.index:
-        _index(report, frames, stores)
+        prove_index(report, frames)
     if config.replica is not None:
         other = list_store(config.replica, up_to=config.up_to)
         _replica(spark, report, stores[0], other)
@@ -111,7 +118,7 @@ def _digest(parts: Any, *more: Any) -> Any:
     )
 
 
-def _compare(report: Report, frames: _Frames) -> None:
+def _compare(report: Report, frames: Frames) -> None:
     from pyspark.sql import functions as f
 
     queue_parts = frames.all("queue_parts", partOffsets=PART_OFFSETS)
@@ -134,16 +141,16 @@ def _compare(report: Report, frames: _Frames) -> None:
     )
 
 
-def _name_damage(report: Report, frames: _Frames, broker: str, count: int) -> None:
+def _name_damage(report: Report, frames: Frames, broker: str, count: int) -> None:
     """The first pieces of a log that hold no messages, in a second pass: sound stores need none."""
     rows = frames.one(broker, "parts", _PARTS, onCorrupt="emit").where("corrupt is not null")
     shown = rows.select("physicalOffset", "bytes", "corrupt").orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
     for row in shown:
         report.problem(row["corrupt"], broker=broker, offset=row["physicalOffset"], size=row["bytes"])
-    _count_hidden(report, broker, count - len(shown))
+    count_hidden(report, broker, count - len(shown))
 
 
-def _name_topics(report: Report, frames: _Frames, broker: str, count: int) -> None:
+def _name_topics(report: Report, frames: Frames, broker: str, count: int) -> None:
     """Messages of topics that cannot be."""
     log = frames.one(broker, "messages", _SCHEMA, onCorrupt="emit")
     rows = log.where("corrupt is null").where(~is_sound(log["topic"]))
@@ -151,12 +158,7 @@ def _name_topics(report: Report, frames: _Frames, broker: str, count: int) -> No
     for row in shown:
         text = f"the topic {row['topic']!r} is no name"
         report.problem(text, broker=broker, offset=row["physicalOffset"], size=row["size"])
-    _count_hidden(report, broker, count - len(shown))
-
-
-def _count_hidden(report: Report, broker: str, count: int) -> None:
-    if count > 0:
-        report.problem(f"{count} more of this kind", count=count, broker=broker)
+    count_hidden(report, broker, count - len(shown))
 
 
 class _Place(NamedTuple):
@@ -192,7 +194,7 @@ def _differing(log: list[Any], entries: list[Any]) -> list[_Place]:
     return sorted(wrong)
 
 
-def _name_differences(report: Report, frames: _Frames, wrong: list[_Place]) -> None:
+def _name_differences(report: Report, frames: Frames, wrong: list[_Place]) -> None:
     """Row by row, in the parts that differ."""
     from pyspark.sql import functions as f
 
@@ -254,31 +256,6 @@ def _name_gaps(report: Report, ours: Any, where: dict[str, Any]) -> int:
     for row in gaps:
         report.problem(f"queue offset {row['queueOffset']} follows {row['before']} in the log", **where)
     return len(gaps)
-
-
-def _index(report: Report, frames: _Frames, stores: list[Store]) -> None:
-    from pyspark.sql import functions as f
-
-    index = frames.all("index")
-    log = frames.all("messages", _SCHEMA, onCorrupt="emit", decompress="false")
-    positions = log.where("corrupt is null").select("brokerName", "physicalOffset")
-    ranges = [
-        (f.col("brokerName") == store.broker_name)
-        & f.col("physicalOffset").between(store.files[0].start, store.end - 1)
-        for store in stores
-        if store.files
-    ]
-    if not ranges:
-        return
-    in_range = ranges[0]
-    for one in ranges[1:]:
-        in_range = in_range | one
-    wrong = index.where(in_range).join(positions, ["brokerName", "physicalOffset"], "left_anti")
-    rows = wrong.select("brokerName", "file", "entry", "physicalOffset").limit(EXAMPLES_MAX).collect()
-    for row in rows:
-        text = f"entry {row['entry']} names {row['physicalOffset']}, where no record begins"
-        report.problem(text, broker=row["brokerName"], path=f"index/{row['file']}")
-    report.figures["index_entries"] = index.count()
 
 
 def _replica(spark: Any, report: Report, left: Store, right: Store) -> None:

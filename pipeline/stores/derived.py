@@ -214,7 +214,9 @@ def _infer_slots(reader: FileReader, size: int, count: int, offsets: tuple[int, 
             return False
         ends = (first, first + ENTRY_BYTES * (count - 1))
         found = tuple(int(reader.read(at, ENTRY_BYTES).view(INDEX_ENTRY)["physical_offset"][0]) for at in ends)
-        return found == offsets
+        # Entry 0 is never used; a log that begins at 0 makes it look like the first one.
+        before, entry = (bool(reader.read(at, ENTRY_BYTES).any()) for at in (first - ENTRY_BYTES, first))
+        return found == offsets and entry and not before
 
     body = size - _HEADER.size
     candidates = [DEFAULT_SLOTS] if body == 4 * DEFAULT_SLOTS + ENTRY_BYTES * DEFAULT_ENTRIES else []

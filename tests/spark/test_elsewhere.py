@@ -48,4 +48,6 @@ def test_the_same_answers_come_from_other_masters_and_through_connect(where: str
         "archived": len(wanted),
         "checked": True,
         "in_lake": len(wanted),
+        "replayed": sum(message["topic"] == "Keys" for message in wanted),
+        "mirrored": len(sent),
     }

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 from penstock.pipeline import session
-from penstock.pipeline.jobs import archive, query, stats
+from penstock.pipeline.jobs import archive, mirror, query, replay, stats
 
 CONF = {
     "spark.driver.memory": "512m",
@@ -54,6 +54,17 @@ def main(where: str, nameservers: str, source: str, target: str, store: str, che
     found["archived"] = archive.run(spark, archive.Config(store=(store,), lake=lake, tail=True)).figures["rows"]
     found["checked"] = archive.run(spark, archive.Config(store=(store,), lake=lake, check=True)).ok
     found["in_lake"] = query.run(spark, query.Config(lake=lake)).figures["messages"]
+    again = replay.run(spark, replay.Config(lake=lake, namesrv=nameservers, to_topic=target, topic="Keys"))
+    found["replayed"] = again.figures["written"]
+    copied = mirror.Config(
+        namesrv=nameservers,
+        topic=source,
+        to_namesrv=nameservers,
+        to_topic=target,
+        checkpoint=f"{checkpoint}-mirror",
+        batch=30,
+    )
+    found["mirrored"] = mirror.run(spark, copied).figures["messages"]
     spark.stop()
     return found
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from penstock.pipeline.benchmark.generate import TOPIC, generate
-from penstock.pipeline.jobs import stats
+from penstock.pipeline.jobs import archive, query, replay, stats, verify
 from penstock.pipeline.jobs.audit.offsets import went_back
 from penstock.pipeline.jobs.config import make_config
 from penstock.pipeline.jobs.history import EVENT, list_history, read_rows
-from penstock.pipeline.jobs.reading import require_stores
+from penstock.pipeline.jobs.reading import list_stores, require_stores
 from penstock.pipeline.jobs.report import Plot, Report, Table
 from penstock.pipeline.jobs.verify import differing_blocks, first_difference
+from penstock.pipeline.jobs.verify_index import epoch_starts
 from penstock.pipeline.lake import Lake, Manifest, watermark
 from penstock.pipeline.sessions import own_error
 from penstock.pipeline.stores.directory import list_store
@@ -161,3 +162,50 @@ def test_a_job_names_a_missing_store_before_spark_starts(tmp_path: Path) -> None
         require_stores((str(tmp_path / "absent"),))
     with pytest.raises(WrongStore, match="holds no store"):
         require_stores(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"start": "yesterday"}, r"start is 'yesterday': expected a time as 2026-03-01"),
+        ({"end": "2026-13-01"}, r"end is '2026-13-01': expected a time"),
+        ({"start": "2026-03-01", "end": "2026-03-01T00:00:00Z"}, "nothing lies between them, end is not included"),
+    ],
+)
+def test_times_that_are_none_are_told_before_spark_starts(values: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=f"query: {text}" if len(values) == 1 else text):
+        query.check(query.Config(lake="absent", **values))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"replay: {text}" if len(values) == 1 else text):
+        replay.check(replay.Config(lake="absent", namesrv="absent:1", to_topic="t", **values))  # type: ignore[arg-type]
+    good = {"start": "2026-03-01T12:30:00+01:00", "end": "1900000000000"}
+    query.check(query.Config(lake="absent", **good))  # type: ignore[arg-type]
+
+
+def test_other_wrong_options_are_told_before_spark_starts(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    both = str(tmp_path / "a"), str(tmp_path / "b")
+    for store in (both, (str(tmp_path / "?"),)):
+        with pytest.raises(ConfigError, match=r"archive: broker_name lists 1 names \(x\) for 2 stores"):
+            archive.check(archive.Config(store=store, lake="absent", broker_name=("x",)))
+        with pytest.raises(ConfigError, match=r"verify: broker_name lists 3 names \(x, y, z\) for 2 stores"):
+            verify.check(verify.Config(store=store, broker_name=("x", "y", "z")))
+        with pytest.raises(ConfigError, match="verify: replica is 'r', a copy of one store, and store names 2"):
+            verify.check(verify.Config(store=store, replica="r"))
+    with pytest.raises(ConfigError, match=r"query: output is .*a', which exists: name a directory that does not"):
+        query.check(query.Config(lake="absent", output=both[0]))
+    query.check(query.Config(lake="absent", output=str(tmp_path / "new")))
+    query.check(query.Config(lake="absent", output="unheard-of://only/spark/knows"))
+
+
+def test_two_stores_of_one_name_are_told_by_their_listing(tmp_path: Path) -> None:
+    one, two = (str(golden.unpack("ha/classic/slave", tmp_path / name / "store", only=("commitlog",))) for name in "ab")
+    assert [store.broker_name for store in list_stores("job", (one, two), (), "confirm")] == ["a", "b"]
+    with pytest.raises(ConfigError, match=r"job: .*a/store and .*b/store would both be broker 'x': set broker_name"):
+        list_stores("job", (one, two), ("x", "x"), "confirm")
+
+
+def test_where_masters_changed_is_read_from_the_store(tmp_path: Path) -> None:
+    for name, starts in (("ha/controller/broker-1", [0, 12_712, 26_618]), ("ha/classic/slave", [])):
+        root = golden.unpack(name, tmp_path / name, only=("commitlog", "epochFileCheckpoint"))
+        assert epoch_starts(list_store(str(root))) == starts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+import zlib
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,6 +107,7 @@ def test_what_is_said_of_a_queue_is_what_its_file_holds(lake: Lake) -> None:
         assert queue == {
             "path": queue["path"],
             "file_bytes": Path(lake.path, queue["path"]).stat().st_size,
+            "file_crc32": zlib.crc32(Path(lake.path, queue["path"]).read_bytes()),
             "day": day_of(held[0]),
             "broker": held[0]["brokerName"],
             "topic": mine[0],

@@ -1,0 +1,171 @@
+"""What an archive refuses to take for what it has, and whether its check and its readers see spoilt files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.pipeline.benchmark.generate import generate
+from penstock.pipeline.jobs import archive, query
+from penstock.pipeline.lake import Lake
+from penstock.proto.errors import ConfigError, Corrupt
+from tests.spark.test_jobs import as_version_1
+
+SEGMENT_BYTES = 65_536
+
+
+def make(root: Path, records: int = 700, body_bytes: int = 100) -> str:
+    generate(root, records=records, body_bytes=body_bytes, queues=3, segment_bytes=SEGMENT_BYTES)
+    return str(root)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two stores in folders of the same name, whose log files begin at the same positions."""
+    folder = tmp_path_factory.mktemp("stores")
+    return make(folder / "one" / "broker"), make(folder / "two" / "broker", body_bytes=101)
+
+
+def test_two_stores_of_one_broker_name_are_refused(spark: Any, stores: tuple[str, str], tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    for store in (stores, (stores[0], stores[0])):
+        with pytest.raises(ConfigError, match="would both be broker 'broker': set broker_name"):
+            archive.run(spark, archive.Config(store=store, lake=str(lake)))
+    with pytest.raises(ConfigError, match="would both be broker 'x'"):
+        archive.run(spark, archive.Config(store=stores, lake=str(lake), broker_name=("x", "x")))
+    assert not lake.exists()
+
+
+def test_a_store_is_not_archived_into_the_lake_of_another_one_of_its_name(
+    spark: Any, stores: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    told: list[object] = []
+    monkeypatch.setattr(archive, "set_watermarks", lambda *given: told.append(given))
+    monkeypatch.setattr(archive, "_require_groups", lambda *given: None)
+    first, second = (archive.Config(store=(store,), lake=lake.root, namesrv="there") for store in stores)
+    archive.run(spark, first)
+    before = {path: path.read_bytes() for path in Path(lake.path).rglob("*") if path.is_file()}
+    del told[:]
+    name = lake.manifests()[0].name
+    for _ in range(2):
+        with pytest.raises(ConfigError) as caught:
+            archive.run(spark, second)
+        for part in (lake.root, name, stores[1], "set broker_name to another name", "another lake"):
+            assert part in str(caught.value)
+        for number in range(len(lake.manifests())):
+            as_version_1(lake, number)  # which knows the file by its whole checksum alone
+    assert told == []
+    after = {path: path.read_bytes() for path in Path(lake.path).rglob("*") if path.is_file()}
+    assert {path.suffix for path in before if before[path] != after.get(path)} == {".json"}
+    assert after.keys() == before.keys()
+    report = archive.run(spark, first)
+    assert (report.figures["segments"], report.figures["skipped_segments"]) == (0, len(before) // 2 + 1)
+    assert all(one.headCrc32 is not None for one in lake.manifests())  # proven by all its bytes, once
+    both = archive.Config(store=stores, lake=lake.root, broker_name=("broker", "other"))
+    assert archive.run(spark, both).figures["rows"] > 0
+
+
+def test_another_log_with_the_same_first_records_is_told(spark: Any, stores: tuple[str, str], tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    archive.run(spark, archive.Config(store=stores[:1], lake=lake))
+    forked = tmp_path / "broker"
+    shutil.copytree(stores[0], forked)
+    path = forked / "commitlog" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    other = Path(stores[1], "commitlog", f"{0:020d}").read_bytes()
+    content[-4096:] = other[-4096:]
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is about another log than"):
+        archive.run(spark, archive.Config(store=(str(forked),), lake=lake))
+    wide = tmp_path / "wide" / "broker"
+    generate(wide, records=2000, body_bytes=100, queues=3, segment_bytes=SEGMENT_BYTES // 2 * 3)
+    (wide / "commitlog" / f"{0:020d}").unlink()  # it has no log file in common with the lake
+    with pytest.raises(ConfigError, match="is about another log than"):
+        archive.run(spark, archive.Config(store=(str(wide),), lake=lake))
+
+
+def test_a_tail_is_replaced_by_its_own_log_only(spark: Any, tmp_path: Path) -> None:
+    small, same, other = (
+        make(tmp_path / name / "broker", records, size)
+        for name, records, size in (("a", 100, 100), ("b", 200, 100), ("c", 200, 101))
+    )
+    lake = str(tmp_path / "lake")
+
+    def rows(store: str) -> int:
+        return int(archive.run(spark, archive.Config(store=(store,), lake=lake, tail=True)).figures["rows"])
+
+    assert rows(small) == 100
+    with pytest.raises(ConfigError, match="is about another log than"):
+        rows(other)
+    assert rows(same) == 200
+    assert query.run(spark, query.Config(lake=lake)).figures["messages"] == 200
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_check_names_files_of_the_lake_that_are_not_whole(
+    spark: Any, stores: tuple[str, str], tmp_path: Path, is_old: bool
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    config = archive.Config(store=stores[:1], lake=lake.root, check=True)
+    archive.run(spark, archive.Config(store=stores[:1], lake=lake.root))
+    paths = [Path(lake.path, name) for manifest in lake.manifests() for name, _ in manifest.files]
+    if is_old:
+        as_version_1(lake)
+    report = archive.run(spark, config)
+    assert report.ok, report.problems
+    assert report.figures["checked_files"] == len(paths) >= 2
+    content = paths[0].read_bytes()
+
+    def told() -> list[str]:
+        report = archive.run(spark, config)
+        assert not report.ok
+        return [problem["problem"] for problem in report.problems]
+
+    paths[0].write_bytes(flipped(content))
+    (problem,) = told()
+    assert problem.startswith(f"{paths[0]}: the file {'cannot be read' if is_old else 'has the checksum'}")
+    paths[0].write_bytes(content[:-1])
+    assert told() == [f"{paths[0]}: the file has {len(content) - 1} bytes where its manifest says {len(content)}"]
+    paths[0].unlink()
+    assert told() == [f"{paths[0]}: the file is missing"]
+
+
+def test_a_query_names_a_file_that_is_missing_or_unreadable(
+    spark: Any, stores: tuple[str, str], tmp_path: Path
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    archive.run(spark, archive.Config(store=stores[:1], lake=lake.root))
+    path = Path(lake.path, lake.manifests()[0].files[0][0])
+    content = path.read_bytes()
+    # Some bits change messages and no structure: only the pages' checksums tell.
+    for spoilt in (flipped(content, 1), flipped(content, 64), b"x" * len(content)):
+        path.write_bytes(spoilt)
+        with pytest.raises(Corrupt, match=f"{path}: Spark cannot read it"):
+            query.run(spark, query.Config(lake=lake.root))
+    path.write_bytes(content[:-1])
+    with pytest.raises(Corrupt, match=f"{path}: the file has {len(content) - 1} bytes"):
+        query.run(spark, query.Config(lake=lake.root))
+    path.unlink()
+    with pytest.raises(Corrupt, match=f"{path}: the file is missing"):
+        query.run(spark, query.Config(lake=lake.root))
+    with pytest.raises(ConfigError, match=r"output is .* which exists: name a directory that does not"):
+        query.run(spark, query.Config(lake=lake.root, output=str(tmp_path)))
+
+
+def flipped(content: bytes, count: int = 64) -> bytes:
+    """A file with some bits of its pages turned over."""
+    half = len(content) // 4
+    return content[:half] + bytes(byte ^ 0x10 for byte in content[half : half + count]) + content[half + count :]
+
+
+def test_manifests_of_later_versions_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "manifests" / "b" / f"{0:020d}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"version": 3, "unheardOf": 1}))
+    with pytest.raises(Corrupt, match=r"0\.json: a manifest of version 3, this program knows 2: upgrade it"):
+        Lake(str(tmp_path)).manifests()

@@ -1,0 +1,110 @@
+"""What the jobs that write topics say they have written, against a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import Admin, Producer
+from penstock.pipeline.benchmark.generate import TOPIC, generate
+from penstock.pipeline.jobs import archive, dead_letters, mirror, replay
+from penstock.proto.errors import ChangedBatch, ConfigError
+from tests.support.cluster import Cluster, cluster
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("brokers"), shards=1, replicas=1) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Forty messages of four queues."""
+    folder = tmp_path_factory.mktemp("lake")
+    generate(folder / "store", records=40, body_bytes=50, queues=4, segment_bytes=65_536)
+    archive.run(spark, archive.Config(store=(str(folder / "store"),), lake=str(folder / "lake"), tail=True))
+    return str(folder / "lake")
+
+
+def make(brokers: Cluster, topic: str, bodies: int = 0) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+    with Producer(brokers.nameservers) as producer:
+        for number in range(bodies):
+            producer.produce(topic, b"%d" % number)
+        producer.flush(60)
+
+
+def count(spark: Any, brokers: Cluster, topic: str) -> int:
+    options = {"nameServer": brokers.nameservers, "subscribe": topic}
+    return int(spark.read.format("penstock").options(**options).load().count())
+
+
+def test_a_repeated_replay_says_that_it_wrote_nothing(spark: Any, brokers: Cluster, lake: str) -> None:
+    make(brokers, "again")
+    given = {"lake": lake, "namesrv": brokers.nameservers, "to_topic": "again", "topic": TOPIC}
+
+    def told(**more: Any) -> tuple[Any, ...]:
+        figures = replay.run(spark, replay.Config(**given, **more)).figures
+        return figures["selected"], figures.get("written"), figures.get("note", "")
+
+    once = {"producer_id": "once", "queue": 1}
+    assert told(**once) == (10, 10, "")
+    assert told(**once) == (10, 0, "the producer id 'once' was used before: everything had been written")
+    assert count(spark, brokers, "again") == 10
+    with pytest.raises(ChangedBatch, match="once"):
+        told(producer_id="once", queue=2)
+    assert told(queue=2) == (10, 10, "")
+    assert told(queue=3, producer_id="many", guarantee="idempotent") == (10, 10, "")
+    selected, written, note = told(queue=3, producer_id="many", guarantee="idempotent")
+    assert (selected, written) == (10, None)
+    assert note.startswith("the producer id 'many' was used before")
+    assert count(spark, brokers, "again") == 30
+    with pytest.raises(ConfigError, match="replay: start is 'yesterday'"):
+        told(start="yesterday")
+
+
+def test_a_repeated_re_drive_says_that_it_wrote_nothing(spark: Any, brokers: Cluster) -> None:
+    make(brokers, "target")
+    make(brokers, "%DLQ%group", bodies=10)
+    config = dead_letters.Config(
+        namesrv=brokers.nameservers, group="group", redrive_to="target", producer_id="re-drive"
+    )
+    figures = dead_letters.run(spark, config).figures
+    assert figures == {"groups": 1, "messages": 10, "selected": 10, "redriven": 10}
+    figures = dead_letters.run(spark, config).figures
+    assert (figures["selected"], figures["redriven"]) == (10, 0)
+    assert figures["note"] == "the producer id 're-drive' was used before: everything had been written"
+    make(brokers, "%DLQ%group", bodies=1)  # it has grown
+    with pytest.raises(ChangedBatch, match="re-drive"):
+        dead_letters.run(spark, config)
+    assert count(spark, brokers, "target") == 10
+
+
+def test_a_mirror_counts_more_batches_than_spark_remembers(spark: Any, brokers: Cluster, tmp_path: Path) -> None:
+    make(brokers, "from", bodies=60)
+    make(brokers, "to")
+    config = mirror.Config(
+        namesrv=brokers.nameservers,
+        topic="from",
+        to_namesrv=brokers.nameservers,
+        to_topic="to",
+        checkpoint=str(tmp_path / "checkpoint"),
+        batch=10,
+        group="mirror",
+    )
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 2)
+    try:
+        report = mirror.run(spark, config)
+    finally:
+        spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")
+    assert (report.figures["messages"], report.figures["batches"]) == (60, 6)
+    assert report.tables[0].rows == [["from", "broker-a", 0, 60, 0]]
+    assert len(report.plots[0].x) == 6
+    assert count(spark, brokers, "to") == 60
+    assert mirror.run(spark, config).figures == {"messages": 0, "batches": 0}
