@@ -35,7 +35,7 @@ class StagingService(StagingServicer):
     @reporting
     async def Decide(self, request: pipeline_pb2.DecideRequest, context: Any) -> pipeline_pb2.WriterState:
         keys = {each.key: dict(each.chunks) for each in request.keys}
-        return _writer(await self._writers.decide(request.writer, request.run, request.batch, keys))
+        return _writer(await self._writers.decide(request.writer, request.run, request.batch, keys, request.content))
 
     @reporting
     async def Finish(self, request: pipeline_pb2.FinishRequest, context: Any) -> pipeline_pb2.WriterState:
@@ -93,6 +93,7 @@ def _writer(writer: Writer | None) -> pipeline_pb2.WriterState:
         keys=_keys(writer.keys),
         coordinator=writer.coordinator,
         layout=dict(writer.layout),
+        content=writer.content,
     )
 
 

@@ -37,8 +37,9 @@ class Writer:
 
     ``coordinator``: the shard that decides; the others only know its name. ``layout``: topic -> the queues that its
     messages are spread over, as they were when the topic was first named, so that a repeated batch finds them the
-    same. ``fenced``: earlier runs. ``keys``: those of the decided batch, while it is not ``finished``. ``expired``:
-    keys of later batches that can not be decided any more, since their data may be dropped: key -> batch.
+    same. ``fenced``: earlier runs. ``keys``: those of the decided batch, while it is not ``finished``; ``content``:
+    what that batch is about, as its writer tells it. ``expired``: keys of later batches that can not be decided any
+    more, since their data may be dropped: key -> batch.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Writer:
     touched_ms: int = 0
     coordinator: str = ""
     layout: Mapping[str, str] = field(default_factory=dict)
+    content: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The body of a ``WRITER`` record."""
@@ -67,6 +69,7 @@ class Writer:
             "touchedMs": self.touched_ms,
             "coordinator": self.coordinator,
             "layout": dict(self.layout),
+            "content": self.content,
         }
 
     @classmethod
@@ -84,6 +87,7 @@ class Writer:
             touched_ms=int(document["touchedMs"]),
             coordinator=str(document["coordinator"]),
             layout={str(topic): str(queues) for topic, queues in document["layout"].items()},
+            content=str(document.get("content", "")),  # older records have none
         )
 
     def with_run(self, run: str) -> Writer:

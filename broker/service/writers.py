@@ -143,8 +143,10 @@ class Writers:
         self._log.check_master()
         return await self._settled(check_name("writer", name)) if name in self._table.writers else None
 
-    async def decide(self, name: str, run: str, batch: int, keys: Keys) -> Writer:
+    async def decide(self, name: str, run: str, batch: int, keys: Keys, content: str = "") -> Writer:
         """Let exactly these attempts be batch ``batch`` of the writer, unless it is decided already.
+
+        ``content`` is kept with the decision; what it means is the writer's matter.
 
         The answer says what is decided: by this call, or before it.
 
@@ -157,6 +159,8 @@ class Writers:
         self._check_run(held, run)
         if batch < 0 or len(keys) > KEYS_MAX:
             raise InvalidArgument(f"writer {name}: batch {batch} with {len(keys)} keys: at most {KEYS_MAX}, batch >= 0")
+        if len(content) > NAME_LENGTH_MAX:
+            raise InvalidArgument(f"writer {name}: content of {len(content)} characters: at most {NAME_LENGTH_MAX}")
         if batch > held.decided:
             if not held.finished:
                 raise InvalidArgument(
@@ -171,7 +175,7 @@ class Writers:
                     "its time-out (transactionTimeoutMs): write the batch again"
                 )
             later = {key: number for key, number in held.expired.items() if number > batch}
-            self._put(replace(held, decided=batch, finished=not keys, keys=keys, expired=later))
+            self._put(replace(held, decided=batch, finished=not keys, keys=keys, expired=later, content=content))
         return await self._settled(name)
 
     async def finish(self, name: str, batch: int) -> Writer:

@@ -20,7 +20,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.proto.errors import ConfigError
+from penstock.proto.errors import ConfigError, StorageError
 
 from ..arrow_types import arrow_schema
 from ..lake import Lake, Manifest, folder_name, watermark
@@ -199,13 +199,15 @@ def _require_same_logs(spark: Any, lake: Lake, store: Store) -> None:
     _require_same_borders(lake, store, manifests)
     both = [(one, files[one.segment]) for one in manifests if one.segment in files]
     with ThreadPoolExecutor(_SAMPLED_AT_ONCE) as pool:
-        samples = list(pool.map(lambda pair: sample(store.root, pair[1], _length(pair[0])), both))
+        samples = list(pool.map(lambda pair: _sample_of(store.root, *pair), both))
     unproven: list[tuple[Manifest, LogFile, tuple[int, int]]] = []
-    for (manifest, file), found in zip(both, samples, strict=True):
-        if manifest.headCrc32 is None:
-            unproven.append((manifest, file, found))
-        elif found[0] != manifest.headCrc32 or (manifest.sealed and found[1] != manifest.tailCrc32):
+    for (manifest, file), (head, tail) in zip(both, samples, strict=True):
+        is_cut = file.is_sealed and manifest.sealed and file.end != _length(manifest)
+        differs = head is not None and manifest.headCrc32 not in (None, head)
+        if is_cut or differs or (manifest.sealed and tail is not None and manifest.tailCrc32 not in (None, tail)):
             raise _another_log(lake, store, manifest, file)
+        if manifest.headCrc32 is None and head is not None and tail is not None:
+            unproven.append((manifest, file, (head, tail)))
     if not unproven:
         return
     cut = [replace(file, end=_length(manifest)) for manifest, file, _ in unproven]
@@ -239,6 +241,18 @@ def _another_log(lake: Lake, store: Store, manifest: Manifest, file: LogFile) ->
 
 def _length(manifest: Manifest) -> int:
     return manifest.endPhysicalOffset - manifest.startPhysicalOffset
+
+
+def _sample_of(root: str, manifest: Manifest, file: LogFile) -> tuple[int | None, int | None]:
+    """See :func:`sample`; None for what the store has not, as a replica that follows, or has no longer."""
+    length = _length(manifest)
+    try:
+        if file.end >= length:
+            return sample(root, file, length)
+        return (sample(root, file, SAMPLE_BYTES)[0] if file.end >= SAMPLE_BYTES else None), None
+    except StorageError as error:  # retention takes what is archived
+        log.info("log file not compared with the lake's path=%s error=%s", file.path, error)
+        return None, None
 
 
 def sample(root: str, file: LogFile, length: int) -> tuple[int, int]:

@@ -22,6 +22,10 @@ from .topics import check_target, copies, require_topic, throttled
 QUERY_TIMEOUT_S = 30.0
 
 
+TASKS_MAX = 32
+"""With more, queues share tasks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What to replay, and where to. All conditions must hold."""
@@ -48,6 +52,8 @@ def check(config: Config) -> None:
         ConfigError: they are not.
     """
     check_target("replay", config.to_topic, config.guarantee)
+    if config.producer_id and config.guarantee == "at-least-once":
+        raise ConfigError("replay: producer_id is for idempotent and exactly-once, guarantee is 'at-least-once'")
     query.require_times("replay", config.start, config.end)
     if config.rate < 0:
         raise ConfigError(f"replay: rate is {config.rate}: messages per second, or 0 for no limit")
@@ -74,10 +80,10 @@ def run(spark: Any, config: Config) -> Report:
     if found is None or not rows:
         report.problem("no message of the lake matches: nothing was written")
         return report.finish()
-    # As many as Spark's own shuffles have: a Connect client is not told how many cores there are.
-    tasks = min(len(rows), int(spark.conf.get("spark.sql.shuffle.partitions")) if config.rate == 0 else 1)
+    # The same whenever it is repeated, whatever a session is set to: an idempotent writer knows its rows by them.
+    tasks = min(len(rows), TASKS_MAX if config.rate == 0 else 1)
     ordered = found.repartition(tasks, "topic", "brokerName", "queueId").sortWithinPartitions(
-        "topic", "brokerName", "queueId", "queueOffset"
+        "topic", "brokerName", "queueId", "queueOffset", "physicalOffset"
     )
     made = copies(ordered)
     made = throttled(made, config.rate, tasks) if config.rate else made
@@ -109,7 +115,7 @@ def write(
         writer = writer.option("producerId", producer_id)
     with own_errors():
         writer.mode("append").save()
-    if not used or guarantee == "at-least-once":
+    if not used:
         return {"written": selected}
     note = f"the producer id {producer_id!r} was used before"
     if guarantee == "idempotent":

@@ -111,7 +111,11 @@ class Cluster:
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(wanted))) as pool:
             calls = [pool.submit(self._add, found, each, times, timeout_s) for each in wanted]
             for call in calls:
-                call.result()
+                try:
+                    call.result()
+                except TopicNotFound:  # deleted since its route was told
+                    if not tolerates_missing:
+                        raise
         return self._only_assigned(options, found)
 
     def route(self, topic: str) -> nameserver_pb2.TopicRoute:
@@ -182,7 +186,7 @@ class Cluster:
     ) -> None:
         topic, broker, time_ms = wanted
         answer = self.calls.positions(broker, topic, timeout_s, timestamp_ms=time_ms)
-        if answer.created_ms:
+        if answer.is_master and answer.created_ms:  # a slave may tell of a topic that has been made anew since
             found.created[topic, broker] = answer.created_ms
         for each in answer.queues:
             queue = Queue(topic, broker, each.queue_id)

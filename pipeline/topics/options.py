@@ -276,8 +276,12 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     if topic:
         writable_topic(topic, "option topic")
     producer_id = given.text("producerId") or ""
-    if producer_id and not (producer_id.isascii() and producer_id.isprintable() and len(producer_id) <= 200):
-        raise ConfigError(f"option producerId: {producer_id!r:.80} is not at most 200 printable ASCII characters")
+    if producer_id and not (
+        producer_id.isascii() and producer_id.isprintable() and len(producer_id) <= _PRODUCER_ID_MAX
+    ):
+        raise ConfigError(
+            f"option producerId: {producer_id!r:.80} is not at most {_PRODUCER_ID_MAX} printable ASCII characters"
+        )
     if producer_id and streaming:
         raise ConfigError("option producerId is for batch writes and foreachBatch: a stream is known by its query's id")
     guarantee = given.choice("deliveryGuarantee", "idempotent", GUARANTEES)
@@ -310,6 +314,7 @@ def writable_topic(topic: str, where: str) -> str:
 
 
 _TIME_MS_MAX = 1 << 62
+_PRODUCER_ID_MAX = 160  # of the 200 of a writer's name, in which a query's id may follow
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelayMs")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 

@@ -72,10 +72,10 @@ class Settings(NamedTuple):
     rows: int = CHUNK_ROWS
 
     @classmethod
-    def parse(cls, text: str) -> Settings:
-        """The inverse of ``str``."""
-        batch_bytes, lanes, compression, rows = text.split(";")
-        return cls(int(batch_bytes), int(lanes), compression, int(rows))
+    def parse(cls, text: str, compression: str) -> Settings:
+        """The inverse of ``str``; ``compression`` where the text, of an earlier version, does not name it."""
+        batch_bytes, lanes, *named, rows = text.split(";")
+        return cls(int(batch_bytes), int(lanes), named[0] if named else compression, int(rows))
 
     def __str__(self) -> str:
         return f"{self.batch_bytes};{self.lanes};{self.compression};{self.rows}"

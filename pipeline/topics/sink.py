@@ -9,8 +9,9 @@
 A decided batch is published at once by the same commit.
 
 A batch job with a ``producerId`` may be repeated. Whether it is the same job is known by its content, which the brokers
-keep beside the writer's layout: a job of that name with other messages is refused. In ``foreachBatch`` the name is
-completed by the query's, so that another checkpoint is another writer, and the batch is the query's.
+keep with the decision, or beside the layout of an idempotent writer: a job of that name with other messages is refused.
+In ``foreachBatch`` the name is completed by the query's, so that another checkpoint is another writer, and the batch is
+the query's.
 
 Source and names of what tells a task who it is: Spark's local properties, pinned by a test.
 """
@@ -125,24 +126,26 @@ class TopicBatchWriter(DataSourceArrowWriter):
                 if it is idempotent, its rows are there as far as they were no repetition.
         """
         told = [message for message in messages if message is not None]
-        if told and self._options.producer_id and told[0].writer == self._writer:
-            content = Content.total(each.content for each in told if each.content is not None)
-            if not content.records:
-                return  # undecided: what comes under this name later is no repetition
-            self._check_content(told[0], str(content))
-        _commit(self._options, messages, told[0].batch if told else _ALONE)
+        if not told:
+            return
+        content = Content.total(each.content for each in told if each.content is not None)
+        is_alone = told[0].writer == self._writer
+        if self._options.producer_id and is_alone and not content.records:
+            return  # undecided: what comes under this name later is no repetition
+        known = str(content) if self._options.producer_id else ""
+        if self._options.guarantee == "exactly-once":
+            known = _commit(self._options, messages, told[0].batch, known) or known
+        elif self._options.producer_id and is_alone:  # of micro-batches, brokers compare the sequences alone
+            known = _calls(self._options, told[0]).open({CONTENT: known}).layout[CONTENT]
+        if self._options.producer_id and known != str(content):
+            raise ChangedBatch(
+                f"producerId {self._options.producer_id!r} has written {known.partition(';')[0]} messages already, and "
+                f"these {content.records} are not the same: give other data a producerId of their own"
+            )
 
     def abort(self, messages: list[Any]) -> None:
         """Drop what was staged and is not decided."""
         _abort(self._options, messages, next((message.batch for message in messages if message is not None), _ALONE))
-
-    def _check_content(self, task: Written, content: str) -> None:
-        known = _calls(self._options, task).open({CONTENT: content}).layout[CONTENT]
-        if known != content:
-            raise ChangedBatch(
-                f"producerId {self._writer!r} has written {known.partition(';')[0]} messages already, and this job's "
-                f"{content.partition(';')[0]} are not the same: give other data a producerId of their own"
-            )
 
 
 def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> Written:
@@ -161,10 +164,11 @@ def _calls(options: SinkOptions, message: Written) -> Any:
     return WriterCalls(cluster(options.name_server).calls, message.writer, message.run, timeout_s=timeout_s)
 
 
-def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
+def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:
+    """Decide and publish; the content of the batch that is decided now, empty where that is not known."""
     told = [message for message in messages if message is not None]
     if options.guarantee != "exactly-once" or not told:
-        return
+        return ""
     coordinators = sorted({message.coordinator for message in told})
     if len(coordinators) > 1:
         raise ConfigError(
@@ -172,9 +176,12 @@ def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int
         )
     calls = _calls(options, told[0])
     keys = {message.key: message.chunks for message in told if message.chunks}
-    state = calls.decide(coordinators[0], batch, keys)
-    records = calls.complete(coordinators[0], state) if state.decided_batch == batch else 0
+    state = calls.decide(coordinators[0], batch, keys, content)
+    if state.decided_batch != batch:
+        return ""
+    records = calls.complete(coordinators[0], state)
     log.info("batch published writer=%s batch=%d records=%d", told[0].writer, batch, records)
+    return str(state.content)
 
 
 def _abort(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:

@@ -66,11 +66,12 @@ class TopicDataSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """Writes a DataFrame; a topic cannot be overwritten, so both modes append."""
+        from .cluster import riding_through
         from .sink import TopicBatchWriter
 
         options = sink_options(self.options, streaming=False)
         made = TopicBatchWriter(options, schema)
-        _check_target(options)
+        riding_through(lambda: _check_target(options), options.retry_timeout_ms / 1000)
         return made
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:

@@ -161,7 +161,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = cluster(options.name_server)
         timeout_s = options.retry_timeout_ms / 1000
         deadline = time.monotonic() + SHRUNK_S
-        tolerates = bool(options.pattern) or (bool(begin) and not options.fail_on_data_loss)
+        tolerates = bool(options.pattern) or not options.fail_on_data_loss
         while True:
             found = riding_through(
                 lambda: view.positions(options, timeout_s=timeout_s, tolerates_missing=tolerates), timeout_s

@@ -129,7 +129,7 @@ class Task:
         for topic in topics:
             wanted[topic] = layout_of(self._cluster.route(topic))
         state = self._calls.open(wanted)
-        kept = Settings.parse(state.layout[SETTINGS])
+        kept = Settings.parse(state.layout[SETTINGS], self._settings.compression)
         if kept != self._settings:
             log.info("the settings of its first run stay writer=%s kept=%s", self._identity.writer, kept)
         self._settings = kept

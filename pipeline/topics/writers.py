@@ -85,13 +85,15 @@ class WriterCalls:
             list(pool.map(lambda name: self._call(name, "OpenWriter", request), behind))
         return state
 
-    def decide(self, coordinator: str, batch: int, keys: Keys) -> WriterState:
+    def decide(self, coordinator: str, batch: int, keys: Keys, content: str = "") -> WriterState:
         """Let these attempts be the batch, unless it is decided; a batch before it is published first.
+
+        ``content``: what the batch is about; the answer has that of the decided one.
 
         Raises:
             StaleProducer, StagedDataGone: this run may not, or cannot.
         """
-        request = DecideRequest(writer=self.writer, run=self.run, batch=batch, keys=_to_wire(keys))
+        request = DecideRequest(writer=self.writer, run=self.run, batch=batch, keys=_to_wire(keys), content=content)
         state: WriterState = self._call(coordinator, "QueryWriter", WriterName(writer=self.writer))
         if state.decided_batch < batch and not state.finished:
             self.complete(coordinator, state)

@@ -59,7 +59,7 @@ class OpenWriterRequest(_message.Message):
     def __init__(self, writer: _Optional[str] = ..., run: _Optional[str] = ..., coordinator: _Optional[str] = ..., layout: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class WriterState(_message.Message):
-    __slots__ = ("exists", "run", "epoch", "decided_batch", "finished", "keys", "coordinator", "layout")
+    __slots__ = ("exists", "run", "epoch", "decided_batch", "finished", "keys", "coordinator", "layout", "content")
     class LayoutEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class WriterState(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
     exists: bool
     run: str
     epoch: int
@@ -83,7 +84,8 @@ class WriterState(_message.Message):
     keys: _containers.RepeatedCompositeFieldContainer[StagedKey]
     coordinator: str
     layout: _containers.ScalarMap[str, str]
-    def __init__(self, exists: _Optional[bool] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., decided_batch: _Optional[int] = ..., finished: _Optional[bool] = ..., keys: _Optional[_Iterable[_Union[StagedKey, _Mapping]]] = ..., coordinator: _Optional[str] = ..., layout: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    content: str
+    def __init__(self, exists: _Optional[bool] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., decided_batch: _Optional[int] = ..., finished: _Optional[bool] = ..., keys: _Optional[_Iterable[_Union[StagedKey, _Mapping]]] = ..., coordinator: _Optional[str] = ..., layout: _Optional[_Mapping[str, str]] = ..., content: _Optional[str] = ...) -> None: ...
 
 class StagedKey(_message.Message):
     __slots__ = ("key", "chunks")
@@ -101,16 +103,18 @@ class StagedKey(_message.Message):
     def __init__(self, key: _Optional[str] = ..., chunks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DecideRequest(_message.Message):
-    __slots__ = ("writer", "run", "batch", "keys")
+    __slots__ = ("writer", "run", "batch", "keys", "content")
     WRITER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
     writer: str
     run: str
     batch: int
     keys: _containers.RepeatedCompositeFieldContainer[StagedKey]
-    def __init__(self, writer: _Optional[str] = ..., run: _Optional[str] = ..., batch: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[StagedKey, _Mapping]]] = ...) -> None: ...
+    content: str
+    def __init__(self, writer: _Optional[str] = ..., run: _Optional[str] = ..., batch: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[StagedKey, _Mapping]]] = ..., content: _Optional[str] = ...) -> None: ...
 
 class FinishRequest(_message.Message):
     __slots__ = ("writer", "batch")

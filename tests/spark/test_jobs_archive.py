@@ -89,6 +89,23 @@ def test_another_log_with_the_same_first_records_is_told(spark: Any, stores: tup
         archive.run(spark, archive.Config(store=(str(wide),), lake=lake))
 
 
+def test_a_replica_that_follows_is_compared_as_far_as_it_has_the_log(
+    spark: Any, stores: tuple[str, str], tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+    archive.run(spark, archive.Config(store=stores[:1], lake=lake, tail=True))
+    replica = tmp_path / "broker"
+    shutil.copytree(stores[0], replica)
+    newest = sorted((replica / "commitlog").iterdir())
+    for path in newest[1:]:
+        path.unlink()
+    content = newest[0].read_bytes()
+    newest[0].write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+    (replica / "abort").touch()  # as of a store that is open
+    found = archive.run(spark, archive.Config(store=(str(replica),), lake=lake, up_to="end"))
+    assert (found.ok, found.figures["segments"]) == (True, 0)
+
+
 def test_a_tail_is_replaced_by_its_own_log_only(spark: Any, tmp_path: Path) -> None:
     small, same, other = (
         make(tmp_path / name / "broker", records, size)

@@ -171,6 +171,15 @@ def test_a_producer_id_in_foreach_batch_stands_for_one_batch_after_the_other(
     assert len([each for each in query.recentProgress if each.numInputRows]) >= 3
     assert bodies(read(spark, brokers, target)) == Counter(b"%d" % number for number in range(300))
 
+    def split(frame: Any, number: int) -> None:
+        for parity in (0, 1):  # two writes of one name
+            part = frame.where(f"cast(cast(body as string) as int) % 2 = {parity}").select("body")
+            write(part, brokers, target, producerId="both", deliveryGuarantee=guarantee)
+
+    writer = reader.load().writeStream.foreachBatch(split).option("checkpointLocation", str(tmp_path / "again"))
+    with pytest.raises(Exception, match=r"producerId of their own|stands for other messages"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+
 
 @pytest.mark.parametrize("changed", [{"compression": "zstd"}, {"batchBytes": "3k"}, {"maxInFlight": "2"}], ids=str)
 def test_options_that_change_between_a_failure_and_the_repetition_cost_nothing(

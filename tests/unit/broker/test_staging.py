@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.service.snapshots import Snapshots
-from penstock.broker.service.staging_table import REMEMBERED_MS, StagedId
+from penstock.broker.service.staging_table import REMEMBERED_MS, StagedId, Writer
 from penstock.broker.service.state import State
 from penstock.proto import frames, names
 from penstock.proto.errors import (
@@ -94,8 +94,11 @@ async def test_the_first_decision_stands_whoever_asks_again() -> None:
     parts = await opened()
     await parts.stage(key="k")
     await parts.stage(key="other")
-    first = await parts.writers.decide("w", "r1", 0, KEYS)
-    second = await parts.writers.decide("w", "r1", 0, {"other": {"broker-a": 1}})
+    first = await parts.writers.decide("w", "r1", 0, KEYS, "3;ab")
+    second = await parts.writers.decide("w", "r1", 0, {"other": {"broker-a": 1}}, "4;cd")
+    assert (first.content, second.content) == ("3;ab", "3;ab")
+    assert Writer.from_json(second.to_json()) == second
+    assert Writer.from_json({k: v for k, v in second.to_json().items() if k != "content"}).content == ""
     assert first.keys == second.keys == KEYS
     await parts.writers.open_writer("w", "r2")
     third = await parts.writers.decide("w", "r2", 0, {})

@@ -15,7 +15,7 @@ from penstock.client.keys import property_bytes
 from penstock.pipeline.topics.chunks import cut
 from penstock.pipeline.topics.content import Content
 from penstock.pipeline.topics.encoding import Rows, check_sink_schema, compressed
-from penstock.pipeline.topics.routing import Layout, by_topic, rebatched
+from penstock.pipeline.topics.routing import Layout, Settings, by_topic, rebatched
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.record.compression import decompress
 from penstock.proto.record.hashing import string_hash
@@ -218,3 +218,9 @@ def test_content_is_the_same_in_any_order_and_division_and_no_other_is() -> None
     for other in ([b"a", b"b", b"d"], [b"a", b"b"], [b"a", b"b", b"c", b"c"], [b"a", b"a", b"c"]):
         assert of(("t", other)) != whole
     assert of(("u", [b"a", b"b", b"c"])) != whole
+
+
+def test_settings_of_the_version_before_are_understood() -> None:
+    assert Settings.parse("1048576;4;10000", "zstd") == Settings(1 << 20, 4, "zstd")
+    kept = Settings(1 << 20, 4, "lz4", 500)
+    assert Settings.parse(str(kept), "none") == kept
