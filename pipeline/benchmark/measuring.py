@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -46,7 +47,10 @@ class Peer:
 
 
 class Memory:
-    """The largest resident memory, of Java and of one Python process among this process's descendants, in MiB."""
+    """The largest resident memory in MiB, of Java and of one Python process that Java started.
+
+    Brokers beside them are left out: the pages of the log that they map count as resident, and are the page cache's.
+    """
 
     def __init__(self) -> None:
         self.java = self.python = self.python_sum = 0.0
@@ -63,18 +67,21 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._done.wait(SAMPLE_S):
-            total = 0.0
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    name, resident = process.name(), process.memory_info().rss / (1 << 20)
-                except psutil.Error:
-                    continue
-                if name == "java":
-                    self.java = max(self.java, resident)
-                elif name.startswith("python"):
-                    self.python = max(self.python, resident)
-                    total += resident
-            self.python_sum = max(self.python_sum, total)
+            with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: the next sample will do
+                self._sample()
+
+    def _sample(self) -> None:
+        for process in psutil.Process().children(recursive=True):
+            if process.name() != "java":
+                continue
+            workers = [_resident_mib(each) for each in process.children(recursive=True)]
+            self.java = max(self.java, _resident_mib(process))
+            self.python = max(self.python, *workers, 0.0)
+            self.python_sum = max(self.python_sum, sum(workers))
+
+
+def _resident_mib(process: psutil.Process) -> float:
+    return process.memory_info().rss / (1 << 20)
 
 
 def measure(

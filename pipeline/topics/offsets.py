@@ -18,6 +18,7 @@ Layout of the users' JSON: rocketmq-spark; of the options: Spark's Kafka connect
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from penstock.proto.errors import ConfigError, DataLoss
 
 VERSION = 1
 EARLIEST, LATEST = -2, -1
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class Queue(NamedTuple):
@@ -193,7 +195,7 @@ def parse_user_offsets(option: str, text: str) -> dict[Queue, int]:
         for broker, queues in _items(option, f"topic {topic}", brokers, shape):
             for queue_id, offset in _items(option, f"broker {broker} of topic {topic}", queues, shape):
                 where = f"option {option}: topic {topic}, broker {broker}, queue {queue_id}"
-                if not queue_id.isascii() or not queue_id.isdecimal() or queue_id != str(int(queue_id)):
+                if not _QUEUE_ID.fullmatch(queue_id):
                     raise ConfigError(f"{where}: a queue is a number, written without leading zeros")
                 if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
                     raise ConfigError(f"{where}: offset {offset!r} is no whole number from -2 (earliest) on")

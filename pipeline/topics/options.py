@@ -354,7 +354,7 @@ def _assigned(given: Given) -> frozenset[Queue]:
     try:
         document: Any = json.loads(text)
         found = {
-            Queue(str(topic), str(broker), int(queue_id))
+            Queue(topic, broker, queue_id)
             for topic, brokers in document.items()
             for broker, queues in brokers.items()
             for queue_id in _list_of_ids(queues)
@@ -366,8 +366,8 @@ def _assigned(given: Given) -> frozenset[Queue]:
     return frozenset(found)
 
 
-def _list_of_ids(value: object) -> list[Any]:
-    if not isinstance(value, list):
+def _list_of_ids(value: object) -> list[int]:
+    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
         raise TypeError(value)
     return value
 

@@ -58,6 +58,19 @@ def test_a_missed_floor_is_bold() -> None:
     assert not measure.is_met(3.1)
 
 
+@pytest.mark.parametrize(("figure", "said"), [(600_000, "yes"), (500_000, "**no**")])
+def test_a_missed_floor_of_spark_is_also_given_as_a_share_of_parquet(tmp_path: Path, figure: int, said: str) -> None:
+    line = {
+        **{"case": "scan", "body_bytes": 100, "records": 1, "times": [1.0], "figure": figure, "unit": "rows/s"},
+        **{"mb_per_s": 1, "target": 1_500_000, "peer": 1_000_000, "reached": False, "java_peak_mib": 1},
+        **{"worker_peak_mib": 1, "load_before": 0.1, "processor": "Z80", "cpus": 2, "master": "local[2]"},
+        **{"python": "3", "spark": "4", "pyarrow": "26", "at": "1976-07-01"},
+    }
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "spark.jsonl").write_text(json.dumps(line) + "\n")
+    assert f"| **no**; 0.545 of Parquet: {said} | 1,000,000 |" in render(tmp_path).read_text()
+
+
 def test_the_same_results_give_the_same_plot(tmp_path: Path, result: dict[str, object]) -> None:
     plot([result], tmp_path / "one.svg")
     plot([result], tmp_path / "two.svg")

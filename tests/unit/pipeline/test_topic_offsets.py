@@ -76,6 +76,8 @@ def test_a_limit_is_shared_in_proportion_and_gives_each_queue_something() -> Non
         ('{"orders": 3}', "topic orders has 3"),
         ('{"orders": {"broker-a": [1]}}', "broker broker-a of topic orders"),
         ('{"orders": {"broker-a": {"x": 1}}}', "a queue is a number"),
+        ('{"orders": {"broker-a": {"01": 1}}}', "a queue is a number"),
+        ('{"orders": {"broker-a": {"' + 5000 * "9" + '": 1}}}', "a queue is a number"),
         ('{"orders": {"broker-a": {"0": -3}}}', "offset -3"),
         ('{"orders": {"broker-a": {"0": 1.5}}}', "offset 1.5"),
         ('{"orders": {"broker-a": {"0": true}}}', "offset True"),
