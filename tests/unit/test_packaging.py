@@ -21,10 +21,19 @@ def test_the_wheel_holds_exactly_the_tracked_code(tmp_path: Path) -> None:
     subprocess.run([*command, "--wheel-dir", str(tmp_path), str(source)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.startswith("penstock/")}
-    committed = subprocess.run(["git", "ls-files", *COMPONENTS], cwd=source, capture_output=True, text=True, check=True)
-    tracked = {f"penstock/{name}" for name in committed.stdout.split() if Path(name).suffix in PACKAGED}
-    assert packed == tracked
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    listed = ["git", "ls-files", *COMPONENTS, "sources"]
+    committed = subprocess.run(listed, cwd=source, capture_output=True, text=True, check=True).stdout.split()
+    kept = [name for name in committed if Path(name).suffix in PACKAGED]
+    assert packed == {
+        name.removeprefix("sources/") if name.startswith("sources/") else f"penstock/{name}" for name in kept
+    }
+
+
+def test_spark_finds_the_data_sources_by_itself() -> None:
+    program = "import pkgutil; print(*sorted(each.name for each in pkgutil.iter_modules() if 'pyspark_' in each.name))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout.split() == ["pyspark_penstock", "pyspark_penstock_store"]
 
 
 def test_every_module_can_be_imported() -> None:
