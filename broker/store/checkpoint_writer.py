@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 
+from penstock.proto.checkpoint import Positions, Standard
 from penstock.proto.errors import StorageError, SyncFailed
 
-from .checkpoint import Positions, Standard
 from .flush import Flusher
 from .opening import Opened
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.proto.checkpoint import Positions
 from penstock.proto.clock import Clock
 from penstock.proto.errors import Corrupt, StorageError
 from penstock.proto.record.hashing import index_key_hash
 
-from .checkpoint import Positions
 from .config import StoreConfig
 from .disk import Bytes, Disk, make_directories_durably
 from .index_file import IndexFile

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.proto.checkpoint import Positions
 from penstock.proto.clock import Clock
 from penstock.proto.errors import Corrupt
 
-from .checkpoint import Checkpoint, Positions
+from .checkpoint import Checkpoint
 from .commit_log import CommitLog
 from .config import StoreConfig, delay_levels_ms
 from .consume_queue import ConsumeQueues

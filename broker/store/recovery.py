@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from .checkpoint import Positions
+from penstock.proto.checkpoint import Positions
 
 
 class Verdict(Enum):

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.proto.checkpoint import Positions
 from penstock.proto.errors import StorageError
 from penstock.proto.record.rows import ROW
 
-from .checkpoint import Positions
 from .checkpoint_writer import CheckpointWriter
 from .commit_log import ROWS_AT_ONCE, CommitLog
 from .consume_queue import ConsumeQueues

@@ -6,35 +6,30 @@ only read, and may belong to a running broker: the end is fixed here, so that al
 | Store | Read up to |
 |---|---|
 | closed (no file ``abort``), or ``upTo=end`` | the end of the last sound record |
-| open or crashed, Penstock's | the dispatch position of its last checkpoint, which is confirmed |
+| open or crashed, Penstock's | the confirm offset, which its checkpoint follows with every sync of the log |
 | open or crashed, RocketMQ's with epochs | the confirm offset in its checkpoint |
 | open or crashed, RocketMQ's without | the end of the last sound record: such a broker knows no other |
+
+A closed store whose log ends in something else than zeros, or before what its checkpoint tells of it, has lost bytes:
+that is damage, which ``upTo=end`` passes over.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from pyarrow import fs
 
+from penstock.proto.checkpoint import CHECKPOINT_BYTES, Own, Standard, decode_own
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 
 from .files import FileReader, open_file_system
 from .model import Damage, LogFile, Store
 from .scanning import ZEROS, FileScan
-
-_CHECKPOINT = struct.Struct(">5q")
-_POSITIONS = struct.Struct(">8sq?10q5q")
-"""A slot of ``penstockCheckpoint``: magic, sequence, clean, ten positions, the five numbers of ``checkpoint``."""
-_SLOT_BYTES = 512
-_DERIVED = 5
-"""Which field of a slot is the position up to which everything is dispatched."""
 
 
 def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> Store:
@@ -42,7 +37,7 @@ def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> S
 
     Raises:
         ConfigError: there is no such directory.
-        WrongStore: it holds no store.
+        WrongStore: it holds no store, or one of which nothing is confirmed yet, or a later version's.
         Corrupt: its log files overlap, or hold no record though they are not empty.
     """
     file_system, path = open_file_system(root)
@@ -55,14 +50,24 @@ def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> S
     size = Counter(file.size for file in files if file.size).most_common(1)[0][0]
     files, gaps = _check_chain(files, size)
     is_open = file_system.get_file_info(f"{path}/abort").type != fs.FileType.NotFound
-    files, tail = _find_end(file_system, files, check_crc=is_open)
+    # Before the end is looked for, so that a running broker's log reaches at least as far.
+    standard = Standard.decode(_read(file_system, f"{path}/checkpoint"))
+    own = decode_own(_read(file_system, f"{path}/penstockCheckpoint"), standard, f"{path}/penstockCheckpoint")
+    files, found = _find_end(file_system, files, is_open=is_open)
     complete = not is_open
-    if is_open and up_to == "confirm":
-        confirmed, complete = _confirmed(file_system, path)
+    if up_to == "confirm" and not is_open:
+        gaps += _lost(files[-1], found, standard, own)
+    elif up_to == "confirm":
+        has_epochs = file_system.get_file_info(f"{path}/epochFileCheckpoint").type != fs.FileType.NotFound
+        confirmed, complete = _confirmed(standard, own, has_epochs=has_epochs)
         if confirmed is not None:
+            if confirmed <= files[0].start and found.position > 0:
+                raise WrongStore(
+                    f"{root}: nothing of its log is confirmed yet: try again in a second, or read it with upTo=end"
+                )
             files = _cut(files, confirmed)
     name = broker_name or _name_of(path)
-    return Store(root, name, tuple(files), size, is_open, tail, tuple(gaps), complete)
+    return Store(root, name, tuple(files), size, is_open, found.tail, tuple(gaps), complete)
 
 
 def _name_of(path: str) -> str:
@@ -107,27 +112,35 @@ def _check_chain(files: list[LogFile], size: int) -> tuple[list[LogFile], list[D
     return files, gaps
 
 
-def _find_end(file_system: fs.FileSystem, files: list[LogFile], *, check_crc: bool) -> tuple[list[LogFile], str]:
+class _End(NamedTuple):
+    """What the last file with records holds: its end in the file, what stands there, and its newest store time."""
+
+    position: int
+    tail: str
+    newest_ms: int
+
+
+def _find_end(file_system: fs.FileSystem, files: list[LogFile], *, is_open: bool) -> tuple[list[LogFile], _End]:
     """Leave out the files that are allocated and empty, and end the last one behind its last sound record."""
     kept = list(files)
     while kept:
         file = kept[-1]
         with FileReader(file_system, file.path) as reader:
-            end, tail = _end_of(FileScan(reader, file.start, file.size, check_crc=check_crc))
-        if end > 0 or len(kept) == 1:
-            if end == 0 and tail != "empty":
-                raise Corrupt(f"{file.path}: no record in it: {tail}")
-            kept[-1] = replace(file, end=end, is_sealed=False)
-            return kept, tail
+            found = _end_of(FileScan(reader, file.start, file.size, check_crc=is_open), is_open=is_open)
+        if found.position > 0 or len(kept) == 1:
+            if found.position == 0 and found.tail != "empty":
+                raise Corrupt(f"{file.path}: no record in it: {found.tail}")
+            kept[-1] = replace(file, end=found.position, is_sealed=False)
+            return kept, found
         kept.pop()
-        if tail != "empty":
+        if found.tail != "empty":
             kept[-1] = replace(kept[-1], is_sealed=False)
-            return kept, tail
-    return kept, "empty"
+            return kept, found
+    return kept, _End(0, "empty", 0)
 
 
-def _end_of(scan: FileScan) -> tuple[int, str]:
-    """Position behind the last sound record (or blank), and what stands there."""
+def _end_of(scan: FileScan, *, is_open: bool) -> _End:
+    """Behind the last sound record (or blank). In an open store, older records behind a torn one were cut off once."""
     end, torn = 0, ""
     newest = -(1 << 63)
     for piece in scan.read(0, scan.size):
@@ -135,16 +148,31 @@ def _end_of(scan: FileScan) -> tuple[int, str]:
             torn = torn or piece.reason
             continue
         _, rows = piece
-        if torn and int(rows["store_timestamp"][0]) < newest:
-            break  # old bytes behind a tail that was cut off
+        if is_open and torn and int(rows["store_timestamp"][0]) < newest:
+            break
         newest = int(rows["store_timestamp"][-1])
         end = int(rows["physical_offset"][-1]) + int(rows["size"][-1]) - scan.start
         torn = ""
     if scan.ended_with_blank and not torn:
-        return scan.size, "full"
+        return _End(scan.size, "full", newest)
     if torn and torn != ZEROS:
-        return end, f"torn: {torn}"
-    return end, "clean" if end else "empty"
+        return _End(end, f"torn: {torn}", newest)
+    return _End(end, "clean" if end else "empty", newest)
+
+
+def _lost(last: LogFile, found: _End, standard: Standard, own: Own) -> list[Damage]:
+    """What a closed store's log has lost at its end."""
+    end = last.start + last.end
+    if found.tail.startswith("torn"):
+        return [Damage(end, max(end, last.start + last.size), f"the closed log ends {found.tail}")]
+    if own.positions is not None and own.positions.clean and own.positions.end > end:
+        told = f"the log was closed at {own.positions.end}"
+    elif max(standard.physic_ms, standard.logics_ms) > found.newest_ms > 0:
+        known_ms = max(standard.physic_ms, standard.logics_ms)
+        told = f"the checkpoint knows of a record stored at {known_ms}, the last one is of {found.newest_ms}"
+    else:
+        return []
+    return [Damage(end, max(end, own.positions.end if own.positions else end), f"records are missing: {told}")]
 
 
 def _cut(files: list[LogFile], confirmed: int) -> list[LogFile]:
@@ -154,33 +182,17 @@ def _cut(files: list[LogFile], confirmed: int) -> list[LogFile]:
     return [*kept[:-1], replace(last, end=end, is_sealed=last.is_sealed and end == last.size)]
 
 
-def _confirmed(file_system: fs.FileSystem, path: str) -> tuple[int | None, bool]:
+def _confirmed(standard: Standard, own: Own, *, has_epochs: bool) -> tuple[int | None, bool]:
     """Up to where the log is confirmed, None where nothing says so; and whether the queues reach that far."""
-    standard = _read(file_system, f"{path}/checkpoint")[: _CHECKPOINT.size].ljust(_CHECKPOINT.size, b"\0")
-    own = [
-        fields[_DERIVED]
-        for fields in _slots(_read(file_system, f"{path}/penstockCheckpoint"))
-        if _CHECKPOINT.pack(*fields[11:]) == standard
-    ]
-    if own:
-        return max(own), True
-    has_epochs = file_system.get_file_info(f"{path}/epochFileCheckpoint").type != fs.FileType.NotFound
-    return (_CHECKPOINT.unpack(standard)[4] if has_epochs else None), False
-
-
-def _slots(content: bytes) -> Iterator[tuple[int, ...]]:
-    for slot in (0, 1):
-        data = content[slot * _SLOT_BYTES :][: _POSITIONS.size + 4]
-        if len(data) < _POSITIONS.size + 4 or not data.startswith(b"PENSTOCK"):
-            continue
-        body = data[: _POSITIONS.size]
-        if zlib.crc32(body) == int.from_bytes(data[_POSITIONS.size :], "big"):
-            yield _POSITIONS.unpack(body)[2:]
+    if own.positions is not None:
+        confirmed = max(own.positions.derived, standard.confirm, own.confirmed)
+        return confirmed, confirmed == own.positions.derived
+    return (standard.confirm if has_epochs else None), False
 
 
 def _read(file_system: fs.FileSystem, path: str) -> bytes:
     try:
         with file_system.open_input_file(path) as file:
-            return bytes(file.read(4096))
+            return bytes(file.read(CHECKPOINT_BYTES))
     except FileNotFoundError:
         return b""
