@@ -54,6 +54,7 @@ COLUMNS = {
     "queue_id": "int",
     "rows": "bigint",
     "record_bytes": "bigint",
+    "unreadable": "bigint",
     "first_offset": "bigint",
     "last_offset": "bigint",
     "start": "bigint",
@@ -62,7 +63,7 @@ COLUMNS = {
     "last_time": "bigint",
 }
 """What one file, at ``path`` in the lake, holds of one queue. ``start`` and ``end`` are positions of the log; times in
-ms, null where the file's messages have none."""
+ms, null where the file's messages have none. ``unreadable``: messages with a body that cannot be decompressed."""
 
 
 def write_sorted(
@@ -70,8 +71,9 @@ def write_sorted(
 ) -> Iterator[pa.RecordBatch]:
     """Write all rows to new files in ``folder`` of the lake, which is there; what each file holds, as :data:`COLUMNS`.
 
-    The columns of ``batches`` are those of messages of stores or topics. About ``sorted_bytes`` are held, and sorted
-    together. A file is whole, and on the disk, before it is told.
+    The columns of ``batches`` are those of messages of stores or topics. One more, ``corrupt``, says which bodies are
+    unreadable, and is not written. About ``sorted_bytes`` are held, and sorted together. A file is whole, and on the
+    disk, before it is told.
 
     Raises:
         OSError, StorageError: a file cannot be written.
@@ -93,6 +95,10 @@ def _write(batches: list[pa.RecordBatch], lake: Lake, folder: str) -> Iterator[p
     """Sort and write these, which are dropped from the list."""
     table = pa.Table.from_batches(batches).combine_chunks()
     batches.clear()
+    unreadable = np.zeros(len(table), np.int64)
+    if "corrupt" in table.column_names:
+        unreadable = pc.is_valid(table["corrupt"]).cast(pa.int64()).to_numpy()
+        table = table.drop_columns(["corrupt"])
     # all files have one schema, also where a source knows what is never null
     table = table.cast(arrow_schema({name: STORE_COLUMNS[name] for name in table.column_names}))
     times = table["storeTimestamp"].cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
@@ -114,6 +120,7 @@ def _write(batches: list[pa.RecordBatch], lake: Lake, folder: str) -> Iterator[p
         "queue_id": pa.array(queues[starts], pa.int32()),
         "rows": pa.array(ends - starts),
         "record_bytes": pa.array(np.add.reduceat(sizes, starts)),
+        "unreadable": pa.array(np.add.reduceat(unreadable[order], starts)),
         "first_offset": pa.array(offsets[starts]),
         "last_offset": pa.array(offsets[ends - 1]),
         "start": pa.array(np.minimum.reduceat(positions, starts)),

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.proto import names
-from penstock.proto.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange, OutcomeUnknown, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    NotEnoughReplicas,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    TopicNotFound,
+)
 from penstock.proto.wire import broker_pb2, pipeline_pb2
 
 from .acknowledge import SEND_OK, Acknowledgements
@@ -63,12 +70,20 @@ class Positions:
         """Range, mean size and, with a time, the first offset at or after it, of each readable queue."""
         self._catch_up()
         topic = self._state.topic(request.topic)
+        if topic is None and not self._role.is_master:
+            raise BrokerUnavailable(
+                f"topic {names.check_topic(request.topic)} is not known here, but this is no master: it may be behind"
+            )
         if topic is None:
             raise TopicNotFound(
                 f"topic {names.check_topic(request.topic)} does not exist at this broker", topic=request.topic
             )
         reply = pipeline_pb2.TopicPositions(
-            topic=topic.name, epoch=self._role.epoch, is_master=self._role.is_master, created_ms=topic.created_ms
+            topic=topic.name,
+            epoch=self._role.epoch,
+            is_master=self._role.is_master,
+            created_ms=topic.created_ms,
+            log_offset=self._store.dispatched_offset,
         )
         for queue_id in range(topic.read_queues):
             low, high = self._store.queue_range(topic.name, queue_id)

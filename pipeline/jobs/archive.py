@@ -10,27 +10,29 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import fs
 
 from penstock.proto.errors import ConfigError, StorageError
 
 from ..arrow_types import arrow_schema
-from ..lake import Lake, Manifest, folder_name, watermark
+from ..lake import Lake, Manifest, folder_name, holes, manifest_name, reach, watermark
 from ..lake_files import COLUMNS, examine, write_sorted
-from ..schema import STORE_COLUMNS, as_struct
+from ..schema import CORRUPT_COLUMN, STORE_COLUMNS, as_struct
 from ..stores.files import FileReader, open_file_system
 from ..stores.model import LogFile, Store
 from ..stores.options import StoreOptions
 from ..stores.planning import Split, plan_splits
 from ..workers import keep_loaded
+from .archive_marks import archive_marks, require_forward, require_groups, set_watermarks
 from .config import setting
 from .reading import list_stores, one_task_each, require_names
 from .report import Plot, Report, Table
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 STAGED_S = 86_400
 """No job works on a few log files for so long."""
+REPLACED_S = 6 * 3600
+"""Few queries read for so long; those that do are told that a file was replaced."""
 SAMPLE_BYTES = 4096
 """So much of a log file's beginning and end tells it from every other log's: records name their time, host and id."""
 _READ_BYTES = 8 << 20
@@ -59,7 +63,10 @@ class Config:
     check: bool = setting("archive nothing: compare the lake with the store", False)
     on_corrupt: str = setting("what to do about damaged bytes: fail or skip (counted in the manifest)", "fail")
     namesrv: str | None = setting("nameservers of the cluster, whose retention is to wait for this archive", None)
-    archive_name: str = setting("what the brokers call this archive", "lake")
+    archive_name: str | None = setting(
+        "what the brokers call this archive  [archive- and 8 digits made of the lake's path: each lake has its own]",
+        None,
+    )
     segments_per_commit: int = setting("log files written before their manifests", 4)
 
 
@@ -73,14 +80,31 @@ def check(config: Config) -> None:
         raise ConfigError(f"archive: on_corrupt is {config.on_corrupt!r}: fail or skip")
     if config.up_to not in ("confirm", "end"):
         raise ConfigError(f"archive: up_to is {config.up_to!r}: confirm or end")
+    if config.segments_per_commit < 1:
+        raise ConfigError(f"archive: segments_per_commit is {config.segments_per_commit}: 1 or more log files")
     require_names("archive", config.store, config.broker_name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the steps of one run share."""
+
+    spark: Any
+    config: Config
+    report: Report
+    lake: Lake
+    made: list[Manifest] = field(default_factory=list)
+    unreadable: list[list[Any]] = field(default_factory=list)
 
 
 def run(spark: Any, config: Config) -> Report:
     """Archive what is missing, or check what is there. The figures hold the watermark of each broker.
 
+    The report fails where neither a store nor the lake has bytes of its log.
+
     Raises:
-        ConfigError: an option is wrong, or the lake holds another log under the name of one of these stores.
+        ConfigError: an option is wrong, the lake holds another log under the name of one of these stores, or a broker
+            holds a mark of this name beyond what the lake will have.
     """
     check(config)
     report = Report("archive", asdict(config))
@@ -88,7 +112,7 @@ def run(spark: Any, config: Config) -> Report:
     require_kind(lake, of_topics=False)
     stores = list_stores("archive", config.store, config.broker_name, config.up_to)
     if config.namesrv is not None:
-        _require_groups(config.namesrv, [store.broker_name for store in stores])
+        require_groups(config.namesrv, [store.broker_name for store in stores])
     if config.check:
         lake.require()
         for store in stores:
@@ -96,37 +120,48 @@ def run(spark: Any, config: Config) -> Report:
         return report.finish()
     for store in stores:  # all of them before anything is written
         _require_same_logs(spark, lake, store)
-    rows: list[list[Any]] = []
-    for store in stores:
-        done = {one.segment: one for one in lake.manifests() if one.broker == store.broker_name}
-        pending = [file for file in store.files if _is_pending(file, done.get(file.start), tail=config.tail)]
-        for run_of_files in _runs(pending, config.segments_per_commit):
-            for manifest in _archive(spark, lake, store, run_of_files, config.on_corrupt):
-                rows.append(
-                    [manifest.broker, manifest.segment, manifest.rows, manifest.recordBytes, len(manifest.files)]
-                )
-        report.figures.setdefault("skipped_segments", 0)
-        report.figures["skipped_segments"] += len(store.files) - len(pending)
     manifests = lake.manifests()
-    marks = {
-        store.broker_name: watermark(manifests, store.broker_name, store.files[0].start if store.files else 0)
-        for store in stores
-    }
+    pending = {store.broker_name: _pending(store, manifests, tail=config.tail) for store in stores}
+    name = config.archive_name or lake.mark_name("archive")
     if config.namesrv is not None:
-        set_watermarks(config.namesrv, config.archive_name, marks)
+        due = {store.broker_name: _due(store, manifests, pending[store.broker_name]) for store in stores}
+        marks = archive_marks(config.namesrv, due)
+        require_forward(lake, name, due, marks)
+        report.figures["archive_name"] = name
+    lake.sweep_replaced(REPLACED_S)
+    job = _Job(spark, config, report, lake)
+    for store in stores:
+        _archive_store(job, store, pending[store.broker_name])
+    manifests = lake.manifests()
+    for store in stores:
+        _report_holes(report, store, manifests, store.files[0].start)
+    reached = {store.broker_name: watermark(manifests, store.broker_name, store.files[0].start) for store in stores}
+    if config.namesrv is not None:
+        set_watermarks(config.namesrv, name, reached)
     report.finish()
-    archived = sum(row[3] for row in rows)
-    report.figures |= {
-        "segments": len(rows),
-        "rows": sum(row[2] for row in rows),
-        "record_bytes": archived,
-        "mb_per_s": round(archived / 1e6 / max(report.seconds, 1e-3), 1),
-        "watermarks": marks,
-    }
-    report.tables.append(Table("Archived", ["broker", "segment", "rows", "bytes", "files"], rows))
-    bars = {"rows": [float(row[2]) for row in rows]}
-    report.plots.append(Plot("Rows per log file", "bars", [f"{row[0]} {row[1]}" for row in rows], bars))
+    skipped = sum(len(store.files) - len(pending[store.broker_name]) for store in stores)
+    report.figures |= {"skipped_segments": skipped, "watermarks": reached}
+    _tell(job)
     return report
+
+
+def _tell(job: _Job) -> None:
+    report, made = job.report, job.made
+    size = sum(one.recordBytes for one in made)
+    report.figures |= {
+        "segments": len(made),
+        "rows": sum(one.rows for one in made),
+        "record_bytes": size,
+        "damages": sum(one.damages for one in made),
+        "mb_per_s": round(size / 1e6 / max(report.seconds, 1e-3), 1),
+    }
+    lines = [[one.broker, one.segment, one.rows, one.recordBytes, len(one.files), one.damages] for one in made]
+    report.tables.append(Table("Archived", ["broker", "segment", "rows", "bytes", "files", "damages"], lines))
+    if job.unreadable:
+        columns = ["broker", "segment", "topic", "queue", "messages"]
+        report.tables.append(Table("Bodies kept as stored: they cannot be decompressed", columns, job.unreadable))
+    bars = {"rows": [float(one.rows) for one in made]}
+    report.plots.append(Plot("Rows per log file", "bars", [f"{one.broker} {one.segment}" for one in made], bars))
 
 
 def require_kind(lake: Lake, *, of_topics: bool) -> None:
@@ -142,47 +177,77 @@ def require_kind(lake: Lake, *, of_topics: bool) -> None:
         )
 
 
-def _require_groups(namesrv: str, names: list[str]) -> None:
-    """Nothing, if the cluster has these broker groups: told before hours of work, not after.
-
-    Raises:
-        ConfigError: one is missing.
-        NameserverUnavailable: no nameserver answers.
-    """
-    from penstock.client.connections import Connections
-    from penstock.client.shards import ShardCalls
-
-    connections = Connections(namesrv)
-    try:
-        known = sorted(ShardCalls(connections).shards())
-    finally:
-        connections.close()
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"archive: the cluster at {namesrv} has the broker groups {', '.join(known)}, and no {name!r}: "
-                "set broker_name to the group's name of each store, in order"
-            )
+def _due(store: Store, manifests: list[Manifest], pending: list[LogFile]) -> int:
+    """The watermark of the store's log when these are archived too."""
+    return reach(_ranges(store.broker_name, manifests, pending), store.files[0].start)
 
 
-def set_watermarks(namesrv: str, archive_name: str, marks: dict[str, int]) -> None:
-    """Tell each group's master up to where its log is archived."""
-    from penstock.client.connections import Connections
-    from penstock.client.shards import ShardCalls
+def _ranges(broker: str, manifests: Iterable[Manifest], files: Iterable[LogFile]) -> list[tuple[int, int]]:
+    archived = [(one.startPhysicalOffset, one.endPhysicalOffset) for one in manifests if one.broker == broker]
+    return archived + [(file.start, file.start + file.end) for file in files]
 
-    connections = Connections(namesrv)
-    try:
-        calls = ShardCalls(connections)
-        for broker_name, offset in marks.items():
-            calls.set_archive_watermark(broker_name, archive_name, offset)
-    finally:
-        connections.close()
+
+def _report_holes(report: Report, store: Store, manifests: list[Manifest], since: int) -> None:
+    """Tell the report which bytes from ``since`` on neither the store nor the lake has."""
+    where: dict[str, Any] = {"broker": store.broker_name, "store": store.root}
+    remedy = "archive a replica that has them under the same broker_name"
+    ranges = _ranges(store.broker_name, manifests, store.files)
+    for start, end in holes(ranges, since):
+        stays = f"; until then the watermark stays at {start}" if start >= store.files[0].start else ""
+        text = f"neither the store nor the lake has the bytes {start} to {end} of the log: {remedy}{stays}"
+        report.problem(text, **where)
+    reached = max(end for _, end in ranges)
+    for gap in store.gaps:
+        if gap.start >= reached:
+            report.problem(f"{gap.reason}: {remedy}", **where, offset=gap.start)
+
+
+def _pending(store: Store, manifests: list[Manifest], *, tail: bool) -> list[LogFile]:
+    held = {one.segment: one for one in manifests if one.broker == store.broker_name}
+    return [file for file in store.files if _is_pending(file, held.get(file.start), tail=tail)]
 
 
 def _is_pending(file: LogFile, manifest: Manifest | None, *, tail: bool) -> bool:
+    """Whether the store has more of the file than the lake: a replica that follows may have less."""
     if not file.end or not (file.is_sealed or tail):  # an empty file stays a gap
         return False
-    return manifest is None or manifest.endPhysicalOffset < file.start + file.end or manifest.sealed != file.is_sealed
+    if manifest is None:
+        return True
+    end, held = file.start + file.end, manifest.endPhysicalOffset
+    return end >= held and file.is_sealed >= manifest.sealed and (end, file.is_sealed) != (held, manifest.sealed)
+
+
+def epochs_of(store: Store) -> tuple[tuple[int, int], ...] | None:
+    """Each master's epoch and where its part of the log begins, oldest first; None where the store does not say.
+
+    ``epochFileCheckpoint`` has the number of entries, the CRC-32 of what follows, masked with ``0x7FFFFFFF``, and the
+    entries as ``epoch-position``, one in a line.
+    """
+    file_system, root = open_file_system(store.root)
+    path = f"{root}/epochFileCheckpoint"
+    try:
+        with file_system.open_input_file(path) as file:
+            count, crc, lines = file.read().split(b"\n", 2)
+        pairs = (line.split(b"-") for line in lines.splitlines())
+        entries = tuple((int(epoch), int(start)) for epoch, start in pairs)
+        if (int(count), int(crc)) != (len(entries), crc32(lines) & 0x7FFFFFFF):
+            raise ValueError("its count or checksum is another")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        log.warning("epochs are not known path=%s error=%s", path, error)
+        return None
+    return entries
+
+
+def epochs_within(
+    entries: tuple[tuple[int, int], ...] | None, start: int, end: int
+) -> tuple[tuple[int, int], ...] | None:
+    """The epochs that wrote bytes of ``[start, end)``; None where the entries begin behind ``start``."""
+    if not entries or entries[0][1] > start:
+        return None
+    stops = (*(at for _, at in entries[1:]), end)
+    return tuple(one for one, stop in zip(entries, stops, strict=True) if max(one[1], start) < min(stop, end))
 
 
 def _require_same_logs(spark: Any, lake: Lake, store: Store) -> None:
@@ -212,6 +277,7 @@ def _require_same_logs(spark: Any, lake: Lake, store: Store) -> None:
         return
     cut = [replace(file, end=_length(manifest)) for manifest, file, _ in unproven]
     checksums = _checksums(spark, store, cut)
+    unproven = [one for one in unproven if one[1].start in checksums]
     for manifest, file, _ in unproven:
         if checksums[file.start] != manifest.crc32:
             raise _another_log(lake, store, manifest, file)
@@ -275,32 +341,74 @@ def _runs(files: list[LogFile], count_max: int) -> Iterator[list[LogFile]]:
         yield run
 
 
-def _archive(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corrupt: str) -> list[Manifest]:
+def _archive_store(job: _Job, store: Store, pending: list[LogFile]) -> None:
+    epochs = epochs_of(store)
+    for files in _runs(pending, job.config.segments_per_commit):
+        left = _still_there(job, store, files)
+        while left:
+            try:
+                _archive(job, store, left, epochs)
+                break
+            except Exception:  # Spark's own, around ours
+                tried, left = left, _still_there(job, store, left)
+                if left == tried:
+                    raise
+
+
+def _still_there(job: _Job, store: Store, files: list[LogFile]) -> list[LogFile]:
+    """Those of the files that are not deleted; the report is told of deleted ones that are not archived."""
+    file_system, _ = open_file_system(store.root)
+    there = []
+    for file, info in zip(files, file_system.get_file_info([file.path for file in files]), strict=True):
+        if info.type != fs.FileType.NotFound:
+            there.append(file)
+            continue
+        held = job.lake.standing(manifest_name(store.broker_name, file.start))
+        if held is None or held.endPhysicalOffset < file.start + file.end:
+            where: dict[str, Any] = {"broker": store.broker_name, "segment": file.start}
+            job.report.problem(f"{file.path}: deleted before it was archived: archive a replica that has it", **where)
+    return there
+
+
+def _archive(job: _Job, store: Store, files: list[LogFile], epochs: tuple[tuple[int, int], ...] | None) -> None:
     """Write the Parquet files of some log files beside the lake's, move them into it, then commit the manifests."""
+    lake, on_corrupt = job.lake, job.config.on_corrupt
     with staging(lake) as folder:
-        written = _write(spark, lake, store, files, folder, on_corrupt)
-        checksums = _checksums(spark, store, files)
+        written = _write(job.spark, lake, store, files, folder, on_corrupt)
+        checksums = _checksums(job.spark, store, files)
         made = []
         for file in files:
+            if file.start not in checksums:
+                raise StorageError(f"{file.path}: deleted while it was archived: run the job again")
             head, tail = sample(store.root, file, file.end)
-            own = pc.and_(
+            within = pc.and_(
                 pc.greater_equal(written["start"], file.start), pc.less(written["start"], file.start + file.size)
             )
-            manifest = _manifest(lake, store, file, written.filter(own))
+            own = written.filter(within)
+            manifest = _manifest(lake, store, file, own)
             manifest = replace(
                 manifest,
                 crc32=checksums[file.start],
-                damages=_damages(store, file, manifest, on_corrupt),
+                damages=_damages(store, file, own, on_corrupt),
                 headCrc32=head,
                 tailCrc32=tail,
+                epochs=epochs_within(epochs, manifest.startPhysicalOffset, manifest.endPhysicalOffset),
             )
-            made.append(manifest)
-        replaced = {one.segment: one for one in lake.manifests() if one.broker == store.broker_name}
-        for manifest in made:
-            lake.commit(manifest)
-            if manifest.segment in replaced:
-                lake.delete(name for name, _ in replaced[manifest.segment].files)
-        return made
+            made.append((manifest, own))
+        for manifest, own in made:
+            if lake.commit(manifest):
+                job.made.append(manifest)
+                job.unreadable.extend([manifest.broker, manifest.segment, *line] for line in _unreadable(own))
+            else:
+                lake.delete(name for name, _ in manifest.files)
+                log.warning("log file left to another job, which has archived as much path=%s", manifest.name)
+
+
+def _unreadable(written: pa.Table) -> list[tuple[Any, ...]]:
+    """Topic, queue, and how many messages of it have bodies that cannot be decompressed."""
+    bad = written.filter(pc.greater(written["unreadable"], 0)).group_by(["topic", "queue_id"])
+    sums = bad.aggregate([("unreadable", "sum")]).select(["topic", "queue_id", "unreadable_sum"])
+    return sorted(tuple(row.values()) for row in sums.to_pylist())
 
 
 @contextlib.contextmanager
@@ -340,27 +448,60 @@ def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -
     from ..stores.messages import read_split  # loads kernels
 
     keep_loaded()
-    yield from write_sorted(read_split(split, options, arrow_schema(STORE_COLUMNS)), lake, folder)
+    columns = STORE_COLUMNS | CORRUPT_COLUMN if options.on_corrupt == "skip" else STORE_COLUMNS
+    batches = read_split(split, options, arrow_schema(columns))
+    yield from write_sorted((_with_stored_bodies(batch, split, options) for batch in batches), lake, folder)
+
+
+def _with_stored_bodies(batch: pa.RecordBatch, split: Split, options: StoreOptions) -> pa.RecordBatch:
+    """The batch, with the stored bytes of bodies that cannot be decompressed: the log file may go, the lake stays."""
+    if "corrupt" not in batch.schema.names or batch["corrupt"].null_count == len(batch):
+        return batch
+    stored = _stored_bodies(split, options, batch["physicalOffset"][0].as_py(), len(batch))
+    at = batch.schema.get_field_index("body")
+    bodies = pc.if_else(batch["corrupt"].is_valid(), stored, batch["body"])
+    return batch.set_column(at, batch.schema.field(at), bodies)
+
+
+def _stored_bodies(split: Split, options: StoreOptions, first: int, count: int) -> pa.Array:
+    """Bodies of so many messages from the one at position ``first`` on, as the log has them."""
+    from ..stores.messages import read_split
+
+    assert split.file is not None
+    rest = replace(split, begin=first - split.file.start)
+    found: list[pa.RecordBatch] = []
+    for batch in read_split(rest, replace(options, decompress=False), arrow_schema({"body": "binary"})):
+        found.append(batch)
+        if sum(map(len, found)) >= count:
+            break
+    return pa.Table.from_batches(found).slice(0, count)["body"].combine_chunks()
 
 
 def _checksums(spark: Any, store: Store, files: list[LogFile]) -> dict[int, int]:
-    """CRC-32 of each log file up to its end, one task each."""
+    """CRC-32 of each log file up to its end, one task each; none of those that are deleted meanwhile."""
     root = store.root
 
     def checksum(file: LogFile) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"start": [file.start], "crc": [file_checksum(root, file)]})
+        found = file_checksum(root, file)
+        if found is not None:
+            yield pa.RecordBatch.from_pydict({"start": [file.start], "crc": [found]})
 
     rows = one_task_each(spark, files, checksum, "start bigint, crc bigint").collect()
     return {row["start"]: row["crc"] for row in rows}
 
 
-def file_checksum(root: str, file: LogFile) -> int:
-    """CRC-32 of the first ``end`` bytes of a log file."""
+def file_checksum(root: str, file: LogFile) -> int | None:
+    """CRC-32 of the first ``end`` bytes of a log file; None where it is deleted."""
     file_system, _ = open_file_system(root)
     found = 0
-    with FileReader(file_system, file.path) as reader:
-        for at in range(0, file.end, _READ_BYTES):
-            found = crc32(reader.read(at, min(_READ_BYTES, file.end - at)).data, found)
+    try:
+        with FileReader(file_system, file.path) as reader:
+            for at in range(0, file.end, _READ_BYTES):
+                found = crc32(reader.read(at, min(_READ_BYTES, file.end - at)).data, found)
+    except StorageError:
+        if file_system.get_file_info(file.path).type == fs.FileType.NotFound:
+            return None
+        raise
     return found
 
 
@@ -408,8 +549,8 @@ def _manifest(lake: Lake, store: Store, file: LogFile, written: pa.Table) -> Man
     )
 
 
-def _damages(store: Store, file: LogFile, manifest: Manifest, on_corrupt: str) -> int:
-    """How many damages were passed over: counted only where the record bytes do not fill the file."""
+def _damages(store: Store, file: LogFile, written: pa.Table, on_corrupt: str) -> int:
+    """How many damages were passed over, and bodies kept as they were stored."""
     if on_corrupt == "fail":
         return 0
     from ..stores.model import Damage
@@ -418,7 +559,8 @@ def _damages(store: Store, file: LogFile, manifest: Manifest, on_corrupt: str) -
     file_system, _ = open_file_system(store.root)
     with FileReader(file_system, file.path) as reader:
         scan = FileScan(reader, file.start, file.end, check_crc=True, needs_blank=file.is_sealed)
-        return sum(isinstance(piece, Damage) for piece in scan.read(0, file.end))
+        passed = sum(isinstance(piece, Damage) for piece in scan.read(0, file.end))
+    return passed + (pc.sum(written["unreadable"]).as_py() or 0)
 
 
 def _check(spark: Any, report: Report, lake: Lake, store: Store) -> None:
@@ -427,20 +569,14 @@ def _check(spark: Any, report: Report, lake: Lake, store: Store) -> None:
     Files of the lake whose log file is gone are read too: there is no other copy of them.
     """
     manifests = {one.segment: one for one in lake.manifests() if one.broker == store.broker_name}
-    files = [file for file in store.files if file.start in manifests]
-    missing = [file.start for file in store.files if file.is_sealed and file.start not in manifests]
-    for start in missing:
-        report.problem("the log file is not archived", broker=store.broker_name, segment=start)
-    cut = [replace(file, end=min(file.end, manifests[file.start].endPhysicalOffset - file.start)) for file in files]
-    checksums = _checksums(spark, store, cut) if cut else {}
-    for file in cut:
-        manifest = manifests[file.start]
-        if checksums[file.start] != manifest.crc32:
-            report.problem(
-                f"the log file has the checksum {checksums[file.start]:#010x}, its manifest {manifest.crc32:#010x}",
-                broker=store.broker_name,
-                segment=file.start,
-            )
+    for file in store.files:
+        held = manifests.get(file.start)
+        if file.is_sealed and (held is None or not held.sealed):
+            what = "is not archived" if held is None else f"is archived up to {held.endPhysicalOffset} only"
+            report.problem(f"the log file {what}", broker=store.broker_name, segment=file.start)
+    starts = [start for start, _ in _ranges(store.broker_name, manifests.values(), store.files)]
+    _report_holes(report, store, list(manifests.values()), min(starts))
+    checked = _check_log_files(spark, report, store, manifests)
     rows, wrong = _examine(spark, lake, list(manifests.values()))
     for manifest in manifests.values():
         where: dict[str, Any] = {"broker": store.broker_name, "segment": manifest.segment}
@@ -450,8 +586,31 @@ def _check(spark: Any, report: Report, lake: Lake, store: Store) -> None:
         found = sum(rows[name] for name, _ in manifest.files)
         if found != manifest.rows and not any(name in wrong for name, _ in manifest.files):
             report.problem(f"the lake holds {found} messages, the manifest says {manifest.rows}", **where)
-    for name, count in (("checked_segments", len(cut)), ("checked_files", len(rows))):
+    for name, count in (("checked_segments", checked), ("checked_files", len(rows))):
         report.figures[name] = report.figures.get(name, 0) + count
+
+
+def _check_log_files(spark: Any, report: Report, store: Store, manifests: Mapping[int, Manifest]) -> int:
+    """Compare log files with their manifests, as far as both have them; how many were compared whole."""
+    both = [(manifests[file.start], file) for file in store.files if file.start in manifests]
+    whole = [(one, replace(file, end=_length(one))) for one, file in both if file.end >= _length(one)]
+    checksums = _checksums(spark, store, [file for _, file in whole]) if whole else {}
+    for manifest, file in whole:
+        found = checksums.get(file.start, manifest.crc32)  # retention takes what is archived
+        if found != manifest.crc32:
+            text = f"the log file has the checksum {found:#010x}, its manifest {manifest.crc32:#010x}"
+            report.problem(text, broker=store.broker_name, segment=file.start)
+    for manifest, file in both:
+        if file.end >= _length(manifest):
+            continue
+        where: dict[str, Any] = {"broker": store.broker_name, "segment": file.start}
+        if file.is_sealed:
+            report.problem(f"the log file has {file.end} bytes, its manifest {_length(manifest)}", **where)
+        head, _ = _sample_of(store.root, manifest, file)
+        if head is not None and manifest.headCrc32 not in (None, head):
+            text = f"the log file's first {SAMPLE_BYTES} bytes have the checksum {head:#010x}"
+            report.problem(f"{text}, its manifest {manifest.headCrc32:#010x}", **where)
+    return len(checksums)
 
 
 def _examine(spark: Any, lake: Lake, manifests: list[Manifest]) -> tuple[dict[str, int], dict[str, str]]:

@@ -2,7 +2,8 @@
 
 Each run archives what came since the last one: its manifests, one per broker, say up to which offset of each queue the
 lake reaches, and are written last, so the job may be killed and repeated at any time. The archive's mark at each broker
-is the log position behind the last message archived there: whatever of these topics is not archived lies behind it.
+is a position of its log below which every message of these topics is archived: as far as the log was when the run
+began, so that topics in which nothing comes do not hold back the retention of others.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.proto.errors import StorageError
+
 from ..lake import Lake, Manifest
 from ..lake_files import COLUMNS, write_sorted
 from ..schema import as_struct
 from ..topics.offsets import EARLIEST
-from .archive import move_in, require_kind, set_watermarks, staging, totals
+from .archive import move_in, require_kind, staging, totals
+from .archive_marks import set_watermarks
 from .config import setting
 from .report import Plot, Report, Table
 from .topics import read_topics, require_topic
@@ -34,12 +38,19 @@ class Config:
     namesrv: str = setting("nameservers of the cluster")
     topics: tuple[str, ...] = setting("topics, separated by commas; the same ones in each run")
     lake: str = setting("the lake's directory or URI; not one that log files are archived to")
-    archive_name: str = setting("what the brokers call this archive", "lake")
+    archive_name: str | None = setting(
+        "what the brokers call this archive  [archive-topic- and 8 digits made of the lake's path: each has its own]",
+        None,
+    )
     hold: bool = setting("retention at the brokers waits for this archive", True)
 
 
 def run(spark: Any, config: Config) -> Report:
-    """Archive what is new. The figures hold the mark of each broker."""
+    """Archive what is new. The figures hold the mark of each broker.
+
+    Raises:
+        StorageError: another job archived into the lake meanwhile.
+    """
     for topic in config.topics:
         require_topic(config.namesrv, topic)
     report = Report("archive-topic", asdict(config))
@@ -51,16 +62,17 @@ def run(spark: Any, config: Config) -> Report:
         broker = manifest.broker
         for topic, queue, _, _, last in manifest.queues:
             reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
-    starting, count = _starting(config, reached)
+    starting, count, marks = _starting(config, reached)
     made: list[Manifest] = []
     if count:
         frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
         made = _archive(frame, lake, manifests)
-    marks: dict[str, int] = {}
     for manifest in (*manifests, *made):
         marks[manifest.broker] = max(marks.get(manifest.broker, 0), manifest.endPhysicalOffset)
     if config.hold and marks:
-        set_watermarks(config.namesrv, config.archive_name, marks)
+        name = config.archive_name or lake.mark_name("archive-topic")
+        set_watermarks(config.namesrv, name, marks)
+        report.figures["archive_name"] = name
     report.finish()
     size = sum(manifest.recordBytes for manifest in made)
     report.figures |= {
@@ -76,10 +88,11 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
-def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple[str, int]:
+def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple[str, int, dict[str, int]]:
     """Where to begin: each queue where the lake ends, new ones at their first message; how much there is from there.
 
-    Messages that are gone are an error of the source.
+    And, of brokers whose masters have told of all topics, the log position below which that is all. Messages that are
+    gone are an error of the source.
     """
     from ..topics.cluster import cluster
     from ..topics.options import source_options
@@ -92,7 +105,12 @@ def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple
         start = reached.get((queue.topic, queue.broker, queue.queue_id))
         wanted[queue.topic][queue.broker][str(queue.queue_id)] = EARLIEST if start is None else start
         count += held.maximum - (held.minimum if start is None else start)
-    return json.dumps(wanted), count
+    unsure = {queue.broker for queue in found.keys() - found.certain}
+    marks: dict[str, int] = {}
+    for (_, broker), offset in found.log_offsets.items():
+        if broker not in unsure:
+            marks[broker] = min(marks.get(broker, offset), offset)
+    return json.dumps(wanted), count, marks
 
 
 def _archive(frame: Any, lake: Lake, before: list[Manifest]) -> list[Manifest]:
@@ -106,8 +124,13 @@ def _archive(frame: Any, lake: Lake, before: list[Manifest]) -> list[Manifest]:
         for broker in sorted(pc.unique(written["broker"]).to_pylist()):
             own = written.filter(pc.equal(written["broker"], broker))
             made.append(_manifest(lake, broker, counts[broker], own))
-        for one in made:
-            lake.commit(one)
+        for number, one in enumerate(made):
+            if not lake.commit(one):
+                lake.delete(name for left in made[number:] for name, _ in left.files)
+                raise StorageError(
+                    f"{lake.root}/{one.name}: another job has archived these topics into the lake meanwhile: run it "
+                    "again when that one is done, for what is left"
+                )
         return made
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.proto.errors import ConfigError, Corrupt, PenstockError
+from penstock.proto.errors import ConfigError, Corrupt, PenstockError, StorageError
 
 from ..lake import Lake, Manifest
+from ..schema import nearest
 from ..stores.options import parse_time_ms
 from .config import setting
 from .reading import local_path, require_absent
@@ -92,7 +93,7 @@ def run(spark: Any, config: Config) -> Report:
 
 def _show(spark: Any, config: Config, found: Any, report: Report) -> None:
     if config.output is not None:
-        found.write.mode("errorifexists").option("compression", "zstd").parquet(local_path(config.output))
+        found.write.mode("error").option("compression", "zstd").parquet(local_path(config.output))
         found = spark.read.parquet(local_path(config.output))
     report.figures["messages"] = found.count()
     rows = found.orderBy("storeTimestamp", "physicalOffset").limit(config.limit).collect()
@@ -107,12 +108,18 @@ def find(spark: Any, config: Config, report: Report) -> Any:
     """The matching rows; None where no file of the lake may hold any. The report is told which files are read.
 
     Raises:
-        ConfigError: there is no lake.
+        ConfigError: there is no lake, nothing in it, or no message of the topic.
         Corrupt: a file that has to be read is missing, or cut.
     """
     lake = Lake(config.lake)
     lake.require()
     manifests = lake.manifests()
+    if not manifests:
+        raise ConfigError(f"{lake.root}: an empty lake: no manifest in its directory manifests; archive into it first")
+    topics = sorted({topic for manifest in manifests for topic, *_ in manifest.queues})
+    if config.topic is not None and config.topic not in topics:
+        close = nearest(config.topic, topics)
+        raise ConfigError(f"{lake.root}: no message of the topic {config.topic!r}{close}; it has {len(topics)} topics")
     chosen = [manifest for manifest in manifests if _may_match(manifest, config)]
     lake.require_files(chosen)
     files = lake.paths_of(chosen)
@@ -131,6 +138,7 @@ def naming_files(root: str) -> Iterator[None]:
 
     Raises:
         Corrupt: there is such a file.
+        StorageError: an archive replaced it meanwhile.
     """
     try:
         yield
@@ -141,6 +149,10 @@ def naming_files(root: str) -> Iterator[None]:
         if named is None:
             raise
         lake = Lake(root)
+        if all(named[0] != name for manifest in lake.manifests() for name, _ in manifest.files):
+            raise StorageError(
+                f"{lake.root}/{named[0]}: an archive replaced the file while it was read: run the job again"
+            ) from error
         raise Corrupt(
             f"{lake.root}/{named[0]}: Spark cannot read it: restore it, or delete its manifest and archive again; "
             "penstock pipeline archive --check names all such files"

@@ -35,7 +35,8 @@ class Positions(dict[Queue, Range]):
     """What each queue has; ``by_time``: first offset at the time asked for, where there is one.
 
     ``certain``: queues whose master answered, so that nothing newer exists. ``created``: when a topic was created at a
-    broker group, in ms, where that is known.
+    broker group, in ms, where that is known. ``log_offsets``: the same master's log below holds none of the topic's
+    messages but those of these ranges.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Positions(dict[Queue, Range]):
         self.by_time: dict[Queue, int] = {}
         self.certain: set[Queue] = set()
         self.created: dict[tuple[str, str], int] = {}
+        self.log_offsets: dict[tuple[str, str], int] = {}
 
 
 class Cluster:
@@ -157,12 +159,29 @@ class Cluster:
         return found
 
     def commit(self, group: str, offsets: Offsets, timeout_s: float) -> list[Queue]:
-        """Commit offsets of ``group`` without joining it; the queues that were refused, being further already."""
+        """Commit offsets of ``group`` without joining it; the queues that were refused, being further already.
+
+        Topics that are gone are passed over.
+
+        Raises:
+            PenstockError: of the first broker group that took nothing, when the others have been asked.
+        """
         by_broker: dict[str, dict[str, dict[int, int]]] = {}
         for queue, offset in offsets.items():
             by_broker.setdefault(queue.broker, {}).setdefault(queue.topic, {})[queue.queue_id] = offset
         refused: list[Queue] = []
+        failed: PenstockError | None = None
         for broker, topics in by_broker.items():
+            try:
+                refused += self._commit(broker, group, topics, timeout_s)
+            except PenstockError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return refused
+
+    def _commit(self, broker: str, group: str, topics: dict[str, dict[int, int]], timeout_s: float) -> list[Queue]:
+        while topics:
             request = broker_pb2.CommitOffsetsRequest(
                 group=group,
                 offsets=[
@@ -170,16 +189,24 @@ class Cluster:
                     for topic, queues in topics.items()
                 ],
             )
-            answer = self.calls.at(
-                broker,
-                lambda address, left_s, request=request: self.connections.broker(address).CommitOffsets(  # type: ignore[misc]
-                    request, timeout=left_s
-                ),
-                timeout_s,
-                reading=True,
-            )
-            refused += [Queue(part.topic, broker, number) for part in answer.refused for number in part.queue_ids]
-        return refused
+            try:
+                answer = self.calls.at(
+                    broker,
+                    lambda address, left_s, request=request: self.connections.broker(address).CommitOffsets(  # type: ignore[misc]
+                        request, timeout=left_s
+                    ),
+                    timeout_s,
+                    reading=True,
+                )
+            except TopicNotFound as error:
+                gone = error.details.get("topic")
+                if gone not in topics:
+                    raise
+                log.info("progress in a topic that is gone is not committed group=%s topic=%s", group, gone)
+                topics = {topic: queues for topic, queues in topics.items() if topic != gone}
+            else:
+                return [Queue(part.topic, broker, number) for part in answer.refused for number in part.queue_ids]
+        return []
 
     def _add(
         self, found: Positions, wanted: tuple[str, str, int | None], times: Offsets | int | None, timeout_s: float
@@ -188,6 +215,8 @@ class Cluster:
         answer = self.calls.positions(broker, topic, timeout_s, timestamp_ms=time_ms)
         if answer.is_master and answer.created_ms:  # a slave may tell of a topic that has been made anew since
             found.created[topic, broker] = answer.created_ms
+        if answer.is_master:
+            found.log_offsets[topic, broker] = answer.log_offset
         for each in answer.queues:
             queue = Queue(topic, broker, each.queue_id)
             found[queue] = Range(each.min_offset, each.max_offset, each.mean_record_bytes)

@@ -9,7 +9,7 @@ import pytest
 from penstock.client import Admin, Producer
 from penstock.client.connections import Connections
 from penstock.client.shards import ShardCalls
-from penstock.pipeline.jobs import archive
+from penstock.pipeline.jobs import archive_marks
 from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import ConfigError, WrongStore
 from tests.support.cluster import cluster
@@ -38,9 +38,9 @@ def test_a_store_is_read_beside_its_broker_which_hears_how_far_it_is_archived(tm
 
         (name,) = _watermarked(brokers.nameservers)
         with pytest.raises(ConfigError, match=f"has the broker groups {name}, and no 'else'"):
-            archive._require_groups(brokers.nameservers, ["else"])
-        archive._require_groups(brokers.nameservers, [name])
-        archive.set_watermarks(brokers.nameservers, "lake", {name: everything.end})
+            archive_marks.require_groups(brokers.nameservers, ["else"])
+        archive_marks.require_groups(brokers.nameservers, [name])
+        archive_marks.set_watermarks(brokers.nameservers, "lake", {name: everything.end})
         assert _watermarked(brokers.nameservers) == {name: {"lake": everything.end}}
 
 

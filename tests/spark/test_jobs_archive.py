@@ -13,7 +13,9 @@ from penstock.pipeline.benchmark.generate import generate
 from penstock.pipeline.jobs import archive, query
 from penstock.pipeline.lake import Lake
 from penstock.proto.errors import ConfigError, Corrupt
+from penstock.proto.record.layout import Record, SysFlag
 from tests.spark.test_jobs import as_version_1
+from tests.unit.pipeline.test_store_splits import write_log
 
 SEGMENT_BYTES = 65_536
 
@@ -46,7 +48,8 @@ def test_a_store_is_not_archived_into_the_lake_of_another_one_of_its_name(
     lake = Lake(str(tmp_path / "lake"))
     told: list[object] = []
     monkeypatch.setattr(archive, "set_watermarks", lambda *given: told.append(given))
-    monkeypatch.setattr(archive, "_require_groups", lambda *given: None)
+    monkeypatch.setattr(archive, "require_groups", lambda *given: None)
+    monkeypatch.setattr(archive, "archive_marks", lambda *given: {})
     first, second = (archive.Config(store=(store,), lake=lake.root, namesrv="there") for store in stores)
     archive.run(spark, first)
     before = {path: path.read_bytes() for path in Path(lake.path).rglob("*") if path.is_file()}
@@ -123,6 +126,25 @@ def test_a_tail_is_replaced_by_its_own_log_only(spark: Any, tmp_path: Path) -> N
     assert query.run(spark, query.Config(lake=lake)).figures["messages"] == 200
 
 
+def test_a_lake_whose_path_looks_like_a_pattern_is_searched(
+    spark: Any, stores: tuple[str, str], tmp_path: Path
+) -> None:
+    lake = Lake(f"{tmp_path}/lake[1]{{a,b}}*?\\")
+    rows = archive.run(spark, archive.Config(store=stores[:1], lake=lake.root)).figures["rows"]
+    assert query.run(spark, query.Config(lake=lake.root)).figures["messages"] == rows
+
+
+def test_a_body_that_cannot_be_decompressed_is_kept_and_found(spark: Any, tmp_path: Path) -> None:
+    records = [Record(topic="t", body=b"no zlib", sys_flag=SysFlag.COMPRESSED), Record(topic="t", body=b"plain")]
+    write_log(tmp_path / "store", records)
+    lake = str(tmp_path / "lake")
+    store = (str(tmp_path / "store"),)
+    report = archive.run(spark, archive.Config(store=store, lake=lake, tail=True, on_corrupt="skip"))
+    assert (report.figures["rows"], report.figures["damages"]) == (2, 1)
+    (table,) = query.run(spark, query.Config(lake=lake, topic="t")).tables
+    assert [row[-1] for row in table.rows] == ["no zlib", "plain"]
+
+
 @pytest.mark.parametrize("is_old", [False, True])
 def test_the_check_names_files_of_the_lake_that_are_not_whole(
     spark: Any, stores: tuple[str, str], tmp_path: Path, is_old: bool
@@ -183,6 +205,6 @@ def flipped(content: bytes, count: int = 64) -> bytes:
 def test_manifests_of_later_versions_are_named(tmp_path: Path) -> None:
     path = tmp_path / "manifests" / "b" / f"{0:020d}.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"version": 3, "unheardOf": 1}))
-    with pytest.raises(Corrupt, match=r"0\.json: a manifest of version 3, this program knows 2: upgrade it"):
+    path.write_text(json.dumps({"version": 4, "unheardOf": 1}))
+    with pytest.raises(Corrupt, match=r"0\.json: a manifest of version 4, this program knows 3: upgrade it"):
         Lake(str(tmp_path)).manifests()

@@ -47,6 +47,7 @@ def test_every_queue_of_a_topic_is_told_in_one_call(tmp_path: Path) -> None:
             assert sorted(found) == [0, 1, 2]
             assert (found[0].min_offset, found[0].max_offset, found[0].mean_record_bytes) == (0, 0, 0)
             assert (found[1].min_offset, found[1].max_offset) == (0, 201)
+            assert answer.log_offset == broker.parts.store.dispatched_offset > 200 * 100
             assert 190 <= found[1].mean_record_bytes <= 220
             assert found[1].time_matched
             assert 0 < found[1].time_offset <= 200

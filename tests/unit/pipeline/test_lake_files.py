@@ -114,6 +114,7 @@ def test_what_is_said_of_a_queue_is_what_its_file_holds(lake: Lake) -> None:
             "queue_id": mine[1],
             "rows": len(held),
             "record_bytes": sum(row["size"] for row in held),
+            "unreadable": 0,
             "first_offset": min(row["queueOffset"] for row in held),
             "last_offset": max(row["queueOffset"] for row in held),
             "start": min(row["physicalOffset"] for row in held),
