@@ -1,8 +1,8 @@
 """Kernels that gather rows by the part of a queue that they belong to, and digest each part.
 
-The digest of a part is the exclusive or of one 64-bit number per (queue offset, physical offset, size), so the rows may
-come in any order and in pieces. The mixing is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable
-Pseudorandom Number Generators, 2014).
+The digest of a part is the exclusive or of one 64-bit number per (queue offset, physical offset, size, tags code), so
+the rows may come in any order and in pieces. The mixing is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast
+Splittable Pseudorandom Number Generators, 2014).
 """
 
 # Kernels are typed by their Numba signatures.
@@ -76,11 +76,11 @@ def group_rows(buffer, topics, topic_sizes, queue_ids, parts, flags, table, grou
 
 
 @njit(
-    [types.void(INTS, LONGS, LONGS, INTS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS)],
+    [types.void(INTS, LONGS, LONGS, INTS, LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS)],
     nogil=True,
     cache=True,
 )
-def digest_groups(groups, offsets, physical, sizes, counts, first, last, total, digests):
+def digest_groups(groups, offsets, physical, sizes, tags, counts, first, last, total, digests):
     """Per group: how many rows, the least and the greatest queue offset, the sum of the sizes, the digest.
 
     The outputs are as long as there are groups, each of which has a row; what they held before is overwritten.
@@ -89,7 +89,8 @@ def digest_groups(groups, offsets, physical, sizes, counts, first, last, total, 
     for i in range(len(groups)):
         group = groups[i]
         offset = offsets[i]
-        digest = np.int64(_mix(np.uint64(offset) ^ _mix(np.uint64(physical[i]) ^ _mix(np.uint64(sizes[i])))))
+        content = _mix(np.uint64(sizes[i]) ^ _mix(np.uint64(tags[i])))
+        digest = np.int64(_mix(np.uint64(offset) ^ _mix(np.uint64(physical[i]) ^ content)))
         if counts[group] == 0:
             first[group] = last[group] = offset
             total[group] = sizes[i]
@@ -100,3 +101,21 @@ def digest_groups(groups, offsets, physical, sizes, counts, first, last, total, 
             total[group] += sizes[i]
             digests[group] ^= digest
         counts[group] += 1
+
+
+@njit([types.UniTuple(types.int64, 2)(INTS, INTS, types.int64, _OUT_INTS)], nogil=True, cache=True)
+def follow_chains(hashes, previous, number, newest):
+    """Follow the entries of an index file in order, the first of which has ``number``.
+
+    How many do not name the entry before them in their slot, and the number of the first of these (0: none).
+    ``newest`` holds the number of each slot's last entry so far, and is carried on.
+    """
+    wrong, first = np.int64(0), np.int64(0)
+    for i in range(len(hashes)):
+        slot = np.int64(hashes[i]) % len(newest)
+        if hashes[i] < 0 or previous[i] != newest[slot]:
+            wrong += 1
+            if first == 0:
+                first = number + i
+        newest[slot] = number + i
+    return wrong, first

@@ -4,6 +4,9 @@ Entries are grouped by topic, queue and the file that they belong to: a group is
 of megabytes per task however large a queue is. Missing offsets are reported and left as unused places. The index is
 divided by neighbouring parts of the log with at most two million keys, one file and task each. Nothing in the store is
 touched; the new directory appears when it is complete. Every executor must see it.
+
+Left out, and so problems of the report, are light queues (``%LMQ%``), in which records of other topics stand too, and
+the queues of inner batches: ``penstock store rebuild`` makes these.
 """
 
 from __future__ import annotations
@@ -21,20 +24,26 @@ import pyarrow as pa
 from penstock.proto.errors import ConfigError
 from penstock.proto.record.layout import SysFlag
 
+from ..schema import nearest
 from ..stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
-from ..stores.parts import PART_ENTRY
+from ..stores.files import expand_roots
+from ..stores.parts import DELAY_TOPIC, PART_ENTRY, delivery_times
 from .config import setting
 from .index_files import WRITTEN, divide, file_names, write_index_files
 from .reading import is_sound_name, read_stores
 from .report import Report, Table
 
-_PARTS = "topic string, queueId int, part bigint, hasEntries boolean, entries binary"
+_PARTS = (
+    "topic string, queueId int, part bigint, hasEntries boolean, entries binary, innerBatches bigint, "
+    "lightQueues string"
+)
 _QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
 """Names of queue files are byte positions."""
-_WRITTEN = "topic string, queueId int, file bigint, entries int, missing int, duplicates int, first bigint, last bigint"
-DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""RocketMQ's default ``messageDelayLevel``: delayed messages have their time of delivery in place of the tag."""
+_WRITTEN = (
+    "topic string, queueId int, file bigint, entries int, missing int, duplicates int, first bigint, last bigint, "
+    "innerBatches bigint, lightQueues array<string>"
+)
+NAMES_SHOWN = 10
 INDEX_UNIT_BYTES = 64 << 20
 """What a part of the index begins and ends at: a whole number of these in the log."""
 
@@ -53,30 +62,54 @@ class Config:
     on_corrupt: str = setting("what to do about damaged bytes: fail or skip", "fail")
 
 
-def run(spark: Any, config: Config) -> Report:
-    """Make queues and index. The report fails where a queue has holes."""
+def check(config: Config) -> None:
+    """Nothing, if the options are right, as far as can be told without Spark.
 
-    into = Path(config.into).resolve()
-    _check_target(into, config)
+    Raises:
+        ConfigError: they are not.
+    """
+    _check_target(Path(config.into).resolve(), _root(config), config)
+
+
+def _root(config: Config) -> str:
+    """The one directory that the option names: of two stores, the queues would be mixed in one."""
+    roots = expand_roots(tuple(filter(None, config.store.split(","))))
+    if len(roots) != 1:
+        raise ConfigError(
+            f"rebuild: store is {config.store!r}, which names {len(roots)} directories ({', '.join(roots)}): name one, "
+            "and rebuild the others by themselves"
+        )
+    return roots[0]
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Make queues and index. The report fails where a queue has holes, and where queues are left out.
+
+    Raises:
+        ConfigError: an option is wrong, or the log has no record of any of the wanted topics.
+    """
+    check(config)
+    into, store = Path(config.into).resolve(), _root(config)
     report = Report("rebuild", asdict(config))
     partial = into.with_name(f"{into.name}.partial-{os.getpid()}")
     per_file, root = config.entries_per_file, str(partial)
-    options = {"topics": config.topics, "onCorrupt": config.on_corrupt, "partOffsets": per_file}
+    options = {"onCorrupt": config.on_corrupt, "partOffsets": per_file}
     # Positions from the queues that are there would give their faults to the new ones.
-    frame = read_stores(spark, (config.store,), _PARTS, view="parts", useConsumeQueue="false", **options)
-    parts = frame.where("hasEntries").drop("hasEntries")
+    parts = read_stores(spark, (store,), _PARTS, view="parts", useConsumeQueue="false", topics=config.topics, **options)
 
     def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        return write_queue_file(root, table, per_file)
+        return write_part(root, table, per_file)
 
     try:
         partial.mkdir(parents=True)
         written = parts.groupBy("topic", "queueId", "part").applyInArrow(write, _WRITTEN).collect()
-        indexed = _write_index(spark, config, root) if config.index and not config.topics else []
+        _require_topics(spark, config, store, {row["topic"] for row in written}, report)
+        indexed = _write_index(spark, config, store, root) if config.index and not config.topics else []
         partial.rename(into)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    _summarize(report, written, per_file)
+    _summarize(report, written)
+    tell_left_out(report, written)
     report.figures["keys"] = sum(row["keys"] for row in indexed)
     lines = [[row[name] for name in ("part", "keys", "first", "last")] for row in sorted(indexed)]
     report.tables.append(Table("Index", ["part", "keys", "first position", "last position"], lines))
@@ -85,12 +118,45 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
-def _write_index(spark: Any, config: Config, root: str) -> list[Any]:
+def _require_topics(spark: Any, config: Config, store: str, found: set[str], report: Report) -> None:
+    """Notes wanted topics that have no record.
+
+    Raises:
+        ConfigError: none has one; with the nearest name of those that have.
+    """
+    missing = sorted(set(config.topics) - found)
+    if not missing:
+        return
+    names = read_stores(spark, (store,), "topic string", view="parts", useConsumeQueue="false", onCorrupt="skip")
+    known = sorted(row["topic"] for row in names.distinct().collect())
+    for topic in missing:
+        text = f"no record in {store} is of the topic {topic!r}{nearest(topic, known)}"
+        if not found:
+            raise ConfigError(f"rebuild: {text}: nothing was made")
+        report.problem(text, topic=topic)
+
+
+def tell_left_out(report: Report, written: list[Any]) -> None:
+    """Note the queues that the log has records for, and that are not made."""
+    lights = sorted({name for row in written for name in row["lightQueues"]})
+    batches: dict[str, int] = {}
+    for row in written:
+        if row["innerBatches"]:
+            batches[row["topic"]] = batches.get(row["topic"], 0) + row["innerBatches"]
+    report.figures |= {"light_queues_left_out": len(lights), "inner_batches_left_out": sum(batches.values())}
+    for kind, names in (("light queues", lights), ("queues of inner batches", sorted(batches))):
+        if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            shown = ", ".join(names[:NAMES_SHOWN])
+            report.problem(f"{kind} were left out: {shown}{more}: penstock store rebuild makes them")
+
+
+def _write_index(spark: Any, config: Config, store: str, root: str) -> list[Any]:
     """Write the index files; a row about each."""
     from pyspark.sql import functions as f
 
     columns = "physicalOffset bigint, sysFlag int, storeTimestamp timestamp, keyHashes array<int>"
-    frame = read_stores(spark, (config.store,), columns, onCorrupt=config.on_corrupt)
+    frame = read_stores(spark, (store,), columns, onCorrupt=config.on_corrupt)
     kind = f.col("sysFlag").bitwiseAND(f.lit(SysFlag.TRANSACTION_MASK))
     messages = frame.where((kind != SysFlag.TRANSACTION_ROLLBACK) & (f.size("keyHashes") > 0)).select(
         f.floor(f.col("physicalOffset") / INDEX_UNIT_BYTES).alias("unit"),
@@ -114,7 +180,7 @@ def _write_index(spark: Any, config: Config, root: str) -> list[Any]:
     return rows
 
 
-def _check_target(into: Path, config: Config) -> None:
+def _check_target(into: Path, store: str, config: Config) -> None:
     if not 1 <= config.index_slots <= 1 << 28 or not 2 <= config.index_entries <= 1 << 28:
         raise ConfigError(
             f"rebuild: index_slots is {config.index_slots} and index_entries {config.index_entries}: 1 and 2 at "
@@ -124,9 +190,26 @@ def _check_target(into: Path, config: Config) -> None:
         raise ConfigError(f"rebuild: entries_per_file is {config.entries_per_file}: 1 to 10000000 are allowed")
     if into.exists():
         raise ConfigError(f"{into}: exists: name a directory that does not, the queues are never changed in place")
-    source = Path(config.store).resolve()
+    source = Path(store).resolve()
     if source == into or source in into.parents:
         raise ConfigError(f"{into}: lies in the store, which is only read: name a directory outside of it")
+
+
+def write_part(root: str, table: pa.Table, per_file: int) -> pa.Table:
+    """Write the queue file of a part of a queue, of the rows of ``table`` that have entries; a row about it.
+
+    Without any, its ``last`` is below ``first``.
+    """
+    named = table.filter(table.column("hasEntries"))
+    if named.num_rows:
+        row = write_queue_file(root, named, per_file)
+    else:
+        topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
+        row = _written(topic, queue_id, file, entries=0, duplicates=0, first=0, last=-1)
+    lights = {name for text in table.column("lightQueues").to_pylist() if text for name in text.split(",")}
+    inner = sum(table.column("innerBatches").to_pylist())
+    row = row.append_column("innerBatches", pa.array([inner], pa.int64()))
+    return row.append_column("lightQueues", pa.array([sorted(lights)], pa.list_(pa.field("element", pa.string()))))
 
 
 def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
@@ -155,8 +238,7 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     for name in ("physical_offset", "size", "tags_code"):
         entries[name][places] = found[name]
     if topic == DELAY_TOPIC:
-        delay_s = DELAY_LEVELS_S[min(queue_id, len(DELAY_LEVELS_S) - 1)]
-        entries["tags_code"][places] = found["store_timestamp"] + delay_s * 1000
+        entries["tags_code"][places] = delivery_times(np.full(len(found), queue_id), found["store_timestamp"])
     folder = Path(root) / "consumequeue" / topic / str(queue_id)
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{file * ENTRY_BYTES:020d}"
@@ -182,8 +264,9 @@ def _written(topic: str, queue_id: int, file: int, *, entries: int, duplicates: 
     return pa.table({name: pa.array(row[name], kind) for name, kind in zip(row, kinds, strict=True)})
 
 
-def _summarize(report: Report, written: list[Any], per_file: int) -> None:
-    rows = sorted(written, key=lambda row: (row["topic"], row["queueId"], row["file"]))
+def _summarize(report: Report, written: list[Any]) -> None:
+    made = [row for row in written if row["first"] <= row["last"]]
+    rows = sorted(made, key=lambda row: (row["topic"], row["queueId"], row["file"]))
     files = [row for row in rows if row["entries"]]
     report.figures |= {
         "queues": len({(row["topic"], row["queueId"]) for row in files}),

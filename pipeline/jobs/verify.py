@@ -3,54 +3,58 @@
 - The scan: sizes, magic, own position and body checksum of each record; each damage is a problem.
 - Topics have names that a topic may have.
 - Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends,
-  the bytes and a digest of (offset, position, size) of records and of entries; where they differ, row by row.
+  the bytes and a digest of (offset, position, size, tags code) of records and of entries; parts that differ are
+  compared entry by entry, all in one more pass over the log.
 - The index has the hashes of the log's keys, and no others: per 64 MiB of the log, the number and a digest of
-  (position, hash); where they differ, key by key. A store with keys and no index is a problem, unless it is left out.
-- Against a replica: blocks of 1 MiB over the common range of both logs.
+  (position, hash); where they differ, key by key. Slots and chains lead to each entry. A store with keys and no index
+  is a problem, unless it is left out.
+- Against a replica: blocks of 1 MiB over the common range of both logs, and the records in blocks that differ.
 
 Records that have no queue entry (half messages, rolled back ones, inner batches) are left out, and queues that repeat
-other queues' records (``%LMQ%``). On an open store queues and index may end earlier than the log: dispatch follows it.
-An index may begin later than the log, and after a change of master RocketMQ leaves the keys of records that were cut
-off in it, and those of as many later ones out of it: both are counted, and no problem.
+other queues' records (``%LMQ%``). Queues and index may begin before the log, where retention has deleted its oldest
+files. On an open store they may end earlier than the log, since dispatch follows it, or later, since it goes on; on a
+closed one, what names positions behind the log's end is a problem. An index may begin later than the log, and after a
+change of master RocketMQ leaves the keys of records that were cut off in it, and those of as many later ones out of
+it: both are counted, and no problem. A derived file that cannot be read is a problem, and the rest is verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import fs
 
-from penstock.proto.errors import ConfigError
+from penstock.proto.errors import ConfigError, StorageError
 
+from ..stores.derived import QUEUE_ENTRY, QueueFile, list_queue_files, read_queue_file
 from ..stores.directory import list_store
 from ..stores.files import FileReader, open_file_system
-from ..stores.model import Store
+from ..stores.model import Damage, Store
 from ..stores.options import PART_OFFSETS
 from .config import setting
 from .frames import EXAMPLES_MAX, Frames, count_hidden
-from .reading import (
-    has_no_entry,
-    is_sound,
-    is_sound_name,
-    list_stores,
-    one_task_each,
-    require_names,
-)
-from .report import Report, Table
+from .reading import is_sound, is_sound_name, list_stores, one_task_each, require_names
+from .report import PROBLEMS_MAX, Report, Table
 from .verify_index import prove_index
 
-_SCHEMA = (
-    "topic string, brokerName string, queueId int, queueOffset bigint, physicalOffset bigint, size int, sysFlag int, "
-    "corrupt string"
-)
+_SCHEMA = "topic string, brokerName string, physicalOffset bigint, size int, corrupt string"
 _PARTS = (
     "topic string, brokerName string, queueId int, part bigint, messages bigint, firstOffset bigint, "
     "lastOffset bigint, bytes bigint, digest bigint, hasEntries boolean, physicalOffset bigint, corrupt string"
 )
+_ENTRIES = "topic string, queueId int, part bigint, hasEntries boolean, entries binary, corrupt string"
+_FOUND = "topic string, queueId int, queueOffset bigint, problem string, messages bigint, late bigint"
 BLOCK_BYTES = 1 << 20
+RUN_BLOCKS = 8
+"""Neighbouring blocks that differ, which one task compares record by record."""
+_BEFORE_BYTES = 8 << 20
+"""In front of a block: a record that begins there may reach into it. Brokers take 4 MiB by default."""
+_TOPICS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +125,14 @@ def _digest(parts: Any, *more: Any) -> Any:
 def _compare(report: Report, frames: Frames) -> None:
     from pyspark.sql import functions as f
 
-    queue_parts = frames.all("queue_parts", partOffsets=PART_OFFSETS)
-    parts = frames.all("parts", _PARTS, partOffsets=PART_OFFSETS, onCorrupt="emit")
+    entries: list[Any] = []
+    unreadable: list[Any] = []
+    for row in _digest(frames.queue_parts(report), "problem").collect():
+        (entries if row["problem"] is None else unreadable).append(row)
+    for row in sorted(unreadable, key=lambda row: (row["topic"], row["queueId"], row["first"])):
+        where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
+        report.problem(row["problem"], count=row["messages"], **where, queue_offset=row["first"])
+    parts = frames.log("parts", _PARTS, partOffsets=PART_OFFSETS, onCorrupt="emit")
     found = _digest(parts, "hasEntries", f.col("corrupt").isNotNull().alias("damaged")).collect()
     sound = [row for row in found if not row["damaged"]]
     for row in found:
@@ -134,17 +144,21 @@ def _compare(report: Report, frames: Frames) -> None:
             _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
     report.figures["records"] = sum(row["messages"] for row in sound)
     report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
-    entries = _digest(queue_parts.where(~f.col("topic").startswith("%LMQ%"))).collect()
     report.figures["queue_entries"] = sum(row["messages"] for row in entries)
-    _name_differences(
-        report, frames, _differing([row for row in sound if row["hasEntries"] and is_sound_name(row["topic"])], entries)
-    )
+    in_log = [row for row in sound if row["hasEntries"] and is_sound_name(row["topic"])]
+    for row, last in jumps(in_log):
+        where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
+        report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
+    _name_differences(report, frames, differing_parts(in_log, entries), entries)
 
 
 def _name_damage(report: Report, frames: Frames, broker: str, count: int) -> None:
     """The first pieces of a log that hold no messages, in a second pass: sound stores need none."""
     rows = frames.one(broker, "parts", _PARTS, onCorrupt="emit").where("corrupt is not null")
-    shown = rows.select("physicalOffset", "bytes", "corrupt").orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
+    gaps = {(gap.start, gap.reason) for gap in frames.stores[broker].gaps}  # named already
+    shown = rows.select("physicalOffset", "bytes", "corrupt").orderBy("physicalOffset").limit(EXAMPLES_MAX + len(gaps))
+    shown = [row for row in shown.collect() if (row["physicalOffset"], row["corrupt"]) not in gaps][:EXAMPLES_MAX]
+    count -= len(gaps)
     for row in shown:
         report.problem(row["corrupt"], broker=broker, offset=row["physicalOffset"], size=row["bytes"])
     count_hidden(report, broker, count - len(shown))
@@ -161,106 +175,155 @@ def _name_topics(report: Report, frames: Frames, broker: str, count: int) -> Non
     count_hidden(report, broker, count - len(shown))
 
 
-class _Place(NamedTuple):
-    """A part of a queue in which log and queue disagree, and the queue offsets that occur in it."""
+class Place(NamedTuple):
+    """A part of a queue."""
 
     broker: str
     topic: str
     queue: int
     part: int
-    first: int
-    last: int
-    records: int
-    entries: int
 
 
-def _differing(log: list[Any], entries: list[Any]) -> list[_Place]:
+def differing_parts(log: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]]) -> list[Place]:
     """Where log and queue disagree, or the log's offsets are not contiguous."""
 
-    def key(row: Any) -> tuple[str, str, int, int]:
-        return row["brokerName"], row["topic"], row["queueId"], row["part"]
+    def by_place(rows: Iterable[Mapping[str, Any]]) -> dict[Place, Mapping[str, Any]]:
+        return {Place(row["brokerName"], row["topic"], row["queueId"], row["part"]): row for row in rows}
 
-    in_log = {key(row): row for row in log}
-    in_queue = {key(row): row for row in entries}
+    in_log, in_queue = by_place(log), by_place(entries)
     wrong = []
     for place in in_log.keys() | in_queue.keys():
         ours, theirs = in_log.get(place), in_queue.get(place)
-        both = [row for row in (ours, theirs) if row is not None]
-        same = len(both) == 2 and all(both[0][name] == both[1][name] for name in ("messages", "bytes", "digest"))
-        first, last = min(row["first"] for row in both), max(row["last"] for row in both)
-        if ours is None or not same or ours["messages"] != last - first + 1:
-            counts = (row["messages"] if row is not None else 0 for row in (ours, theirs))
-            wrong.append(_Place(*place, first, last, *counts))
+        if (
+            ours is None
+            or theirs is None
+            or any(ours[name] != theirs[name] for name in ("messages", "first", "last", "bytes", "digest"))
+            or ours["messages"] != ours["last"] - ours["first"] + 1
+        ):
+            wrong.append(place)
     return sorted(wrong)
 
 
-def _name_differences(report: Report, frames: Frames, wrong: list[_Place]) -> None:
-    """Row by row, in the parts that differ."""
+def jumps(log: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The parts of queues whose first offset does not follow the last one of the part before, and that one."""
+    rows = sorted(log, key=lambda row: (row["brokerName"], row["topic"], row["queueId"], row["first"]))
+    for former, row in pairwise(rows):
+        same = all(former[name] == row[name] for name in ("brokerName", "topic", "queueId"))
+        if same and row["first"] != former["last"] + 1:
+            yield row, former["last"]
+
+
+def _name_differences(report: Report, frames: Frames, wrong: list[Place], entries: list[Any]) -> None:
+    """Entry by entry, in the parts that differ."""
     from pyspark.sql import functions as f
 
-    late = 0
-    for place in wrong[:EXAMPLES_MAX]:
-        chosen: dict[str, Any] = {"topics": place.topic, "queueIds": place.queue}
-        within = f.col("queueOffset").between(place.first, place.last)
-        queue = frames.one(place.broker, "queues", **chosen)
-        log = frames.one(place.broker, "messages", _SCHEMA, onCorrupt="emit", **chosen).where("corrupt is null")
-        log = log.where(~has_no_entry(f.col("sysFlag")) & is_sound(f.col("topic")))
-        ours = log.where(within).select("queueOffset", f.struct("physicalOffset", "size").alias("record"))
-        theirs = queue.where(within).select("queueOffset", f.struct("physicalOffset", "size").alias("entry"))
-        store = frames.stores[place.broker]
-        start = store.files[0].start if store.files else 0
-        differing = ours.join(theirs, "queueOffset", "full_outer").where("not (record <=> entry)")
-        rows = (
-            differing.where(f.coalesce(f.col("entry.physicalOffset"), f.lit(start)) >= start)
-            .orderBy("queueOffset")
-            .limit(EXAMPLES_MAX)
-            .collect()
+    examples = max(1, min(EXAMPLES_MAX, PROBLEMS_MAX // max(1, len(wrong))))
+    for broker, store in frames.stores.items():
+        places = [place for place in wrong if place.broker == broker]
+        if not places:
+            continue
+        reached: dict[tuple[str, int], int] = {}
+        for row in entries if store.is_open else ():
+            if row["brokerName"] == broker:
+                queue = row["topic"], row["queueId"]
+                reached[queue] = max(row["last"], reached.get(queue, -1))
+        topics = tuple({place.topic for place in places})
+        chosen = topics if len(topics) <= _TOPICS_MAX and all(map(is_sound_name, topics)) else ()
+        log = frames.one(broker, "parts", _ENTRIES, partOffsets=PART_OFFSETS, onCorrupt="emit", topics=chosen)
+        # Retention may have deleted log files of an open store since its queues were summed up.
+        start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
+        compare = _Comparison(store, start, list_queue_files(store.root), reached, examples)
+        known = frames.frame([place[1:] for place in places], "topic string, queueId int, part bigint")
+        keys = ["topic", "queueId", "part"]
+        records = log.where("hasEntries and corrupt is null").join(f.broadcast(known), keys).select(*keys, "entries")
+        both = records.union(known.withColumn("entries", f.lit(b"")))  # a part without records has a row too
+        found = both.groupBy(*keys).applyInArrow(compare.as_function(), _FOUND).collect()
+        _name_found(report, broker, found)
+
+
+class _Comparison:
+    """Compares the records of a part with its queue, from the log position ``start`` on; travels to the workers."""
+
+    def __init__(
+        self, store: Store, start: int, files: list[QueueFile], reached: dict[tuple[str, int], int], examples: int
+    ) -> None:
+        self._store, self._start = store, start
+        self._files: dict[tuple[str, int], list[QueueFile]] = {}
+        for file in files:
+            self._files.setdefault((file.topic, file.queue_id), []).append(file)
+        self._reached = reached
+        self._examples = examples
+        file_system, path = open_file_system(store.root)
+        self._has_extension = file_system.get_file_info(f"{path}/consumequeue_ext").type != fs.FileType.NotFound
+
+    def as_function(self) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+        """Spark counts the parameters of functions, and ``self`` as one."""
+
+        def run(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+            return self.run(table)
+
+        return run
+
+    def run(self, table: pa.Table) -> pa.Table:
+        """What :func:`compare_part` finds in the part whose records are the rows of ``table``."""
+        from ..stores.parts import PART_ENTRY, compare_part
+
+        topic, queue_id, part = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
+        records = np.frombuffer(b"".join(table.column("entries").to_pylist()), PART_ENTRY)
+        return compare_part(
+            topic,
+            queue_id,
+            records,
+            self._queue(topic, queue_id, part),
+            reached=self._reached.get((topic, queue_id), -1) if self._store.is_open else None,
+            has_extension=self._has_extension,
+            examples=self._examples,
         )
-        reached = theirs.agg(f.max("queueOffset")).first()[0]
-        where: dict[str, Any] = {"broker": place.broker, "topic": place.topic, "queue": place.queue}
-        for row in rows:
-            behind = row["entry"] is None and (reached is None or row["queueOffset"] > reached)
-            if behind and store.is_open:
-                late += 1  # not dispatched yet
+
+    def _queue(self, topic: str, queue_id: int, part: int) -> tuple[Any, Any]:
+        """Offsets and entries of the part, of records that the log has."""
+        store = self._store
+        file_system, _ = open_file_system(store.root)
+        found = [(np.empty(0, np.int64), np.empty(0, QUEUE_ENTRY))]
+        for file in self._files.get((topic, queue_id), ()):
+            first = file.start // QUEUE_ENTRY.itemsize
+            if first + file.size // QUEUE_ENTRY.itemsize <= part or first >= part + PART_OFFSETS:
                 continue
-            report.problem(_difference(row), **where, queue_offset=row["queueOffset"])
-        gaps = _name_gaps(report, ours, where)
-        if not rows and not gaps and not store.is_open and not differing.take(1):
-            text = f"{place.records} records and {place.entries} queue entries differ, and none was found that does"
-            report.problem(text, **where, queue_offset=place.first)
-    if len(wrong) > EXAMPLES_MAX:
-        report.problem(f"{len(wrong) - EXAMPLES_MAX} more parts of queues differ", count=len(wrong) - EXAMPLES_MAX)
+            try:
+                offsets, entries = read_queue_file(file_system, file)
+            except StorageError:  # told already, by those who read all queues
+                continue
+            physical = entries["physical_offset"]
+            kept = (offsets >= part) & (offsets < part + PART_OFFSETS)
+            kept &= (physical >= self._start) & (physical < store.end)
+            found.append((offsets[kept], entries[kept]))
+        return tuple(np.concatenate(columns) for columns in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def _name_found(report: Report, broker: str, found: list[Any]) -> None:
+    late = 0
+    for row in sorted(found, key=lambda row: (row["topic"], row["queueId"], row["problem"] is None)):
+        late += row["late"]
+        where = {"broker": broker, "topic": row["topic"], "queue": row["queueId"]}
+        if row["problem"] is None:
+            if row["messages"]:
+                report.problem(f"{row['messages']} more of this kind", count=row["messages"], **where)
+        elif row["queueOffset"] is None:
+            report.problem(row["problem"], **where)
+        else:
+            report.problem(row["problem"], **where, queue_offset=row["queueOffset"])
     if late:
-        report.figures["not_dispatched_yet"] = late
-
-
-def _difference(row: Any) -> str:
-    record, entry = row["record"], row["entry"]
-    if entry is None:
-        return f"the record at {record['physicalOffset']} has no queue entry"
-    if record is None:
-        return f"the queue entry names {entry['physicalOffset']}, where no record of this queue lies"
-    return (
-        f"the queue entry names {entry['physicalOffset']} ({entry['size']} bytes), "
-        f"the record lies at {record['physicalOffset']} ({record['size']} bytes)"
-    )
-
-
-def _name_gaps(report: Report, ours: Any, where: dict[str, Any]) -> int:
-    """Offsets that follow no other one; how many were named."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    before = f.lag("queueOffset").over(Window.orderBy("queueOffset"))
-    gaps = ours.withColumn("before", before).where("queueOffset <> before + 1").limit(EXAMPLES_MAX).collect()
-    for row in gaps:
-        report.problem(f"queue offset {row['queueOffset']} follows {row['before']} in the log", **where)
-    return len(gaps)
+        report.figures["not_dispatched_yet"] = report.figures.get("not_dispatched_yet", 0) + late
 
 
 def _replica(spark: Any, report: Report, left: Store, right: Store) -> None:
+    """Compares two logs where both have bytes. One that ends earlier lags, which is told, and no problem."""
     start = max(left.files[0].start, right.files[0].start)
     end = min(left.end, right.end)
+    report.figures |= {"log_end": left.end, "replica_end": right.end}
+    if left.end != right.end:
+        behind = "replica_lag_bytes" if right.end < left.end else "replica_ahead_bytes"
+        report.figures[behind] = abs(left.end - right.end)
     if start >= end:
         report.problem(f"the logs have no byte in common: {left.root} ends at {left.end}, {right.root} at {right.end}")
         return
@@ -272,15 +335,93 @@ def _replica(spark: Any, report: Report, left: Store, right: Store) -> None:
 
     differing = sorted(row["block"] for row in one_task_each(spark, blocks, compare, "block bigint").collect())
     report.figures |= {"compared_bytes": end - start, "differing_blocks": len(differing)}
-    rows = []
-    for block in differing[:EXAMPLES_MAX]:
-        at = first_difference(left, right, block, min(block + BLOCK_BYTES, end))
-        rows.append([block, at])
-        report.problem(f"{left.root} and {right.root} differ from {at} on", offset=at)
-    if len(differing) > EXAMPLES_MAX:
-        report.problem(f"{len(differing) - EXAMPLES_MAX} more blocks differ", count=len(differing) - EXAMPLES_MAX)
-    if rows:
-        report.tables.append(Table("Blocks of 1 MiB that differ", ["block at", "first differing byte"], rows))
+    if differing:
+        _name_records(spark, report, (left, right), runs_of(differing, end))
+
+
+def _name_records(spark: Any, report: Report, stores: tuple[Store, Store], runs: list[tuple[int, int]]) -> None:
+    """The records that differ: all are counted, the first ones named."""
+
+    def compare(run: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        yield differing_records(*stores, *run)
+
+    names = f"{stores[0].root} and {stores[1].root}"
+    # A record that reaches from one run into another is found by both.
+    found = one_task_each(spark, runs, compare, _DIFFERING).dropDuplicates(["physicalOffset"]).persist()
+    try:
+        counts = {row["isRecord"]: row["count"] for row in found.groupBy("isRecord").count().collect()}
+        rows = found.orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
+    finally:
+        found.unpersist()
+    report.figures["differing_records"] = counts.get(True, 0)
+    for row in rows:
+        if row["isRecord"]:
+            where = {"topic": row["topic"], "queue": row["queueId"], "queue_offset": row["queueOffset"]}
+            report.problem(f"{names} differ in a record", offset=row["physicalOffset"], **where)
+        else:
+            text = f"{names} differ from {row['physicalOffset']} on, where neither has a record"
+            report.problem(text, offset=row["physicalOffset"])
+    hidden = sum(counts.values()) - len(rows)
+    if hidden:
+        report.problem(f"{hidden} more records differ", count=hidden)
+    shown = [[row[name] for name in ("physicalOffset", "topic", "queueId", "queueOffset")] for row in rows]
+    report.tables.append(Table("Records that differ", ["position", "topic", "queue", "queue offset"], shown))
+
+
+def runs_of(blocks: list[int], end: int) -> list[tuple[int, int]]:
+    """Neighbouring ones of the sorted blocks together, at most :data:`RUN_BLOCKS`: ``[start, end)`` of each run."""
+    runs: list[tuple[int, int]] = []
+    for block in blocks:
+        if runs and runs[-1][1] == block and block - runs[-1][0] < RUN_BLOCKS * BLOCK_BYTES:
+            runs[-1] = runs[-1][0], min(block + BLOCK_BYTES, end)
+        else:
+            runs.append((block, min(block + BLOCK_BYTES, end)))
+    return runs
+
+
+_DIFFERING = "physicalOffset bigint, topic string, queueId int, queueOffset bigint, isRecord boolean"
+
+
+def differing_records(left: Store, right: Store, start: int, end: int) -> pa.RecordBatch:
+    """The records of either log with bytes in ``[start, end)`` that the other has not, each once.
+
+    Stretches of bytes that differ and belong to no record of either log are one more row, with the first such byte.
+    """
+    unequal = np.flatnonzero(read_log(left, start, end) != read_log(right, start, end)) + start
+    found: dict[int, tuple[str | None, int | None, int | None, bool]] = {}
+    outside = np.ones(len(unequal), np.bool_)
+    for store in (left, right):
+        for positions, sizes, names, queues, offsets in _records(store, max(0, start - _BEFORE_BYTES), end):
+            firsts, lasts = (np.searchsorted(unequal, at) for at in (positions, positions + sizes))
+            for index in np.flatnonzero(lasts > firsts).tolist():
+                outside[firsts[index] : lasts[index]] = False
+                row = names[index].as_py(), int(queues[index]), int(offsets[index]), True
+                found.setdefault(int(positions[index]), row)
+    if outside.any():
+        found.setdefault(int(unequal[outside][0]), (None, None, None, False))
+    kinds = pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.bool_()
+    columns = list(zip(*((at, *found[at]) for at in sorted(found)), strict=True)) or [()] * len(kinds)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, ["physicalOffset", "topic", "queueId", "queueOffset", "isRecord"])
+
+
+def _records(store: Store, start: int, end: int) -> Iterator[tuple[Any, Any, pa.Array, Any, Any]]:
+    """Positions, sizes, topics, queues and queue offsets of the records that begin in ``[start, end)`` of a log."""
+    from ..columns import text_column
+    from ..stores.scanning import FileScan
+
+    file_system, _ = open_file_system(store.root)
+    for file in store.files:
+        first, last = max(start - file.start, 0), min(end - file.start, file.end)
+        if first >= last:
+            continue
+        with FileReader(file_system, file.path) as reader:
+            for piece in FileScan(reader, file.start, file.end, check_crc=False).read(first, last):
+                if not isinstance(piece, Damage):
+                    buffer, rows = piece
+                    starts, lengths = (np.ascontiguousarray(rows[name]) for name in ("topic_position", "topic_size"))
+                    names = text_column(buffer, starts, lengths, pa.string())
+                    yield rows["physical_offset"], rows["size"], names, rows["queue_id"], rows["queue_offset"]
 
 
 def differing_blocks(left: Store, right: Store, start: int, end: int) -> Iterator[int]:
@@ -291,13 +432,6 @@ def differing_blocks(left: Store, right: Store, start: int, end: int) -> Iterato
         if not np.array_equal(read_log(left, at, stop), read_log(right, at, stop)):
             yield at
         at = stop
-
-
-def first_difference(left: Store, right: Store, start: int, end: int) -> int:
-    """Log position of the first byte in ``[start, end)`` that differs; ``end`` without one."""
-    ours, theirs = read_log(left, start, end), read_log(right, start, end)
-    unequal = np.flatnonzero(ours != theirs)
-    return start + int(unequal[0]) if len(unequal) else end
 
 
 def read_log(store: Store, start: int, end: int) -> Any:

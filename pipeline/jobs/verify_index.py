@@ -1,23 +1,41 @@
 """Proves the index of stores against the keys of their logs, in both directions: a part of the job verify.
 
-Per 64 MiB of the log, the number and a digest of (position, hash) are compared; where they differ, key by key. An index
-may begin later than its log, and after a change of master RocketMQ leaves the keys of records that were cut off in it,
-and those of as many later ones out of it: both are counted, and no problem.
+Per 64 MiB of the log, the number and a digest of (position, hash) are compared; where they differ, key by key. In each
+file, slots and chains have to lead to every entry. In a closed store, entries behind the log's end are a problem, but
+for those of a log that had several masters, who cut records off. An index may begin later than its log, and after a
+change of master RocketMQ leaves the keys of records that were cut off in it, and those of as many later ones out of it:
+both are counted, and no problem.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from penstock.proto.errors import StorageError
 from penstock.proto.record.layout import SysFlag
 
+from ..arrow_types import arrow_schema
+from ..stores.derived import DerivedSplit, IndexFile, batch_of, open_index
 from ..stores.files import open_file_system
 from ..stores.model import Store
 from .frames import EXAMPLES_MAX, Frames, count_hidden
 from .report import Report
 
 _KEYS = "brokerName string, physicalOffset bigint, sysFlag int, keyHashes array<int>, corrupt string"
+_ENTRIES = {
+    "brokerName": "string",
+    "physicalOffset": "bigint",
+    "keyHash": "int",
+    "file": "string",
+    "entry": "int",
+    "problem": "string",
+}
+_SCHEMA = arrow_schema(_ENTRIES)
 KEY_UNIT_BYTES = 64 << 20
 """Of the log: some hundred thousand keys, which are compared as a whole."""
 UNITS_MAX = 1000
@@ -32,9 +50,13 @@ _HARMLESS = {
 
 def prove_index(report: Report, frames: Frames) -> None:
     """Whether the index has exactly the hashes of the log's keys, over the positions that both have."""
-    entries = frames.all("index").select("brokerName", "physicalOffset", "keyHash", "file", "entry")
-    in_index = _key_sums(frames, entries)
-    in_log = _key_sums(frames, _keys(frames.all("messages", _KEYS, onCorrupt="emit", decompress="false")))
+    in_index = []
+    for row in _key_sums(frames, frames.index_entries(_ENTRIES, prove_index_file), "problem", "file"):
+        if row["problem"] is None:
+            in_index.append(row)
+        else:
+            report.problem(row["problem"], broker=row["brokerName"], path=f"index/{row['file']}")
+    in_log = _key_sums(frames, _keys(frames.log("messages", _KEYS, onCorrupt="emit", decompress="false")))
     report.figures["keys"] = sum(row["keys"] for row in in_log)
     report.figures["index_entries"] = sum(row["keys"] for row in in_index)
     for broker, store in frames.stores.items():
@@ -53,12 +75,79 @@ def prove_index(report: Report, frames: Frames) -> None:
             _name_keys(report, frames, store, sorted(differing), (begin, end))
 
 
-def _key_sums(frames: Frames, keys: Any) -> list[Any]:
-    """Per 64 MiB of each log, how many (position, hash of a key) there are, and a digest of them."""
+def prove_index_file(split: DerivedSplit, store: Store) -> Iterator[pa.RecordBatch]:
+    """The entries of an index file for positions that the log has, and a row for each problem of it."""
+    name = split.index_path.rsplit("/", 1)[-1]
+    problems: list[str] = []
+    try:
+        with open_index(split) as index:
+            for first, entries in _follow(index, problems, is_open=store.is_open):
+                physical = entries["physical_offset"]
+                behind = np.flatnonzero(physical >= split.end)
+                if len(behind) and not store.is_open and len(epoch_starts(store)) < 2:
+                    problems.append(
+                        f"{len(behind)} entries from {first + behind[0]} on name positions from {physical[behind[0]]} "
+                        f"on, at or behind the log's end {split.end}: records are lost, or the index is another log's"
+                    )
+                kept = np.flatnonzero((physical >= split.start) & (physical < split.end))
+                values = {
+                    "brokerName": split.broker_name,
+                    "physicalOffset": physical[kept],
+                    "keyHash": entries["key_hash"][kept],
+                    "file": name,
+                    "entry": first + kept,
+                    "problem": None,
+                }
+                yield batch_of(values, len(kept), _SCHEMA)
+    except StorageError as error:
+        problems.append(str(error))
+    for text in problems:
+        values = dict.fromkeys(_ENTRIES) | {"brokerName": split.broker_name, "file": name, "problem": text}
+        yield batch_of(values, 1, _SCHEMA)
+
+
+def _follow(index: IndexFile, problems: list[str], *, is_open: bool) -> Iterator[tuple[int, Any]]:
+    """The file's entries; behind the last of them, ``problems`` has those of slots and chains.
+
+    A file that its broker writes meanwhile may have newer entries in its slots than its header said.
+    """
+    from .. import part_kernels as kernels
+
+    newest = np.zeros(index.slots, np.int32)
+    slots = index.newest()
+    wrong, first_wrong = 0, 0
+    for first, entries in index.entries():
+        hashes, previous = (np.ascontiguousarray(entries[name], np.int32) for name in ("key_hash", "previous"))
+        count, number = kernels.follow_chains(hashes, previous, first, newest)
+        wrong, first_wrong = wrong + count, first_wrong or number
+        yield first, entries
+    if wrong:
+        problems.append(
+            f"{wrong} entries from {first_wrong} on do not name the one before them in their slot, so keys are not "
+            "found: rebuild the index"
+        )
+    differing = slots != newest
+    if is_open:
+        differing &= slots <= index.count
+    if differing.any():
+        slot = int(np.flatnonzero(differing)[0])
+        problems.append(
+            f"{np.count_nonzero(differing)} slots do not name their newest entry, so keys are not found: slot {slot} "
+            f"names {slots[slot]}, its newest entry is {newest[slot]}: rebuild the index"
+        )
+
+
+def _key_sums(frames: Frames, keys: Any, *more: str) -> list[Any]:
+    """Per 64 MiB of each log, how many (position, hash of a key) there are, and a digest of them.
+
+    ``more``: the columns of problems and of their files; these rows are left as they are.
+    """
     from pyspark.sql import functions as f
 
     unit = f.floor(f.col("physicalOffset") / KEY_UNIT_BYTES).alias("unit")
-    summed = keys.where(_in_logs(frames)).groupBy("brokerName", unit)
+    columns = [f.when(f.col("problem").isNotNull(), f.col(name)).alias(name) for name in more]
+    condition = _in_logs(frames) | f.col("problem").isNotNull() if more else _in_logs(frames)
+    summed = keys.where(condition).groupBy("brokerName", unit, *columns)
     return list(
         summed.agg(
             f.count("*").alias("keys"),
@@ -113,7 +202,8 @@ def _name_keys(report: Report, frames: Frames, store: Store, units: list[int], s
     }
     log = frames.one(store.broker_name, "messages", _KEYS, onCorrupt="emit", decompress="false", **limits)
     entry = f.struct("file", "entry").alias("at")
-    entries = frames.one(store.broker_name, "index").select("brokerName", "physicalOffset", "keyHash", entry)
+    entries = frames.index_entries(_ENTRIES, prove_index_file, store.broker_name).where("problem is null")
+    entries = entries.select("brokerName", "physicalOffset", "keyHash", entry)
     no_entry = f.lit(None).cast("struct<file:string,entry:int>").alias("at")
     both = chosen(_keys(log)).select("physicalOffset", "keyHash", f.lit(1).alias("records"), no_entry)
     both = both.union(chosen(entries).select("physicalOffset", "keyHash", f.lit(0), "at"))

@@ -6,15 +6,16 @@ A queue entry is 20 bytes, big-endian: physical offset i64, size i32, tags code 
 used, and the fillers in front of a queue that began late (size 2^31 - 1), are no entries.
 
 An index file has a header of 40 bytes (begin and end time, begin and end offset i64; used slots and one more than the
-entries i32), slots of 4 bytes, entries of 20: key hash i32, physical offset i64, seconds since the begin i32, entry
-before in the chain i32. Their number of slots is no field of it: the first entry must have the header's begin
-offset, and the last its end offset.
+entries i32), slots of 4 bytes (the number of the newest entry, 0: none), entries of 20: key hash i32, physical offset
+i64, seconds since the begin i32, entry before in the chain i32. Their number of slots is no field of it: the first
+entry must have the header's begin offset, and the last its end offset.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +51,17 @@ QUEUE_PART_COLUMNS = {
     "digest": "bigint",
 }
 """``part``: the first queue offset that belongs to it."""
-PART_COLUMNS = QUEUE_PART_COLUMNS | {"hasEntries": "boolean", "physicalOffset": "bigint", "entries": "binary"}
+PART_COLUMNS = QUEUE_PART_COLUMNS | {
+    "hasEntries": "boolean",
+    "physicalOffset": "bigint",
+    "entries": "binary",
+    "innerBatches": "bigint",
+    "lightQueues": "string",
+}
 """``hasEntries``: whether consume queues name these messages. ``physicalOffset``: of the first one in the stretch.
-``entries``: see :data:`.parts.PART_ENTRY`. With ``onCorrupt=emit`` damage has a row of its own, with its place and
-bytes and the reason in ``corrupt``."""
+``entries``: see :data:`.parts.PART_ENTRY`. ``innerBatches``: how many of them are inner batches. ``lightQueues``: the
+light queues that the messages also stand in, with ``,`` between; null without one. With ``onCorrupt=emit`` damage has a
+row of its own, with its place and bytes and the reason in ``corrupt``."""
 INDEX_COLUMNS = {
     "brokerName": "string",
     "file": "string",
@@ -66,11 +74,17 @@ INDEX_COLUMNS = {
 QUEUE_ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 INDEX_ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES = 20
+Longs = npt.NDArray[np.int64]
 assert QUEUE_ENTRY.itemsize == INDEX_ENTRY.itemsize == ENTRY_BYTES
 _HEADER = struct.Struct(">qqqqii")
 FILLER_SIZE = (1 << 31) - 1
 TASK_BYTES = 16 << 20
 DEFAULT_SLOTS, DEFAULT_ENTRIES = 5_000_000, 20_000_000
+QUEUE_ID_MAX = (1 << 31) - 1
+POSITION_MAX = (1 << 63) - 1
+INDEX_ENTRIES = 1 << 20
+"""Of an index file, read at once: 20 MiB."""
+_HEADER_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,45 +100,85 @@ class QueueFile:
 
 @dataclass(frozen=True, slots=True)
 class DerivedSplit:
-    """Queue files, or one index file, for one task."""
+    """Queue files, or one index file, for one task. ``start`` and ``end``: of the log, as it was listed."""
 
     root: str
     broker_name: str
     files: tuple[QueueFile, ...] = ()
     index_path: str = ""
+    start: int = 0
+    end: int = POSITION_MAX
+
+
+def find_queue_files(root: str) -> tuple[list[QueueFile], list[str]]:
+    """The files of all consume queues of the store, by topic, queue and position; and which names none can have."""
+    file_system, path = open_file_system(root)
+    folder = f"{path}/consumequeue"
+    found, wrong = [], set()
+    for info in file_system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True)):
+        parts = str(info.path)[len(folder) + 1 :].split("/")
+        if info.type != fs.FileType.File or not info.size or len(parts) != 3:
+            continue
+        topic, queue, name = parts
+        if len(name) != 20 or not all(part.isascii() and part.isdecimal() for part in (queue, name)):
+            continue
+        if int(queue) > QUEUE_ID_MAX:
+            reason = f"queues have numbers up to {QUEUE_ID_MAX}: move the directory out of the store"
+            wrong.add(f"{folder}/{topic}/{queue}: {reason}")
+        elif int(name) > POSITION_MAX or int(name) % ENTRY_BYTES:
+            reason = f"queue files are named after a multiple of {ENTRY_BYTES} below 2^63: move it out of the store"
+            wrong.add(f"{info.path}: {reason}")
+        else:
+            found.append(QueueFile(info.path, topic, int(queue), int(name), info.size))
+    found.sort(key=lambda file: (file.topic, file.queue_id, file.start))
+    return found, sorted(wrong)
 
 
 def list_queue_files(root: str) -> list[QueueFile]:
-    """The files of all consume queues of the store, by topic, queue and position."""
-    file_system, path = open_file_system(root)
-    selector = fs.FileSelector(f"{path}/consumequeue", recursive=True, allow_not_found=True)
-    found = []
-    for info in file_system.get_file_info(selector):
-        parts: list[str] = str(info.path).split("/")
-        topic, queue, name = parts[-3:]
-        is_named = len(name) == 20 and name.isdecimal() and queue.isdecimal()
-        if info.type == fs.FileType.File and is_named and info.size:
-            found.append(QueueFile(info.path, topic, int(queue), int(name), info.size))
-    found.sort(key=lambda file: (file.topic, file.queue_id, file.start))
-    return found
+    """The files of all consume queues of the store, by topic, queue and position; without those of impossible names."""
+    return find_queue_files(root)[0]
 
 
 def plan_queues(store: Store, options: StoreOptions) -> Iterator[DerivedSplit]:
-    """The queue files of the wanted topics and queues, packed into tasks."""
+    """The queue files of the wanted topics and queues, packed into tasks.
+
+    Raises:
+        Corrupt: a queue's directory or file has a name that none can have.
+    """
+    files, wrong = find_queue_files(store.root)
+    if wrong:
+        raise Corrupt(wrong[0])
+    return pack_queues(
+        store,
+        (
+            file
+            for file in files
+            if (not options.topics or file.topic in options.topics)
+            and (not options.queue_ids or file.queue_id in options.queue_ids)
+        ),
+    )
+
+
+def _start(store: Store) -> int:
+    return store.files[0].start if store.files else 0
+
+
+def pack_queues(store: Store, files: Iterable[QueueFile]) -> Iterator[DerivedSplit]:
+    """Queue files packed into tasks."""
     packed: list[QueueFile] = []
     size = 0
-    for file in list_queue_files(store.root):
-        if options.topics and file.topic not in options.topics:
-            continue
-        if options.queue_ids and file.queue_id not in options.queue_ids:
-            continue
+
+    def split() -> DerivedSplit:
+        return DerivedSplit(store.root, store.broker_name, tuple(packed), start=_start(store), end=store.end)
+
+    for file in files:
         packed.append(file)
         size += file.size
         if size >= TASK_BYTES:
-            yield DerivedSplit(store.root, store.broker_name, tuple(packed))
+            yield split()
             packed, size = [], 0
     if packed:
-        yield DerivedSplit(store.root, store.broker_name, tuple(packed))
+        yield split()
 
 
 def plan_index(store: Store) -> Iterator[DerivedSplit]:
@@ -134,21 +188,27 @@ def plan_index(store: Store) -> Iterator[DerivedSplit]:
     for info in sorted(file_system.get_file_info(selector), key=lambda info: str(info.path)):
         name = info.base_name
         if info.type == fs.FileType.File and len(name) == 17 and name.isdecimal():
-            yield DerivedSplit(store.root, store.broker_name, index_path=info.path)
+            start = _start(store)
+            yield DerivedSplit(store.root, store.broker_name, index_path=info.path, start=start, end=store.end)
 
 
-def queue_entries(
-    split: DerivedSplit, end: int
-) -> Iterator[tuple[QueueFile, npt.NDArray[np.int64], npt.NDArray[np.void]]]:
+def read_queue_file(file_system: fs.FileSystem, file: QueueFile) -> tuple[Longs, npt.NDArray[np.void]]:
+    """The queue offsets of the entries in a file, and these."""
+    with FileReader(file_system, file.path) as reader:
+        data = reader.read(0, file.size // ENTRY_BYTES * ENTRY_BYTES)
+    entries = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY)
+    numbers = np.flatnonzero(is_entry(entries))
+    return numbers + file.start // ENTRY_BYTES, entries[numbers]
+
+
+def queue_entries(split: DerivedSplit, end: int) -> Iterator[tuple[QueueFile, Longs, npt.NDArray[np.void]]]:
     """Per file with some: the queue offsets of its entries of records below the log position ``end``, and these."""
     file_system, _ = open_file_system(split.root)
     for file in split.files:
-        with FileReader(file_system, file.path) as reader:
-            data = reader.read(0, file.size // ENTRY_BYTES * ENTRY_BYTES)
-        entries = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY)
-        numbers = np.flatnonzero(is_entry(entries) & (entries["physical_offset"] < end))
-        if len(numbers):
-            yield file, numbers + file.start // ENTRY_BYTES, entries[numbers]
+        offsets, entries = read_queue_file(file_system, file)
+        kept = entries["physical_offset"] < end
+        if kept.any():
+            yield file, offsets[kept], entries[kept]
 
 
 def read_queue(split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.RecordBatch]:
@@ -173,38 +233,78 @@ def is_entry(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 
 def read_index(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The entries of one index file.
+    """The entries of one index file that name positions below the split's end.
+
+    Raises:
+        Corrupt: its header and size fit no number of slots.
+    """
+    with open_index(split) as index:
+        for first, entries in index.entries():
+            kept = np.flatnonzero(entries["physical_offset"] < split.end)
+            entries = entries[kept]
+            values = {
+                "brokerName": split.broker_name,
+                "file": split.index_path.rsplit("/", 1)[-1],
+                "entry": kept + first,
+                "keyHash": entries["key_hash"],
+                "physicalOffset": entries["physical_offset"],
+                "storeTimestamp": (index.begin_ms + entries["seconds"].astype(np.int64) * 1000) * 1000,
+                "previousEntry": entries["previous"],
+            }
+            yield batch_of(values, len(kept), schema)
+
+
+@contextmanager
+def open_index(split: DerivedSplit) -> Iterator[IndexFile]:
+    """The index file of the split, open for reading.
 
     Raises:
         Corrupt: its header and size fit no number of slots.
     """
     file_system, _ = open_file_system(split.root)
-    path = split.index_path
-    with FileReader(file_system, path) as reader:
-        size = int(file_system.get_file_info(path).size)
-        header = reader.read(0, _HEADER.size).tobytes()
-        if len(header) < _HEADER.size:
-            raise Corrupt(f"{path}: {len(header)} bytes are no index file: rebuild the index")
-        begin_ms, _, begin_offset, end_offset, _, count = _HEADER.unpack(header)
-        count -= 1
-        if count <= 0:
-            return
-        slots = _infer_slots(reader, size, count, (begin_offset, end_offset))
-        if not slots:
-            raise Corrupt(f"{path}: its header and its entries disagree: rebuild the index")
-        start = _HEADER.size + 4 * slots + ENTRY_BYTES
-        entries = reader.read(start, ENTRY_BYTES * count).view(INDEX_ENTRY)
-    numbers = np.arange(1, count + 1)
-    values = {
-        "brokerName": split.broker_name,
-        "file": path.rsplit("/", 1)[-1],
-        "entry": numbers,
-        "keyHash": entries["key_hash"],
-        "physicalOffset": entries["physical_offset"],
-        "storeTimestamp": (begin_ms + entries["seconds"].astype(np.int64) * 1000) * 1000,
-        "previousEntry": entries["previous"],
-    }
-    yield batch_of(values, count, schema)
+    with FileReader(file_system, split.index_path) as reader:
+        yield IndexFile(reader, int(file_system.get_file_info(split.index_path).size or 0))
+
+
+class IndexFile:
+    """One index file: ``count`` entries, in ``slots`` slots (0: it has no entry). Made by :func:`open_index`."""
+
+    def __init__(self, reader: FileReader, size: int) -> None:
+        self._reader = reader
+        self.path = reader.path
+        self.begin_ms, self.count, self.slots = self._head(size)
+
+    def newest(self) -> npt.NDArray[np.int32]:
+        """The number of each slot's newest entry."""
+        return self._reader.read(_HEADER.size, 4 * self.slots).view(">i4").astype(np.int32)
+
+    def entries(self) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+        """Neighbouring entries, some at once, and the number of the first of them."""
+        start = _HEADER.size + 4 * self.slots
+        for number in range(1, self.count + 1, INDEX_ENTRIES):
+            wanted = min(INDEX_ENTRIES, self.count + 1 - number)
+            data = self._reader.read(start + ENTRY_BYTES * number, ENTRY_BYTES * wanted)
+            if len(data) < ENTRY_BYTES * wanted:
+                raise Corrupt(f"{self.path}: cut short while it was read: load the store again")
+            yield number, data.view(INDEX_ENTRY)
+
+    def _head(self, size: int) -> tuple[int, int, int]:
+        """Begin, entries and slots. A broker may write the header while it is read, which is then read again."""
+        former = b""
+        for _ in range(_HEADER_TRIES):
+            header = self._reader.read(0, _HEADER.size).tobytes()
+            if len(header) < _HEADER.size:
+                raise Corrupt(f"{self.path}: {len(header)} bytes are no index file: rebuild the index")
+            begin_ms, _, begin_offset, end_offset, _, count = _HEADER.unpack(header)
+            if count <= 1:
+                return begin_ms, 0, 0
+            if header == former:
+                break
+            slots = _infer_slots(self._reader, size, count - 1, (begin_offset, end_offset))
+            if slots:
+                return begin_ms, count - 1, slots
+            former = header
+        raise Corrupt(f"{self.path}: its header and its entries disagree: rebuild the index")
 
 
 def _infer_slots(reader: FileReader, size: int, count: int, offsets: tuple[int, int]) -> int:

@@ -4,7 +4,7 @@ A part is ``partOffsets`` neighbouring queue offsets. A row sums up the messages
 log (or in a queue file), so a query over a large store gathers some rows per queue and stretch, where the view
 ``messages`` has one per message. A part has several rows; together they are ``sum(messages)``, ``min(firstOffset)``,
 ``max(lastOffset)``, ``sum(bytes)`` and ``bit_xor(digest)``. A log and its queues agree on where a part's messages are
-if all of these do; what the messages hold is no part of the digest.
+if all of these do; of what the messages hold, the digest has the tags code alone.
 """
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.proto.errors import StorageError
+from penstock.proto.names import LIGHT_PREFIX
+from penstock.proto.record.layout import SysFlag
+from penstock.proto.record.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 
 from .. import part_kernels as kernels
 from ..columns import Bytes, Rows, text_column
-from .derived import DerivedSplit, batch_of, queue_entries
+from .derived import ENTRY_BYTES, DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
+from .files import open_file_system
 from .scanning import has_no_entry
 
 PART_ENTRY = np.dtype(
@@ -31,17 +38,31 @@ PART_ENTRY = np.dtype(
     ]
 )
 """One message in the column ``entries``; the messages of a row are in the order of the log."""
+DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""RocketMQ's default ``messageDelayLevel``: delayed messages have their time of delivery in place of the tag."""
+_LIGHT_LIST, _LIGHT_OFFSETS = (name.encode() + b"\1" for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET))
+_PAIR_END = b"\2"
 Longs = npt.NDArray[np.int64]
+
+
+def delivery_times(queue_ids: Any, stored_ms: Any) -> Any:
+    """What queue entries of :data:`DELAY_TOPIC` hold in place of the tags code, by default."""
+    levels = np.clip(queue_ids, 0, len(DELAY_LEVELS_S) - 1)
+    return stored_ms + np.array(DELAY_LEVELS_S, np.int64)[levels] * 1000
 
 
 class _Parts:
     """The rows of one batch: a group each."""
 
-    def __init__(self, count: int, groups: npt.NDArray[np.int32], offsets: Longs, physical: Longs, sizes: Any) -> None:
+    def __init__(
+        self, count: int, groups: npt.NDArray[np.int32], offsets: Longs, physical: Longs, sizes: Any, tags: Any
+    ) -> None:
         self.groups = groups
         self.messages, self.first, self.last, self.bytes, self.digest = (np.empty(count, np.int64) for _ in range(5))
         outputs = self.messages, self.first, self.last, self.bytes, self.digest
-        kernels.digest_groups(groups, offsets, physical, np.ascontiguousarray(sizes, np.int32), *outputs)
+        inputs = np.ascontiguousarray(sizes, np.int32), np.ascontiguousarray(tags, np.int64)
+        kernels.digest_groups(groups, offsets, physical, *inputs, *outputs)
 
     def sums(self) -> dict[str, Any]:
         """The columns that a log and its queues have in common."""
@@ -73,34 +94,107 @@ class PartWriter:
         groups, firsts = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
         count = kernels.group_rows(buffer, topics, topic_sizes, queue_ids, starts, named, table, groups, firsts)
         firsts = firsts[:count]
-        parts = _Parts(count, groups, offsets, physical, rows["size"])
+        names = text_column(buffer, topics[firsts], topic_sizes[firsts], pa.string())
+        tags = rows["tags_code"]
+        delayed = pc.equal(names, DELAY_TOPIC).to_numpy(zero_copy_only=False)[groups]
+        if delayed.any():
+            tags = np.where(delayed, delivery_times(queue_ids, rows["store_timestamp"]), tags)
+        parts = _Parts(count, groups, offsets, physical, rows["size"], tags)
+        inner = groups[rows["sys_flag"] & SysFlag.INNER_BATCH != 0]
         values = parts.sums() | {
-            "topic": text_column(buffer, topics[firsts], topic_sizes[firsts], pa.string()),
+            "topic": names,
             "brokerName": self._broker_name,
             "queueId": queue_ids[firsts],
             "part": starts[firsts],
             "hasEntries": named[firsts],
             "physicalOffset": physical[firsts],
+            "innerBatches": np.bincount(inner, minlength=count),
             "corrupt": None,
         }
+        if "lightQueues" in self._schema.names:
+            values["lightQueues"] = _light_queues(buffer, rows, groups, count)
         if "entries" in self._schema.names:
             values["entries"] = _entries(rows, parts)
         yield batch_of(values, count, self._schema)
 
 
 def read_queue_parts(split: DerivedSplit, schema: pa.Schema, end: int, part_offsets: int) -> Iterator[pa.RecordBatch]:
-    """A row per part of a queue and file: the entries of records below the log position ``end``."""
+    """A row per part of a queue and file: the entries of records of the log, which ends at ``end``."""
     for file, offsets, entries in queue_entries(split, end):
-        starts, groups = np.unique(offsets - offsets % part_offsets, return_inverse=True)
-        physical, sizes = entries["physical_offset"].astype(np.int64), entries["size"]
-        parts = _Parts(len(starts), groups.astype(np.int32), offsets, physical, sizes)
-        values = parts.sums() | {
-            "topic": file.topic,
-            "brokerName": split.broker_name,
-            "queueId": file.queue_id,
-            "part": starts,
-        }
-        yield batch_of(values, len(starts), schema)
+        kept = entries["physical_offset"] >= split.start
+        if kept.any():
+            yield _queue_parts(split, schema, file, offsets[kept], entries[kept], part_offsets)
+
+
+def prove_queue_files(
+    split: DerivedSplit, schema: pa.Schema, part_offsets: int, *, is_open: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of :func:`read_queue_parts`, and one for each problem of a file, in the column ``problem``.
+
+    Entries below the log's start are left by retention. Entries at or behind its end are a problem of a closed store;
+    an open one may have them by now. ``messages`` is their number, and ``firstOffset`` the first of them in the queue.
+    Light queues (``%LMQ%``), which repeat other queues' records, have no rows of the first kind.
+    """
+    file_system, _ = open_file_system(split.root)
+    for file in split.files:
+        values = {"topic": file.topic, "brokerName": split.broker_name, "queueId": file.queue_id}
+        try:
+            offsets, entries = read_queue_file(file_system, file)
+        except StorageError as error:
+            yield _problem(schema, values, file.start // ENTRY_BYTES, 1, str(error))
+            continue
+        physical = entries["physical_offset"]
+        behind = np.flatnonzero(physical >= split.end)
+        if len(behind) and not is_open:
+            first = int(behind[0])
+            count = len(behind)
+            text = (
+                f"{count} queue entries from {offsets[first]} on name positions from {physical[first]} on, at or "
+                f"behind the log's end {split.end}: records are lost, or the queue is another log's"
+            )
+            yield _problem(schema, values, int(offsets[first]), count, text)
+        kept = (physical >= split.start) & (physical < split.end)
+        if kept.any() and not file.topic.startswith(LIGHT_PREFIX):
+            yield _queue_parts(split, schema, file, offsets[kept], entries[kept], part_offsets)
+
+
+def _problem(schema: pa.Schema, values: dict[str, Any], offset: int, count: int, text: str) -> pa.RecordBatch:
+    nothing = dict.fromkeys(schema.names)
+    return batch_of(nothing | values | {"firstOffset": offset, "messages": count, "problem": text}, 1, schema)
+
+
+def _queue_parts(
+    split: DerivedSplit, schema: pa.Schema, file: QueueFile, offsets: Longs, entries: Any, part_offsets: int
+) -> pa.RecordBatch:
+    starts, groups = np.unique(offsets - offsets % part_offsets, return_inverse=True)
+    physical, sizes, tags = entries["physical_offset"].astype(np.int64), entries["size"], entries["tags_code"]
+    parts = _Parts(len(starts), groups.astype(np.int32), offsets, physical, sizes, tags)
+    values = parts.sums() | {
+        "topic": file.topic,
+        "brokerName": split.broker_name,
+        "queueId": file.queue_id,
+        "part": starts,
+        "problem": None,
+    }
+    return batch_of(values, len(starts), schema)
+
+
+def _light_queues(buffer: Bytes, rows: Rows, groups: npt.NDArray[np.int32], count: int) -> pa.Array:
+    """Per group, the light queues that records of it were given offsets in."""
+    found: dict[int, set[str]] = {}
+    starts = np.ascontiguousarray(rows["properties_position"])
+    ends = starts + rows["properties_size"]
+    text = buffer.tobytes()
+    at = text.find(_LIGHT_LIST, int(starts[0]))
+    while at >= 0:
+        row = int(np.searchsorted(starts, at, side="right")) - 1
+        start, end = int(starts[row]), int(ends[row])
+        is_name = at < end and (at == start or text[at - 1 : at] == _PAIR_END)  # no body, no longer property's name
+        if is_name and text.find(_LIGHT_OFFSETS, start, end) >= 0:
+            names = text[at + len(_LIGHT_LIST) : end].split(_PAIR_END, 1)[0].decode(errors="replace").split(",")
+            found.setdefault(int(groups[row]), set()).update(name for name in names if name.startswith(LIGHT_PREFIX))
+        at = text.find(_LIGHT_LIST, at + 1)
+    return pa.array([",".join(sorted(found.get(group, ()))) or None for group in range(count)], pa.string())
 
 
 def _entries(rows: Rows, parts: _Parts) -> pa.Array:
@@ -111,3 +205,91 @@ def _entries(rows: Rows, parts: _Parts) -> pa.Array:
     ends = np.zeros(len(parts.messages) + 1, np.int32)
     np.cumsum(parts.messages * PART_ENTRY.itemsize, out=ends[1:])
     return pa.Array.from_buffers(pa.binary(), len(parts.messages), [None, pa.py_buffer(ends), pa.py_buffer(packed)])
+
+
+FOUND = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("queueId", pa.int32()),
+        pa.field("queueOffset", pa.int64()),
+        pa.field("problem", pa.string()),
+        pa.field("messages", pa.int64()),
+        pa.field("late", pa.int64()),
+    ]
+)
+"""What :func:`compare_part` tells: a problem at a queue offset, or, without one, ``messages`` more of them.
+``late``: records that are not dispatched yet."""
+
+
+def compare_part(
+    topic: str,
+    queue_id: int,
+    records: npt.NDArray[np.void],
+    queue: tuple[Longs, npt.NDArray[np.void]],
+    *,
+    reached: int | None,
+    has_extension: bool,
+    examples: int,
+) -> pa.Table:
+    """How the records of a part (:data:`PART_ENTRY`) and its queue's entries, with their offsets, differ.
+
+    ``reached``: the last queue offset that has an entry, where later ones may follow: the store is open. Tags codes
+    are no difference where they are addresses in a ``consumequeue_ext`` (``has_extension``), or delivery times by
+    other delay levels than the default ones: one and the same delay in the whole part.
+    """
+    records = records[np.lexsort((records["physical_offset"], records["queue_offset"]))]
+    order = np.argsort(queue[0], kind="stable")
+    offsets, entries = queue[0][order], queue[1][order]
+    wanted = records["queue_offset"]
+    at = np.searchsorted(offsets, wanted)
+    has_entry = at < len(offsets)
+    has_entry[has_entry] = offsets[at[has_entry]] == wanted[has_entry]
+    late = ~has_entry & (wanted > reached) if reached is not None else np.zeros(len(records), np.bool_)
+    named = np.zeros(len(records), entries.dtype)
+    named[has_entry] = entries[at[has_entry]]
+    same = has_entry & (named["physical_offset"] == records["physical_offset"]) & (named["size"] == records["size"])
+    tags = _tags(topic, queue_id, records, named["tags_code"], same)
+    other_tags = same & (named["tags_code"] != tags)
+    if has_extension:
+        other_tags &= named["tags_code"] >= -(1 << 31)
+    told: list[tuple[int, str]] = []
+    for index in np.flatnonzero(~has_entry & ~late)[:examples].tolist():
+        told.append((int(wanted[index]), f"the record at {records['physical_offset'][index]} has no queue entry"))
+    for index in np.flatnonzero(has_entry & ~same)[:examples].tolist():
+        entry, record = named[index], records[index]
+        text = (
+            f"the queue entry names {entry['physical_offset']} ({entry['size']} bytes), "
+            f"the record lies at {record['physical_offset']} ({record['size']} bytes)"
+        )
+        told.append((int(wanted[index]), text))
+    for index in np.flatnonzero(other_tags)[:examples].tolist():
+        text = f"the queue entry has the tags code {named['tags_code'][index]}, the record {tags[index]}"
+        told.append((int(wanted[index]), text))
+    alone = np.flatnonzero(~np.isin(offsets, wanted))
+    for index in alone[:examples].tolist():
+        position = entries["physical_offset"][index]
+        told.append((int(offsets[index]), f"the queue entry names {position}, where no record of this queue lies"))
+    told.sort()
+    jumps = np.flatnonzero(wanted[1:] != wanted[:-1] + 1)
+    following = [f"queue offset {wanted[index + 1]} follows {wanted[index]} in the log" for index in jumps[:examples]]
+    total = int(np.count_nonzero(~same & ~late)) + int(np.count_nonzero(other_tags)) + len(alone) + len(jumps)
+    if not total and reached is None and not has_extension and topic != DELAY_TOPIC:
+        total = 1
+        text = f"{len(records)} records and {len(offsets)} queue entries differed, and none was found that does"
+        told.append((int(np.concatenate([wanted, offsets, [0]])[0]), text))
+    rows: list[tuple[int | None, str | None, int, int]] = [(offset, text, 1, 0) for offset, text in told[:examples]]
+    rows += [(None, text, 1, 0) for text in following]
+    rows.append((None, None, total - len(rows), int(np.count_nonzero(late))))
+    columns = list(zip(*rows, strict=True))
+    values = [[topic] * len(rows), [queue_id] * len(rows), *columns]
+    return pa.table([pa.array(value, field.type) for value, field in zip(values, FOUND, strict=True)], schema=FOUND)
+
+
+def _tags(topic: str, queue_id: int, records: Any, found: Any, same: npt.NDArray[np.bool_]) -> Any:
+    """The tags codes that the entries of the records are to have."""
+    if topic != DELAY_TOPIC:
+        return records["tags_code"]
+    delays = np.unique((found - records["store_timestamp"])[same])
+    if len(delays) == 1 and delays[0] >= 0:
+        return records["store_timestamp"] + delays[0]
+    return delivery_times(np.full(len(records), queue_id), records["store_timestamp"])
