@@ -36,7 +36,7 @@ def make_config(kind: type[T], values: Mapping[str, Any], job: str) -> T:
     """The configuration with these values, whose names may be spelt ``like_this``, ``like-this`` or ``likeThis``.
 
     Raises:
-        ConfigError: an unknown or missing name, or a value of the wrong type.
+        ConfigError: an unknown or missing name, a value of the wrong type, or nothing where something is to be named.
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     given: dict[str, Any] = {}
@@ -45,6 +45,10 @@ def make_config(kind: type[T], values: Mapping[str, Any], job: str) -> T:
         if name not in fields:
             raise ConfigError(f"{job}: no option {key!r}{nearest(name, list(fields))}; there are {', '.join(fields)}")
         given[name] = _converted(kind, name, value, job)
+        is_required = fields[name].default is dataclasses.MISSING
+        if given[name] in ((), "") and (is_required or (given[name] == () and isinstance(value, str))):
+            remedy = "" if is_required else ", or leave it out"
+            raise ConfigError(f"{job}: {name} is empty: name {fields[name].metadata['help']}{remedy}")
     for name, field in fields.items():
         if name not in given and field.default is dataclasses.MISSING:
             raise ConfigError(f"{job}: {name} is missing: {field.metadata['help']}")
@@ -54,7 +58,7 @@ def make_config(kind: type[T], values: Mapping[str, Any], job: str) -> T:
 def _converted(kind: type[Any], name: str, value: Any, job: str) -> Any:
     of, several = kind_of(kind, name)
     if several:
-        items = value.split(",") if isinstance(value, str) else value
+        items = (item.strip() for item in value.split(",")) if isinstance(value, str) else value
         return tuple(_one(of, name, item, job) for item in items if item != "")
     return None if value is None else _one(of, name, value, job)
 

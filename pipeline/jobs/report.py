@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from penstock.proto.errors import ConfigError, StorageError
 
 PROBLEMS_MAX = 1000
 """Examples kept; ``problem_count`` has all."""
@@ -69,7 +72,11 @@ class Report:
         return asdict(self)
 
     def write(self, path: Path) -> None:
-        """Write the page, or the JSON document where the name ends so; whole or not at all."""
+        """Write the page, or the JSON document where the name ends so; whole or not at all.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
         if path.suffix == ".json":
             text = json.dumps(self.as_document(), indent=2, default=str)
         else:
@@ -77,5 +84,23 @@ class Report:
 
             text = render(self.as_document())
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            raise StorageError(f"{path}: the report is not written: {error}") from error
+
+
+def require_writable(path: Path) -> None:
+    """Nothing, if a report can be written there, as far as can be told before.
+
+    Raises:
+        ConfigError: its directory is missing or not writable, or it is a directory itself.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise ConfigError(f"report {path}: there is no directory {folder}: make it, or name another")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"report {path}: the directory {folder} is not writable: name another")
+    if path.is_dir():
+        raise ConfigError(f"report {path}: is a directory: name a file in it")

@@ -13,11 +13,15 @@ over; that file is scanned, and the others need not be. Compared per file are th
 ``size * (2 * position + size)``, which is the square of the end where the stretches fill everything once. The second
 sum is there so that an entry that occurs twice does not stand for a missing one of the same size.
 
+Nor may a directory hold the entries of another queue, as after a copy under a wrong name: some records that entries of
+each queue file name are looked at, and must be of that topic and queue. Where one is not, the queue counts for nothing.
+
 This reads 20 bytes per record of any topic, where a scan reads all of it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
@@ -26,13 +30,15 @@ import numpy.typing as npt
 from pyarrow import fs
 
 from penstock.proto.names import LIGHT_PREFIX
-from penstock.proto.record.layout import MAGIC_BLANK
+from penstock.proto.record.layout import HEAD, IPV6_EXTRA_BYTES, MAGIC_BLANK, MAGIC_V1, TAIL, SysFlag
 
 from .derived import ENTRY_BYTES, QUEUE_ENTRY, QueueFile, is_entry, list_queue_files
 from .files import FileReader, open_file_system
 from .model import LogFile, Store
 
 Longs = npt.NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 ENTRY_BYTES_MIN = 16 << 20
 ENTRY_SHARE_MAX = 0.1
@@ -41,6 +47,7 @@ REMOTE_FILES_MAX = 1000
 """Queue files of a store that is not on a local file system: each takes some round trips."""
 FIRST_READ, LAST_READ = 250 * ENTRY_BYTES, 250_000 * ENTRY_BYTES
 """Bytes of a queue file that are read at once: most of many queues' files was never written."""
+_TAIL_AT = HEAD.size + 8 + 8 + 8
 
 
 class Account:
@@ -112,11 +119,48 @@ def account_for(
             left -= len(positions) * ENTRY_BYTES
             if left < 0:
                 return None
-            if account.add(positions, sizes) and is_wanted(queue[0]):
+            if not _names_own(file_system, files, queue[0], positions, sizes):
+                log.warning("entries of another queue found directory=%s", queue[0].path.rpartition("/")[0])
+            elif account.add(positions, sizes) and is_wanted(queue[0]):
                 parts.append((positions, sizes))
     none = np.empty(0, np.int64)
     found, lengths = (np.concatenate([none, *(part[column] for part in parts)]) for column in (0, 1))
     return account, found, lengths
+
+
+def _names_own(
+    file_system: fs.FileSystem, files: Sequence[LogFile], queue: QueueFile, positions: Longs, sizes: Longs
+) -> bool:
+    """Whether the first and the last record in ``files`` that these entries of a queue name are of this queue."""
+    within: Longs = np.flatnonzero((positions >= files[0].start) & (positions < files[-1].start + files[-1].end))
+    for number in {int(within[0]), int(within[-1])} if len(within) else ():
+        position, size = int(positions[number]), int(sizes[number])
+        file = next(
+            (file for file in files if file.start <= position and position + size <= file.start + file.end), None
+        )
+        if file is not None and not _is_of(file_system, file, position, queue):
+            return False
+    return True
+
+
+def _is_of(file_system: fs.FileSystem, file: LogFile, position: int, queue: QueueFile) -> bool:
+    """Whether the record at this position of the log says that it is of the queue."""
+    at = position - file.start
+    with FileReader(file_system, file.path) as reader:
+        head = reader.read(at, _TAIL_AT + 2 * IPV6_EXTRA_BYTES + TAIL.size).tobytes()
+        if len(head) < _TAIL_AT + TAIL.size:
+            return False
+        _, magic, _, queue_id, _, _, physical, sys_flag, _ = HEAD.unpack_from(head)
+        tail_at = _TAIL_AT + IPV6_EXTRA_BYTES * (
+            (sys_flag & SysFlag.BORN_HOST_V6 != 0) + (sys_flag & SysFlag.STORE_HOST_V6 != 0)
+        )
+        body_size = TAIL.unpack_from(head.ljust(tail_at + TAIL.size, b"\0"), tail_at)[2]
+        if physical != position or body_size < 0:
+            return False
+        name = queue.topic.encode()
+        length = len(name).to_bytes(1 if magic == MAGIC_V1 else 2, "big")
+        told = reader.read(at + tail_at + TAIL.size + body_size, len(length) + len(name)).tobytes()
+    return queue_id == queue.queue_id and told == length + name
 
 
 def _entries(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import glob
 import os
+from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -37,21 +39,58 @@ def open_file_system(root: str) -> tuple[fs.FileSystem, str]:
 
 
 def expand_roots(roots: tuple[str, ...]) -> list[str]:
-    """The roots with patterns replaced by what they match.
+    """The roots with patterns replaced by what they match: ``*``, ``?``, ``[…]``; in URIs, ``?`` begins the query.
 
     Raises:
-        ConfigError: a pattern that nothing matches.
+        ConfigError: a pattern that nothing matches, or one in the name of a URI's host or bucket.
     """
     found: list[str] = []
     for root in roots:
-        if "://" in root or not glob.has_magic(root):
+        is_uri = "://" in root
+        if not glob.has_magic(root.partition("?")[0] if is_uri else root):
             found.append(root)
             continue
-        matches = sorted(path for path in glob.glob(root) if os.path.isdir(path))
+        matches = _match_uri(root) if is_uri else sorted(path for path in glob.glob(root) if os.path.isdir(path))
         if not matches:
             raise ConfigError(f"{root}: matches no directory")
         found += matches
     return found
+
+
+def _match_uri(pattern: str) -> list[str]:
+    """The URIs of the directories that a pattern matches, in order."""
+    base, mark, query = pattern.partition("?")
+    scheme, _, rest = base.partition("://")
+    host, *parts = rest.split("/")
+    if glob.has_magic(host):
+        raise ConfigError(
+            f"{pattern}: a pattern in the place of a host or bucket: list the stores, with commas between"
+        )
+    found = [f"{scheme}://{host}"]
+    for part in parts:
+        if glob.has_magic(part):
+            found = [f"{uri}/{quote(name)}" for uri in found for name in _folders(f"{uri}/{mark}{query}", part)]
+        else:
+            found = [f"{uri}/{part}" for uri in found]
+    uris = (f"{uri}{mark}{query}" for uri in found)
+    return [uri for uri in uris if _kind(uri) == fs.FileType.Directory]
+
+
+def _kind(uri: str) -> fs.FileType:
+    file_system, path = open_file_system(uri)
+    return file_system.get_file_info(path).type
+
+
+def _folders(uri: str, pattern: str) -> list[str]:
+    """The names of the directories in one that a pattern matches; as for paths, hidden ones only if it says so."""
+    file_system, path = open_file_system(uri)
+    try:
+        infos = file_system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    except OSError as error:
+        raise ConfigError(f"{uri}: {error}") from error
+    wanted = unquote(pattern)
+    names = (info.base_name for info in infos if info.type == fs.FileType.Directory)
+    return sorted(n for n in names if fnmatchcase(n, wanted) and (wanted.startswith(".") or not n.startswith(".")))
 
 
 class FileReader:

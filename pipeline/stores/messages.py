@@ -53,11 +53,15 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
                 yield from treat.met(piece)
                 continue
             buffer, rows = piece
-            rows = wanted.select(buffer, rows)
+            chosen = wanted.is_of_queues(buffer, rows)
+            for stray in _strays(rows[~chosen]) if split.picks is not None else ():
+                yield from treat.met(stray)
+            rows = rows if chosen.all() else rows[chosen]
             if prover is not None and len(rows):
                 rows, disproved = _proved(prover, buffer, rows)
                 for damage in disproved:
                     yield from treat.met(damage)
+            rows = wanted.in_range(rows)  # behind the proof, which needs each record's neighbours
             if len(rows):
                 yield from writer.batches(buffer, rows)
 
@@ -97,6 +101,13 @@ def _proved(prover: Prover, buffer: Bytes, rows: Rows) -> tuple[Rows, list[Damag
     return np.delete(rows, list(wrong)), found
 
 
+def _strays(rows: Rows) -> Iterator[Damage]:
+    """Records that entries of the wanted queues name, and that are of others: the wanted ones are not found so."""
+    for start, size in zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True):
+        reason = "a queue entry names it, and it is of another topic or queue: rebuild the queues, or read with "
+        yield Damage(start, start + size, f"{reason}useConsumeQueue=false")
+
+
 class RowFilter:
     """Selects rows by topic, queue, time and position."""
 
@@ -106,8 +117,21 @@ class RowFilter:
         self._topics = np.frombuffer(b"".join(names), np.uint8)
         self._ends = np.cumsum([len(name) for name in names], dtype=np.int64)
 
-    def select(self, buffer: Bytes, rows: Rows) -> Rows:
-        """The wanted rows, in their order."""
+    def is_of_queues(self, buffer: Bytes, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows are of the wanted topics and queues."""
+        options = self._options
+        kept: npt.NDArray[np.bool_] = np.ones(len(rows), np.bool_)
+        if options.queue_ids:
+            kept &= np.isin(rows["queue_id"], options.queue_ids)
+        if options.topics:
+            found = np.empty(len(rows), np.bool_)
+            starts, sizes = (np.ascontiguousarray(rows[name]) for name in ("topic_position", "topic_size"))
+            kernels.match_any(buffer, starts, sizes, self._topics, self._ends, found)
+            kept &= found
+        return kept
+
+    def in_range(self, rows: Rows) -> Rows:
+        """The rows of the wanted times and positions, in their order."""
         options = self._options
         kept: npt.NDArray[np.bool_] = np.ones(len(rows), np.bool_)
         if options.start_physical_offset is not None:
@@ -118,13 +142,6 @@ class RowFilter:
             kept &= rows["store_timestamp"] >= options.start_timestamp_ms
         if options.end_timestamp_ms is not None:
             kept &= rows["store_timestamp"] < options.end_timestamp_ms
-        if options.queue_ids:
-            kept &= np.isin(rows["queue_id"], options.queue_ids)
-        if options.topics:
-            found = np.empty(len(rows), np.bool_)
-            starts, sizes = (np.ascontiguousarray(rows[name]) for name in ("topic_position", "topic_size"))
-            kernels.match_any(buffer, starts, sizes, self._topics, self._ends, found)
-            kept &= found
         return rows if kept.all() else rows[kept]
 
 

@@ -31,6 +31,7 @@ _READ_BY = {
     "verify": ("messages", "parts", "segments"),
 }
 """The views that options are for which change what is read; those for speed are passed over elsewhere."""
+_TIME = "a time as 2030-01-31, 2030-01-31T12:30:00+01:00, or milliseconds since 1970, but not of eight digits"
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -76,11 +77,13 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
         broker_names=_list(values, "brokerName"),
         view=_one_of(values, "view", VIEWS),
         topics=_list(values, "topics"),
-        queue_ids=tuple(_parsed(values, "queueIds", name, int, "a number") for name in _list(values, "queueIds")),
-        start_timestamp_ms=_optional(values, "startTimestamp", parse_time_ms, "a time"),
-        end_timestamp_ms=_optional(values, "endTimestamp", parse_time_ms, "a time"),
-        start_physical_offset=_optional(values, "startPhysicalOffset", int, "a log position"),
-        end_physical_offset=_optional(values, "endPhysicalOffset", int, "a log position"),
+        queue_ids=tuple(
+            _parsed(values, "queueIds", name, _whole, "a number from 0") for name in _list(values, "queueIds")
+        ),
+        start_timestamp_ms=_optional(values, "startTimestamp", parse_time_ms, _TIME),
+        end_timestamp_ms=_optional(values, "endTimestamp", parse_time_ms, _TIME),
+        start_physical_offset=_optional(values, "startPhysicalOffset", _whole, "a log position from 0"),
+        end_physical_offset=_optional(values, "endPhysicalOffset", _whole, "a log position from 0"),
         verify=_one_of(values, "verify", ("crc", "none", "full")),
         on_corrupt=_one_of(values, "onCorrupt", ("fail", "skip", "emit")),
         split_bytes=_given(values, "splitBytes", parse_bytes, "a size", SPLIT_BYTES),
@@ -112,9 +115,13 @@ def parse_time_ms(text: str) -> int:
     """Milliseconds since 1970 of a number of them or of an ISO 8601 time, UTC where it names no zone.
 
     Raises:
-        ValueError: neither.
+        ValueError: neither, or eight digits, which may be both.
     """
     if text.lstrip("-").isdecimal():
+        if len(text) == 8 and text.isdecimal():
+            raise ValueError(
+                f"{text} may be a date or milliseconds since 1970: write {text[:4]}-{text[4:6]}-{text[6:]}"
+            )
         return int(text)
     time = datetime.fromisoformat(text)
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
@@ -138,15 +145,37 @@ def _roots(values: Mapping[str, str]) -> tuple[str, ...]:
     if len(given) > 1:
         raise ConfigError(f"{SOURCE}: {given[0]} and {given[1]} are both given: name the stores once")
     if given == ["paths"]:
-        return tuple(json.loads(values["paths"]))  # Spark's own, for load([…])
-    roots = _list(values, given[0])
-    if not roots:
-        raise ConfigError(f"{SOURCE}: {given[0]} is empty: name the store's root, which holds commitlog/")
-    return roots
+        return _paths(values["paths"])
+    return _list(values, given[0])
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    """What Spark makes of ``load([…])``."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(path, str) and path for path in found):
+        raise ConfigError(f"{SOURCE}: paths is {text!r}: it is Spark's own, for load([…]): use storePath")
+    return tuple(found)
 
 
 def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
+    """The names in an option; none where it is not given."""
+    found = tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
+    if name in values and not found:
+        remedy = (
+            "name the store's root, which holds commitlog/" if name.endswith("ath") else "name one, or leave it out"
+        )
+        raise ConfigError(f"{SOURCE}: {name} is empty: {remedy}")
+    return found
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
 
 
 def _one_of(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

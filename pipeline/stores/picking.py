@@ -3,8 +3,9 @@
 The entries are read when the query is planned. A log file is read by them if the store's queues are known to reach as
 far as the log (it is closed, or its checkpoint says so) and :mod:`.accounting` proves that they name every record of
 that file; the other files are scanned. So it is in any case the records that a scan finds, but damage where no wanted
-record lies goes unnoticed. Everything is scanned where the entries name a fifth of the bytes or more, and with
-``verify=full``, which is to prove the log and the queues, not to rely on them.
+record lies goes unnoticed. An entry that names a record of another topic or queue is damage too. Everything is scanned
+where the entries name a fifth of the bytes or more, and with ``verify=full``, which is to prove the log and the queues,
+not to rely on them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def plan_picks(
 
     None where the whole log is to be scanned. ``first_time``: see :func:`.plan_splits`.
     """
-    if options.verify == "full" or not (options.use_consume_queue and options.topics and store.queues_complete):
+    if options.verify == "full" or not (options.use_consume_queue and options.topics):
         return None
     if store.gaps:
         return None

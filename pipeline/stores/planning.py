@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from penstock.proto.errors import ConfigError
+
 from .model import Damage, LogFile, Store
-from .options import StoreOptions
+from .options import SOURCE, StoreOptions
 
 CLOCK_STEP_MS = 60_000
 """A broker's clock that is set back by more than this can hide messages from a search by time."""
@@ -31,6 +33,25 @@ class Split:
     gap: Damage | None = None
     picks: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
     queues_complete: bool = False
+
+
+def require_range(stores: Sequence[Store], options: StoreOptions) -> None:
+    """Nothing, if the log positions of the options may be in one of the stores.
+
+    Raises:
+        ConfigError: all stores are closed, and none reaches into the range.
+    """
+    first, last = options.start_physical_offset, options.end_physical_offset
+    if not stores or any(store.is_open for store in stores):
+        return
+    logs = [(store.files[0].start, max(store.end, *(gap.end for gap in store.gaps), 0)) for store in stores]
+    if any((first is None or first < end) and (last is None or last > start) for start, end in logs):
+        return
+    name, value = ("endPhysicalOffset", last) if first is None else ("startPhysicalOffset", first)
+    if first is not None and any(first < end for _, end in logs):
+        name, value = "endPhysicalOffset", last
+    there = ", ".join(f"{start} to {end} in {s.root}" for s, (start, end) in zip(stores, logs, strict=True))
+    raise ConfigError(f"{SOURCE}: {name} is {value}, and no log has anything there: there are the bytes {there}")
 
 
 def plan_splits(

@@ -42,7 +42,7 @@ from .derived import (
 from .files import expand_roots
 from .model import Store
 from .options import SOURCE, StoreOptions, parse_options
-from .planning import Split, plan_splits
+from .planning import Split, plan_splits, require_range
 from .segments import SEGMENT_COLUMNS, first_time, read_segment
 
 _NO_STREAM = (
@@ -173,12 +173,14 @@ class StoreReader(DataSourceReader):
         """One per task; the same for every call.
 
         Raises:
-            ConfigError: a wanted topic is in none of the stores.
+            ConfigError: a wanted topic, queue or log position is in none of the stores.
         """
-        if self._options.topics:
-            from .topic_names import require_topics
+        require_range(self._stores, self._options)
+        if self._options.topics or self._options.queue_ids:
+            from .topic_names import require_queue_ids, require_topics
 
             require_topics(self._stores, self._options)
+            require_queue_ids(self._stores, self._options)
         return [
             StorePartition(split, number) for number, store in enumerate(self._stores) for split in self._plan(store)
         ]

@@ -1,14 +1,15 @@
-"""Topics that no store of a frame has: most likely typed wrong, and a query for them would just find nothing.
+"""Topics and queues that no store of a frame has: most likely typed wrong, and a query for them would find nothing.
 
-Refused is only what is certain. A topic without a queue may have records all the same: its queues are gone after it was
-deleted, or were lost, or its broker has not dispatched them yet; and one that its broker knows may simply be empty. So
-a topic is refused if in each store, all of them closed,
+A topic without a queue may have records all the same: its queues are gone after it was deleted, or were lost; and one
+that its broker knows may simply be empty. So a topic is refused if in each store
 
 * no queue has a directory of its name, and the broker's ``topics.json``, where it is there, does not list it;
-* the log holds none of its records: :mod:`.accounting` gives them to other topics' queues, or, where that leaves files
-  open, a scan of some hundred megabytes at most says so.
+* if the store is closed, the log holds none of its records: :mod:`.accounting` gives them to other topics' queues, or,
+  where that leaves files open, a scan of some hundred megabytes at most says so;
+* if it is open, it has queues or a ``topics.json`` at all.
 
-Otherwise there is a warning. Dead letters, retries and what brokers need for themselves come into being when there is
+Numbers of queues are refused in the same way, if all stores are closed. Otherwise there is a warning. Dead letters,
+retries and what brokers need for themselves come into being when there is
 something for them: not to have them is no mistake. With ``useConsumeQueue=false``, where queues count for nothing,
 nothing is looked at.
 """
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -27,6 +29,7 @@ from penstock.proto.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX, SYSTEM_
 
 from ..schema import nearest
 from .accounting import account_for
+from .derived import list_queue_files
 from .files import open_file_system
 from .model import Store
 from .options import SOURCE, StoreOptions
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 
 SCAN_BYTES_MAX = 256 << 20
 """Half a second of work, before a query that would find nothing."""
+QUEUES_MAX = 1 << 16
+"""Of one topic that are believed to be configured."""
 
 
 def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
@@ -48,20 +53,54 @@ def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
     if not missing or not options.use_consume_queue:
         return
     known: set[str] = set()
+    nameless: list[Store] = []
     for store in stores:
-        known |= _names(store.root)
+        names = _names(store.root)
+        known |= names
         if missing <= known:
             return
+        nameless += [] if names else [store]
     missing -= known
     topic = min(missing)
     roots = ", ".join(store.root for store in stores)
     hint = nearest(topic, sorted(known))
-    if all(_has_none(store, missing) for store in stores):
+    if all(_has_none(store, missing) or (store.is_open and store not in nameless) for store in stores):
         raise ConfigError(
-            f"{SOURCE}: there is no topic {topic!r} in {roots}{hint}: no queue, topics.json or record has the name; "
-            "set useConsumeQueue to false to read without looking for it"
+            f"{SOURCE}: there is no topic {topic!r} in {roots}{hint}: no queue or topics.json has the name, nor "
+            "a record of a closed store; set useConsumeQueue to false to read without looking for it"
         )
     log.warning("no queue of the topic was found topic=%s%s stores=%s", topic, hint, roots)
+
+
+def require_queue_ids(stores: Sequence[Store], options: StoreOptions) -> None:
+    """Nothing, if each wanted queue is in one of the stores, or may be.
+
+    Raises:
+        ConfigError: no wanted topic has a queue of this number, and all stores are closed.
+    """
+    if not options.use_consume_queue or any(store.is_open for store in stores):
+        return
+    if any(_comes_when_needed(topic) for topic in options.topics):
+        return
+    known: set[int] = set()
+    for store in stores:
+        known |= _queue_ids(store.root, options.topics)
+    missing = set(options.queue_ids) - known
+    if missing and all(_has_none(store, set(options.topics), missing) for store in stores):
+        of, roots = ", ".join(options.topics) or "any topic", ", ".join(store.root for store in stores)
+        raise ConfigError(
+            f"{SOURCE}: there is no queue {min(missing)} of {of} in {roots}: there are {_listed(known)}; set "
+            "useConsumeQueue to false to read without looking for it"
+        )
+
+
+def _listed(numbers: set[int]) -> str:
+    """The numbers in order, with neighbours as ranges."""
+    ordered = sorted(numbers)
+    starts = [number for number in ordered if number - 1 not in numbers]
+    ends = [number for number in ordered if number + 1 not in numbers]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(f"{low}" if low == high else f"{low} to {high}" for low, high in pairs) or "none"
 
 
 def _comes_when_needed(topic: str) -> bool:
@@ -76,18 +115,37 @@ def _names(root: str) -> set[str]:
     for folder in ("consumequeue", "batchconsumequeue"):
         infos = file_system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
         found.update(info.base_name for info in infos if info.type == fs.FileType.Directory)
-    try:
-        with file_system.open_input_file(f"{path}/config/topics.json") as file:
-            found.update(json.loads(file.read())["topicConfigTable"])
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("topic configuration not read path=%s/config/topics.json error=%s", root, error)
+    return found | set(_configured(root))
+
+
+def _queue_ids(root: str, topics: tuple[str, ...]) -> set[int]:
+    """The numbers of the topics' queues (of all topics' where none is named) in directories and configuration."""
+    found: set[int] = set()
+    for file in list_queue_files(root):
+        if not topics or file.topic in topics:
+            found.add(file.queue_id)
+    for topic, entry in _configured(root).items():
+        if isinstance(entry, dict) and (not topics or topic in topics):
+            counts = [entry.get(name, 0) for name in ("readQueueNums", "writeQueueNums")]
+            found.update(range(min(max((count for count in counts if isinstance(count, int)), default=0), QUEUES_MAX)))
     return found
 
 
-def _has_none(store: Store, topics: set[str]) -> bool:
-    """Whether the store certainly has no record of the topics."""
+def _configured(root: str) -> dict[str, Any]:
+    """The entries of the broker's ``topics.json``; none, and perhaps a warning, where it cannot be read."""
+    file_system, path = open_file_system(root)
+    try:
+        with file_system.open_input_file(f"{path}/config/topics.json") as file:
+            return dict(json.loads(file.read())["topicConfigTable"])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("topic configuration not read path=%s/config/topics.json error=%s", root, error)
+        return {}
+
+
+def _has_none(store: Store, topics: set[str], queue_ids: Set[int] = frozenset()) -> bool:
+    """Whether the closed store certainly has no record of the topics (of any, without one) and queues."""
     if store.is_open or store.gaps:
         return False
     from .messages import read_split  # with its kernels, which most queries do not need here
@@ -98,7 +156,7 @@ def _has_none(store: Store, topics: set[str]) -> bool:
         left = [file for file in store.files if file not in covered]
         if sum(file.end for file in left) > SCAN_BYTES_MAX:
             return False
-        options = StoreOptions(roots=(store.root,), topics=tuple(topics), verify="none")
+        options = StoreOptions(roots=(store.root,), topics=tuple(topics), queue_ids=tuple(queue_ids), verify="none")
         schema = pa.schema([pa.field("physicalOffset", pa.int64(), nullable=False)])
         splits = [split for split in plan_splits(store, options) if split.file in left]
         return not any(batch.num_rows for split in splits for batch in read_split(split, options, schema))

@@ -51,9 +51,24 @@ def test_a_topic_that_may_be_there_is_not_refused(tmp_path: Path, caplog: pytest
     (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": {"empty": {}}}))
     require(root, topics="empty")
     assert not caplog.records
-    (root / "abort").touch()  # its broker runs: the topic may be younger than the listing
+    (root / "config" / "topics.json").unlink()
+    (root / "abort").touch()  # its broker runs, and nothing tells which topics it has
+    shutil.rmtree(root / "consumequeue")
     require(root, topics="absent")
     assert "no queue of the topic was found topic=absent" in caplog.text
+
+
+def test_a_misspelt_topic_of_an_open_store_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    root = golden.unpack("multi-queue", tmp_path / "a" / "store", only=PARTS)
+    (root / "abort").touch()
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": {"empty": {}}}))
+    with pytest.raises(ConfigError, match=r"no topic 'ManyQueue' in .*'ManyQueues'.* set useConsumeQueue to false"):
+        require(root, topics="ManyQueue")
+    with pytest.raises(ConfigError, match=r"no topic 'emty' in .*'empty'"):
+        require(root, topics="emty")
+    require(root, topics="empty,ManyQueues")
+    require(root, topics="ManyQueue", useConsumeQueue="false")
 
 
 def test_a_deleted_topic_with_records_in_the_log_is_not_refused(
