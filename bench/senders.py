@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from .histogram import Histogram
 from .ledger import HEADER, HEADER_BYTES, numbered_rows
 
 if TYPE_CHECKING:
-    from penstock.client import Producer
+    from penstock.client import Producer, SendReceipt
     from penstock.client.aio import AsyncProducer
 
 IN_FLIGHT_MAX = 20_000
@@ -28,6 +29,9 @@ STREAMS_PER_PRODUCER = 1024
 """Producer n has the streams from ``1024 n`` on, one per thread; the last one is that of the latency probes."""
 SLICE = 256
 """Messages between two looks at clock and budget on the fast path."""
+
+Note = Callable[["SendReceipt | BaseException", int, int, int, bytes], None]
+"""Told what became of a message: its receipt or error, stream, number, monotonic ns of its send, and body."""
 
 
 @dataclass(slots=True)
@@ -112,7 +116,8 @@ class Budget:
 class Load:
     """Sends one producer's share and keeps its :class:`Outcomes`.
 
-    ``awaited`` is what tasks send through with style asyncio; the other styles use ``sender``.
+    ``awaited`` is what tasks send through with style asyncio; the other styles use ``sender``. ``note`` is told of each
+    message by the styles that wait for its receipt (sync, async, asyncio), from any thread.
     """
 
     def __init__(
@@ -121,10 +126,12 @@ class Load:
         job: dict[str, Any],
         stop: threading.Event,
         awaited: AsyncProducer | None = None,
+        note: Note | None = None,
     ) -> None:
         self.outcomes = Outcomes()
         self._sender = sender
         self._awaited = awaited
+        self._note = note
         self._topic: str = job["topic"]
         self._size: int = job["size"]
         self._style: str = job["style"]
@@ -202,20 +209,26 @@ class Load:
             first = self._next[stream]
             bodies = [self._body(stream) for _ in range(granted)]
             self.outcomes.on_sent(granted)
+            began_ns = time.monotonic_ns()
+            ended: Sequence[SendReceipt | BaseException]
             try:
                 if granted == 1:
-                    self._sender.send(self._topic, bodies[0], **self._options(first))
+                    ended = [self._sender.send(self._topic, bodies[0], **self._options(first))]
                 else:
                     messages = [
                         Message(topic=self._topic, body=body, **self._options(first + index))
                         for index, body in enumerate(bodies)
                     ]
-                    self._sender.send_batch(messages)
+                    ended = self._sender.send_batch(messages)
             except PenstockError as error:
+                ended = [error] * granted
                 self.outcomes.on_failed(error, granted, (stream, range(first, first + granted)))
             else:
                 # From when it was due: a sender that fell behind its rate must not hide what its messages waited.
                 self.outcomes.on_acknowledged(granted, (time.monotonic() - due) * 1000)
+            if self._note is not None:
+                for number, (each, body) in enumerate(zip(ended, bodies, strict=True), first):
+                    self._note(each, stream, number, began_ns, body)
 
     async def _send_in_tasks(self, budget: Budget) -> None:
         streams = range(self._stream, self._stream + self._job["threads"])
@@ -238,12 +251,17 @@ class Load:
             number = self._next[stream]
             body = self._body(stream)
             self.outcomes.on_sent(1)
+            began_ns = time.monotonic_ns()
+            ended: SendReceipt | BaseException
             try:
-                await self._awaited.send(self._topic, body, **self._options(number))
+                ended = await self._awaited.send(self._topic, body, **self._options(number))
             except PenstockError as error:
+                ended = error
                 self.outcomes.on_failed(error, 1, (stream, range(number, number + 1)))
             else:
                 self.outcomes.on_acknowledged(1, (time.monotonic() - due) * 1000)
+            if self._note is not None:
+                self._note(ended, stream, number, began_ns, body)
 
     def _send_async(self, budget: Budget) -> None:
         room = threading.Semaphore(IN_FLIGHT_MAX)
@@ -256,23 +274,36 @@ class Load:
             body = self._body(self._stream)
             self.outcomes.on_sent(1)
             due = due if self._job["rate"] is not None else time.monotonic()
+            note = partial(self._note_end, number, time.monotonic_ns(), body)
             try:
                 future = self._sender.send_async(self._topic, body, **self._options(number))
             except PenstockError as error:
                 self.outcomes.on_failed(error, 1, (self._stream, range(number, number + 1)))
+                note(error)
                 room.release()
                 continue
-            future.add_done_callback(self._settle(number, due, room))
+            future.add_done_callback(self._settle(number, due, room, note))
         for _ in range(IN_FLIGHT_MAX):
             room.acquire()
 
-    def _settle(self, number: int, due: float, room: threading.Semaphore) -> Callable[[Future[Any]], None]:
+    def _note_end(self, number: int, began_ns: int, body: bytes, ended: SendReceipt | BaseException) -> None:
+        if self._note is not None:
+            self._note(ended, self._stream, number, began_ns, body)
+
+    def _settle(
+        self,
+        number: int,
+        due: float,
+        room: threading.Semaphore,
+        note: Callable[[SendReceipt | BaseException], None],
+    ) -> Callable[[Future[Any]], None]:
         def settled(future: Future[Any]) -> None:
             error = future.exception()
             if error is None:
                 self.outcomes.on_acknowledged(1, (time.monotonic() - due) * 1000)
             else:
                 self.outcomes.on_failed(error, 1, (self._stream, range(number, number + 1)))
+            note(error if error is not None else future.result())
             room.release()
 
         return settled

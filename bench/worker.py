@@ -19,7 +19,7 @@ from typing import Any
 from penstock.proto.errors import PenstockError
 
 from .receivers import Intake
-from .senders import Load
+from .senders import Load, Note
 
 PROGRESS_PAUSE_S = 0.2
 JOIN_TIMEOUT_S = 5.0
@@ -69,10 +69,11 @@ def follow(roles: dict[str, Job]) -> int:
 
 def main() -> int:
     """Do the job that the first input line describes."""
-    return follow({"produce": _produce, "consume": _consume})
+    return follow({"produce": produce, "consume": _consume})
 
 
-def _produce(job: dict[str, Any], orders: Orders) -> None:
+def produce(job: dict[str, Any], orders: Orders, note: Note | None = None) -> None:
+    """Send one producer's share; ``note`` is told what became of each message, see :class:`.senders.Load`."""
     from penstock.client import Producer
     from penstock.client.aio import AsyncProducer
 
@@ -84,7 +85,7 @@ def _produce(job: dict[str, Any], orders: Orders) -> None:
         producer.prepare(job["topic"])
         say(ready=True)
         orders.go.wait()
-        load = Load(producer, job, orders.stop, awaited)
+        load = Load(producer, job, orders.stop, awaited, note)
         began, cpu = time.monotonic_ns(), time.process_time()
         with progress(lambda: {"sent": load.outcomes.sent, "acknowledged": load.outcomes.acknowledged}):
             load.run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +14,14 @@ from .output import ProgressLine, note, print_fields, print_json
 from .signals import interrupts
 
 if TYPE_CHECKING:
+    from penstock.bench.crew import Worker
+    from penstock.bench.plan import LoadPlan
     from penstock.bench.report import LoadReport
 
 BAR_WIDTH = 40
 STYLE_OPTIONS = ("sync", "async", "asyncio", "columnar")
+NOTED_STYLES = STYLE_OPTIONS[:3]
+HISTORY_WORKER = "penstock.drill.load_worker"
 
 
 @click.group()
@@ -50,6 +56,11 @@ _producing = compose(
     click.option("--async", "async", is_flag=True, help="send_async()."),
     click.option("--asyncio", "asyncio", is_flag=True, help="AsyncProducer.send() and wait, in --threads tasks."),
     click.option("--columnar", is_flag=True, help="produce_many()."),
+    click.option(
+        "--history",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="With --verify: leave a row for each message in this new directory, for penstock pipeline audit.",
+    ),
 )
 _consuming = compose(
     click.option("--consumers", default=1, show_default=True, metavar="C", help="Consumer processes in one group."),
@@ -85,18 +96,24 @@ def both(as_json: bool, **options: Any) -> int:
 
 
 def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
+    from penstock.bench.crew import Worker
     from penstock.bench.load import ensure_topic, run_load
     from penstock.bench.plan import LoadPlan
 
     arrays = options.pop("arrays", False)
     style = _style(options)
+    history: Path | None = options.pop("history", None)
     plan = LoadPlan(kind=kind, style=style, consume_style="arrays" if arrays else "messages", **options)
+    if history is not None and not (plan.verify and plan.style in NOTED_STYLES):
+        ways = ", ".join(f"--{name}" for name in NOTED_STYLES)
+        raise click.UsageError(f"--history goes with --verify, which numbers messages, and one of {ways}")
     progress = ProgressLine(every_s=2.0)
     try:
         with interrupts() as interruption:
             if kind != "consume":
                 ensure_topic(plan)
-            report = run_load(plan, progress.show)
+            start = Worker if history is None else _with_history(plan, history)
+            report = run_load(plan, progress.show, start)
     finally:
         progress.clear()
     if as_json:
@@ -107,6 +124,35 @@ def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
         note("interrupted: the figures are of the part that was done")
         return interruption.exit_code
     return 0 if report.is_clean else 1
+
+
+def _with_history(plan: LoadPlan, folder: Path) -> Callable[[dict[str, Any]], Worker]:
+    """What starts the processes of a load test whose producers write into ``folder``, which it makes.
+
+    Raises:
+        UsageError: the folder exists, or the topic has messages of others.
+    """
+    from penstock.bench.crew import Worker
+    from penstock.client import Admin
+
+    with Admin(plan.namesrv) as admin:
+        held = admin.topic_stats(plan.topic).messages
+        shards = sorted(shard.broker_name for shard in admin.topic(plan.topic).shards)
+    if held:
+        raise click.UsageError(
+            f"--history: topic {plan.topic} holds {held} messages of others: name a new one, --topic"
+        )
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise click.UsageError(f"--history {folder}: exists: name a directory that does not") from None
+
+    def start(job: dict[str, Any]) -> Worker:
+        if job["role"] != "produce":
+            return Worker(job)
+        return Worker({**job, "history": str(folder), "shards": shards}, HISTORY_WORKER)
+
+    return start
 
 
 def _style(options: dict[str, Any]) -> str:

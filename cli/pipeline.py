@@ -23,24 +23,24 @@ _SESSION_OPTIONS = (
 
 
 class _Jobs(click.Group):
-    """The commands of :data:`penstock.pipeline.jobs.catalogue.JOBS`."""
+    """The commands of :data:`penstock.pipeline.catalogue.JOBS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        from penstock.pipeline.jobs.catalogue import JOBS
+        from penstock.pipeline.catalogue import JOBS
 
         return sorted(JOBS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A line for each; imports no job."""
-        from penstock.pipeline.jobs.catalogue import JOBS
+        from penstock.pipeline.catalogue import JOBS
 
         with formatter.section("Jobs"):
             formatter.write_dl([(name, JOBS[name][1]) for name in sorted(JOBS)])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a job, made from its configuration."""
-        from penstock.pipeline.jobs.catalogue import JOBS, load_job
+        from penstock.pipeline.catalogue import JOBS, load_job
         from penstock.pipeline.requirements import require_spark
 
         if cmd_name not in JOBS:
@@ -94,8 +94,12 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
     ) -> int:
         from penstock.pipeline.jobs.config import make_config
         from penstock.pipeline.jobs.reading import require_stores
-        from penstock.pipeline.sessions import own_error, session
+        from penstock.pipeline.jobs.report import require_writable
+        from penstock.pipeline.sessions import own_error, require_place, session
 
+        require_place(master, remote)
+        if report is not None:
+            require_writable(Path(report))
         config = make_config(job.Config, {key: value for key, value in values.items() if value is not None}, name)
         require_stores(getattr(config, "store", ()))
         if hasattr(job, "check"):  # what is wrong is told before Spark takes its seconds to start
@@ -116,12 +120,12 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
             finally:
                 progress.clear()
                 spark.stop()
-        if report is not None:
-            outcome.write(Path(report))
         if as_json:
             print_json(outcome.as_document())
         else:
             _show(outcome)
+        if report is not None:  # behind the rest, which a full disk is not to cost
+            outcome.write(Path(report))
         return 0 if outcome.ok else 1
 
     return run
@@ -143,4 +147,5 @@ def _show(outcome: Any) -> None:
         note(f"{problem['problem']} ({details})" if details else problem["problem"])
     if outcome.problem_count > SHOWN_MAX:
         note(f"and {outcome.problem_count - SHOWN_MAX} more problems")
-    note(f"{outcome.job}: {'passed' if outcome.ok else f'failed with {outcome.problem_count} problems'}")
+    problems = f"{outcome.problem_count} problem{'' if outcome.problem_count == 1 else 's'}"
+    note(f"{outcome.job}: {'passed' if outcome.ok else f'failed with {problems}'}")

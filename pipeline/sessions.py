@@ -21,14 +21,16 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.proto import errors
-from penstock.proto.errors import PenstockError
+from penstock.proto.errors import ConfigError, PenstockError
 
 from .registration import register
 from .requirements import require_java, require_spark
@@ -36,6 +38,10 @@ from .requirements import require_java, require_spark
 _OWN_ERROR = re.compile(r"penstock\.proto\.errors\.(\w+): (.*?)(?= SQLSTATE|\n|$)")
 _MASTER_SETTING = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)
 """A line of ``spark-defaults.conf``, which is a file of Java properties."""
+_MASTER = re.compile(r"yarn|local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[^\]]+\]|[\w+.-]+://.+")
+CONNECT_PORT = 15002
+CONNECT_TIMEOUT_S = 5.0
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _SOCKET_FOLDER_CHARACTERS_MAX = 61
 """Spark's own limit: the path of a socket has some hundred characters at most."""
 _UNCHECKED_READS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -66,10 +72,13 @@ def session(
     ``master`` and ``remote`` (a Connect server) only where the surroundings do not name one.
 
     Raises:
-        ConfigError: pyspark is not installed, or, without ``remote``, there is no usable Java.
+        ConfigError: pyspark is not installed; the place is wrong, see :func:`require_place`; or, without a Connect
+            server, there is no usable Java.
     """
     require_spark()
-    is_remote = remote is not None or "SPARK_REMOTE" in os.environ
+    server = remote or os.environ.get("SPARK_REMOTE")
+    is_remote = server is not None
+    require_place((conf or {}).get("spark.master") if master is None else master, server)
     if not is_remote:
         require_java()
     from pyspark.sql import SparkSession
@@ -93,6 +102,38 @@ def session(
                 spark.conf.set(name, value)
     register(spark)
     return spark
+
+
+def require_place(master: str | None, remote: str | None) -> None:
+    """Nothing, if these name one place where Spark may run: one that is waited for in vain is told within seconds.
+
+    Raises:
+        ConfigError: both are given, one is no name of Spark's, or nobody listens where the Connect server should.
+    """
+    if master is not None and remote is not None:
+        raise ConfigError(f"master is {master!r} and remote {remote!r}: a session runs in one place, name one of them")
+    if master is not None and not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f"master is {master!r}: expected local, local[4], local[*], spark://host:7077, yarn, or k8s://https://host"
+        )
+    if remote is None or _is_local(remote):  # a Connect server that pyspark starts
+        return
+    try:
+        url = urllib.parse.urlsplit(remote)
+        host, port = url.hostname, url.port or CONNECT_PORT
+    except ValueError:
+        host = None
+    if host is None or url.scheme != "sc":
+        raise ConfigError(f"remote is {remote!r}: expected a Connect server as sc://host or sc://host:{CONNECT_PORT}")
+    if any(os.environ.get(name) for name in _PROXIES):  # through which the server may be reached, if not from here
+        return
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"remote is {remote!r}: no Connect server answers at {host}:{port} ({error}): correct the address, or "
+            "start one there with sbin/start-connect-server.sh"
+        ) from error
 
 
 def _master_elsewhere(conf: Mapping[str, str]) -> str | None:

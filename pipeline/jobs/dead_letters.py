@@ -70,6 +70,11 @@ def run(spark: Any, config: Config) -> Report:
     ).persist()
     try:
         _count(report, letters)
+        if not report.figures["messages"]:
+            where = "the stores have" if config.store else "the cluster has"
+            whose = f"{PREFIX}{config.group}" if config.group else f"{PREFIX}…"
+            tagged = "" if config.tag is None else f" with the tag {config.tag!r}"
+            report.figures["note"] = f"{where} no message of {whose}{tagged}"
         _show(report, letters, config.shown)
         if config.redrive_to is not None:
             _redrive(report, letters, config)

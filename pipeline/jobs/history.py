@@ -42,7 +42,9 @@ EVENT = np.dtype(
 assert EVENT.itemsize == 64
 INVOKE, SEND, RECEIVE, READ, POSITION = range(5)
 OK, REFUSED, UNKNOWN = range(3)
+MODES = ("async", "flush", "sync", "durable")
 TASK_ROWS = 500_000
+FOLDERS_NAMED_MAX = 5
 _WIDE = {"stream", "crc"}
 SCHEMA = "line bigint, " + ", ".join(
     f"{name} {'bigint' if EVENT[name].itemsize == 8 or name in _WIDE else 'int'}" for name in EVENT.names or ()
@@ -64,13 +66,13 @@ def list_history(folder: Path) -> list[HistoryFile]:
     """The files of one drill.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none; drills in the folders below are named, each has to be judged by itself.
         Corrupt: one is no history, or of another drill.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such directory: name the one that holds *.history")
     found: list[HistoryFile] = []
-    for path in sorted(folder.rglob("*.history")):
+    for path in sorted(folder.glob("*.history")):
         with open(path, "rb") as file:
             head = file.read(12)
             if len(head) < 12 or head[:8] != MAGIC:
@@ -86,7 +88,10 @@ def list_history(folder: Path) -> list[HistoryFile]:
         rows = max(path.stat().st_size - 12 - length, 0) // EVENT.itemsize
         found.append(HistoryFile(str(path), client, shards, 12 + length, rows))
     if not found:
-        raise ConfigError(f"{folder}: holds no file *.history")
+        below = sorted({str(path.parent) for path in folder.rglob("*.history")})
+        more = f" and {len(below) - FOLDERS_NAMED_MAX} more" if len(below) > FOLDERS_NAMED_MAX else ""
+        hint = f"; name one of {', '.join(below[:FOLDERS_NAMED_MAX])}{more}" if below else ""
+        raise ConfigError(f"{folder}: holds no file *.history{hint}")
     return found
 
 
@@ -94,7 +99,7 @@ def load_conditions(folder: Path) -> dict[str, Any]:
     """The document of ``conditions.json``; defaults of a run without faults where there is none.
 
     Raises:
-        Corrupt: it is no such document.
+        Corrupt: it is no such document; the field and its value are named.
     """
     document: dict[str, Any] = {"mode": "durable", "windows": [], "duplicates_allowed": 0, "commit_interval_ms": 1000}
     path = folder / "conditions.json"
@@ -102,10 +107,44 @@ def load_conditions(folder: Path) -> dict[str, Any]:
         return document
     try:
         loaded = json.loads(path.read_text())
-        document |= {name: loaded[name] for name in document if name in loaded}
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise Corrupt(f"{path}: not the conditions of a drill: {error}") from error
+    if not isinstance(loaded, dict):
+        raise Corrupt(f"{path}: not the conditions of a drill: {_shortened(loaded)} is no object with the field mode")
+    document |= {name: loaded[name] for name in document if name in loaded}
+    if document["mode"] not in MODES:
+        raise Corrupt(f"{path}: mode is {_shortened(document['mode'])}: expected one of {', '.join(MODES)}")
+    for name in ("duplicates_allowed", "commit_interval_ms"):
+        _require_whole(path, name, document[name], 0)
+    if not isinstance(document["windows"], list):
+        raise Corrupt(f"{path}: windows is {_shortened(document['windows'])}: expected a list of faults")
+    for number, window in enumerate(document["windows"]):
+        _require_window(path, f"windows[{number}]", window)
     return document
+
+
+def _require_window(path: Path, name: str, window: Any) -> None:
+    if not isinstance(window, dict):
+        raise Corrupt(f"{path}: {name} is {_shortened(window)}: expected an object with start_ns and end_ns")
+    for field in ("start_ns", "end_ns"):
+        if field not in window:
+            raise Corrupt(f"{path}: {name} has no {field}: expected nanoseconds of the monotonic clock")
+        _require_whole(path, f"{name}.{field}", window[field])
+    if window["end_ns"] < window["start_ns"]:
+        raise Corrupt(f"{path}: {name} ends at {window['end_ns']}, before its start_ns {window['start_ns']}")
+    for field in ("what", "target"):
+        if not isinstance(window.get(field, ""), str):
+            raise Corrupt(f"{path}: {name}.{field} is {_shortened(window[field])}: expected a text")
+
+
+def _require_whole(path: Path, name: str, value: Any, least: int | None = None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of {least} or more"
+        raise Corrupt(f"{path}: {name} is {_shortened(value)}: expected a whole number{bound}")
+
+
+def _shortened(value: Any) -> str:
+    return json.dumps(value)[:60]
 
 
 def block_frame(spark: Any, files: list[HistoryFile]) -> Any:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
-from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from penstock.proto.errors import ConfigError
 
 from .config import setting
-from .reading import local_path
+from .reading import claim_checkpoint, ended_by_signals, local_path, same_servers
 from .report import Plot, Report, Table
 from .topics import require_topic
 
@@ -30,6 +31,8 @@ QUEUES_SHOWN_MAX = 50
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _POLL_S = 0.1
 _DAY_MS = 86_400_000
+Place = tuple[str, str, str]
+"""Group, topic, broker group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ class Config:
     topics: tuple[str, ...] = setting("only these topics; all that a group has committed in or subscribes to", ())
     interval_s: float = setting("seconds from one look to the next", 10.0)
     intervals: int | None = setting("how many looks, the last of which ends the job; 1 by default", None)
-    follow: bool = setting("go on until the job is ended", False)
+    follow: bool = setting("go on until SIGTERM or SIGINT ends the job, which then reports", False)
 
 
 def check(config: Config) -> None:
@@ -67,22 +70,25 @@ def run(spark: Any, config: Config) -> Report:
 
     Raises:
         GroupNotFound, TopicNotFound: one that is named does not exist; nothing was started.
+        ConfigError: an option is wrong, or the checkpoint is of another cluster or job.
     """
     from ..lag.sampling import require_groups
     from ..topics.cluster import cluster
 
     check(config)
-    require_groups(cluster(config.namesrv), config.groups)
+    silent = require_groups(cluster(config.namesrv), config.groups)
     for topic in config.topics:
         require_topic(config.namesrv, topic)
+    claim_checkpoint("lag", config.checkpoint, {"namesrv": same_servers(config.namesrv)})
     report = Report("lag", asdict(config))
     query = _start(spark, config)
     try:
-        first = _wait(query)
+        with ended_by_signals() if config.follow else contextlib.nullcontext() as ended:
+            first = _wait(query, ended)
     finally:
         query.stop()
     report.finish()
-    _tell(report, config, str(query.id), first)
+    _tell(report, config, str(query.id), first, silent)
     return report
 
 
@@ -124,10 +130,10 @@ def _set(spark: Any, name: str, value: str) -> Iterator[None]:
         spark.conf.set(name, before)
 
 
-def _wait(query: Any) -> int | None:
+def _wait(query: Any, ended: threading.Event | None) -> int | None:
     """Until the query has ended, or has taken its last sample; the number of the first batch, if there was one."""
     first: int | None = None  # asked for early: only the last batches are kept
-    while not query.awaitTermination(_POLL_S):
+    while not query.awaitTermination(_POLL_S) and not (ended is not None and ended.is_set()):
         progress = query.lastProgress
         if progress is not None and _left(progress) == 0:
             break
@@ -145,37 +151,74 @@ def _left(progress: Any) -> int | None:
     return told.get(LEFT) if isinstance(told, dict) else None
 
 
-def _tell(report: Report, config: Config, query: str, first: int | None) -> None:
-    """What the run has added to the lake, as far as the report shows it."""
-    from ..lag.files import count_rows, days_between, files_of, read_files
+def _tell(report: Report, config: Config, query: str, first: int | None, silent: Iterable[str]) -> None:
+    """What the run has added to the lake, as far as the report shows it; broker groups that were not heard fail it."""
+    from ..lag.files import count_rows, days_between, files_of, read_files, read_sums
+    from ..lag.sampling import places
     from ..lake import Lake
+    from ..topics.cluster import cluster
 
     lake = Lake(config.lake)
     paths: list[str] = []
+    before: list[str] = []
     if first is not None:
         # an earlier run may have planned the first batch, on an earlier day
         days = days_between(report.began_ms - _DAY_MS, time.time_ns() // 1_000_000)
         paths = files_of(lake, query, first, days)
-    columns = ["interval", "consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
-    columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
-    rows = read_files(lake, paths[-SAMPLES_SHOWN_MAX:], columns)
-    by_time: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for row in rows:
-        by_time[round(row["interval"].timestamp() * 1000)][row["consumerGroup"]] += row["lag"]
-    times = sorted(by_time)
-    last = by_time[times[-1]] if times else {}
+        before = [path for path in files_of(lake, query, 0, days) if path not in set(paths)][-1:]
+    shown = paths[-SAMPLES_SHOWN_MAX:]
+    sums = read_sums(lake, shown)
+    times = sorted(sums)
+    earlier = [place for sample in read_sums(lake, before).values() for place in sample]
+    seen = {place for sample in sums.values() for place in sample}
+    topics = {topic for _, topic, _ in seen.union(earlier)} | set(config.topics)
+    there = places(cluster(config.namesrv), topics)
+    subscribed = {(group, topic) for group, topic, _ in seen.union(earlier)}
+    subscribed |= {(group, topic) for group in config.groups for topic in config.topics}
+    known = {(group, topic, broker) for group, topic in subscribed for broker in there.get(topic, ()) }
+    known |= {place for place in earlier if place[1] in there}
+    series, unheard = lag_series(sums, config.groups, known)
     report.figures |= {
         "samples": len(paths),
         "rows": count_rows(lake, paths),
-        "lag": {group: last.get(group) for group in config.groups},
+        "lag": {group: series[group][-1] if times else None for group in config.groups},
     }
-    if not rows:
+    for broker in sorted(unheard.keys() | set(silent)):
+        missing = unheard.get(broker, len(times))
+        report.problem(
+            f"broker group {broker} was not heard in {missing} of {len(times)} samples: lag there is not known",
+            broker=broker,
+        )
+    if not times:
         report.problem("nothing was seen: no broker answered, or the groups have no topic yet")
         return
-    series = {group: [by_time[at].get(group) for at in times] for group in config.groups}
     report.plots.append(Plot("Lag", "times", times, series, "messages"))
-    ends = [row for row in rows if round(row["interval"].timestamp() * 1000) == times[-1] and row["lag"]]
+    columns = ["consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
+    columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
+    ends = [row for row in read_files(lake, shown[-1:], columns) if row["lag"]]
     ends.sort(key=lambda row: (-row["lag"], row["consumerGroup"], row["topic"], row["brokerName"], row["queueId"]))
     names = ["group", "topic", "broker", "queue", "lag", "produced per s", "consumed per s", "oldest unread ms"]
-    lines = [[row[name] for name in columns[1:]] for row in ends[:QUEUES_SHOWN_MAX]]
+    lines = [[row[name] for name in columns] for row in ends[:QUEUES_SHOWN_MAX]]
     report.tables.append(Table("Queues that are furthest behind at the end", names, lines))
+
+
+def lag_series(
+    sums: Mapping[int, Mapping[Place, int]], groups: Iterable[str], known: Iterable[Place]
+) -> tuple[dict[str, list[float | None]], dict[str, int]]:
+    """The lag of each group at each time, null where a broker group was not heard; and in how many samples each was not.
+
+    ``known``: places that every sample should have; one that a sample has is expected in those behind it, too.
+    """
+    series: dict[str, list[float | None]] = {group: [] for group in groups}
+    unheard: dict[str, int] = {}
+    appear_later = {place for sample in sums.values() for place in sample}
+    expected = set(known) - appear_later
+    for at in sorted(sums):
+        expected |= sums[at].keys()
+        missing = expected - sums[at].keys()
+        for broker in {broker for _, _, broker in missing}:
+            unheard[broker] = unheard.get(broker, 0) + 1
+        for group, values in series.items():
+            own = [lag for (name, _, _), lag in sums[at].items() if name == group]
+            values.append(None if not own or any(name == group for name, _, _ in missing) else sum(own))
+    return series, unheard

@@ -15,7 +15,7 @@ from penstock.proto.errors import ConfigError, OutcomeUnknown
 
 from ..registration import register
 from .config import setting
-from .reading import local_path, own_errors
+from .reading import claim_checkpoint, ended_by_signals, follow, local_path, own_errors, same_servers
 from .report import Plot, Report, Table
 from .topics import check_target, copies, require_topic
 
@@ -36,11 +36,15 @@ class Config:
     batch: int = setting("messages in one micro-batch", 100_000)
     guarantee: str = setting("at-least-once, idempotent or exactly-once", "exactly-once")
     group: str | None = setting("report the mirror's progress as this consumer group's, at the source", None)
-    follow: bool = setting("go on copying until the job is ended", False)
+    follow: bool = setting("go on copying until SIGTERM or SIGINT ends the job, which then reports", False)
 
 
 def run(spark: Any, config: Config) -> Report:
-    """Copy what is there, or follow."""
+    """Copy what is there, or follow until a signal comes.
+
+    Raises:
+        ConfigError: an option is wrong, or the checkpoint is of another source, target or job.
+    """
     target = config.to_topic or config.topic
     check_target("mirror", target, config.guarantee)
     if config.start not in ("earliest", "latest"):
@@ -49,6 +53,9 @@ def run(spark: Any, config: Config) -> Report:
         raise ConfigError(f"mirror: topic {target} would be copied into itself: name another to_topic or to_namesrv")
     require_topic(config.namesrv, config.topic)
     require_topic(config.to_namesrv, target)
+    between = {"namesrv": same_servers(config.namesrv), "topic": config.topic}
+    between |= {"to_namesrv": same_servers(config.to_namesrv), "to_topic": target}
+    claim_checkpoint("mirror", config.checkpoint, between)
     register(spark)
     report = Report("mirror", asdict(config))
     tally = _tally()
@@ -61,7 +68,11 @@ def run(spark: Any, config: Config) -> Report:
     try:
         with own_errors():
             query = _start(spark, config, target)
-            query.awaitTermination()
+            if config.follow:
+                with ended_by_signals() as ended:
+                    follow(query, ended)
+            else:
+                query.awaitTermination()
         counted = tally.of(str(query.runId))
     finally:
         for listener in listeners:

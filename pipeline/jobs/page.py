@@ -11,6 +11,11 @@ from typing import Any
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 220, 84, 12, 14, 26
 COLOURS = ("#2f6f9f", "#c4622d", "#4c8c4a", "#8a5aa8", "#a0902c", "#5b6770")
 SHOWN_MAX = 200
+CHARACTER = 6.5
+"""Width of one of a label, about."""
+NAME_MAX = 24
+MARK_LINES = 3
+"""Labels of faults that follow each other stand in so many lines, so that they do not cover each other."""
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#1d2429;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}
@@ -25,7 +30,8 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem}dt{color:#
 
 def render(report: dict[str, Any]) -> str:
     """The page of a report's document."""
-    verdict = "passed" if report["ok"] else f"failed: {report['problem_count']:,} problems"
+    problems = report["problem_count"]
+    verdict = "passed" if report["ok"] else f"failed: {problems:,} problem{'' if problems == 1 else 's'}"
     kind = "ok" if report["ok"] else "bad"
     began = datetime.fromtimestamp(report["began_ms"] / 1000, UTC)
     parts = [
@@ -112,16 +118,32 @@ def _lines(plot: dict[str, Any], most: float) -> str:
     def x(value: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * ((value - first) / (last - first) if last > first else 0.5)
 
-    parts = [
-        f'<rect x="{x(start):.1f}" y="{TOP}" width="{max(x(end) - x(start), 1.5):.1f}" height="{HEIGHT - BOTTOM - TOP}"'
-        f' fill="#b3261e" opacity=".12"><title>{escape(text)}</title></rect>'
-        for start, end, text in plot["marks"]
-    ]
+    parts = []
+    for number, (start, end, text) in enumerate(plot["marks"]):
+        start, end = max(float(start), first), min(float(end), last)
+        if start > end:
+            continue
+        told, middle = escape(text), (x(start) + x(end)) / 2
+        anchor = "start" if middle < WIDTH / 4 else "end" if middle > WIDTH * 3 / 4 else "middle"
+        at = {"start": x(start), "middle": middle, "end": x(end)}[anchor]
+        parts.append(
+            f'<rect x="{x(start):.1f}" y="{TOP}" width="{max(x(end) - x(start), 1.5):.1f}" '
+            f'height="{HEIGHT - BOTTOM - TOP}" fill="#b3261e" opacity=".12"><title>{told}</title></rect>'
+            f'<text x="{at:.1f}" y="{TOP + 12 * (1 + number % MARK_LINES)}" text-anchor="{anchor}">{told}</text>'
+        )
     for number, values in enumerate(plot["series"].values()):
         colour = COLOURS[number % len(COLOURS)]
         for stretch in _stretches(plot["x"], values):
-            points = " ".join(f"{x(float(at)):.1f},{_y(value, most):.1f}" for at, value in stretch)
-            parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+            points = [(x(float(at)), _y(value, most)) for at, value in stretch]
+            if len(points) == 1:
+                ((left, top),) = points
+                parts.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="2.5" fill="{colour}"/>')
+                continue
+            line = " ".join(f"{left:.1f},{top:.1f}" for left, top in points)
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+    if first == last:
+        parts.append(f'<text x="{x(first):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_axis(plot, first)}</text>')
+        return "".join(parts)
     for value in (first, last):
         anchor = "start" if value == first else "end"
         parts.append(f'<text x="{x(value):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{_axis(plot, value)}</text>')
@@ -154,11 +176,17 @@ def _bars(plot: dict[str, Any], most: float) -> str:
                     f'height="{HEIGHT - BOTTOM - top:.1f}" fill="{COLOURS[number % len(COLOURS)]}">'
                     f"<title>{told}</title></rect>"
                 )
-    every = math.ceil(count * 8 / 110)
+    names = [_shortened(str(name)) for name in plot["x"]]
+    every = math.ceil((max(map(len, names), default=0) + 2) * CHARACTER / wide)
     for index in range(0, count, max(every, 1)):
-        text = escape(str(plot["x"][index])[:24])
+        text = escape(names[index])
         parts.append(f'<text x="{LEFT + wide * (index + 0.5):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{text}</text>')
     return "".join(parts)
+
+
+def _shortened(name: str) -> str:
+    """A name whose end still tells it from others, as those of log files."""
+    return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 13]}…{name[-12:]}"
 
 
 def _y(value: float, most: float) -> float:

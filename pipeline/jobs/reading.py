@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pyarrow import fs
@@ -19,7 +23,12 @@ from ..stores.directory import list_store
 from ..stores.files import expand_roots, open_file_system
 from ..stores.model import Store
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+JOB_FILE = "penstock-job.json"
+"""In a checkpoint: which job it belongs to, from where to where."""
+FOLLOW_POLL_S = 0.5
 SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
 """What a topic may be called, whole."""
 
@@ -148,3 +157,82 @@ def require_absent(job: str, option: str, path: str) -> None:
 def local_path(path: str) -> str:
     """A path as Spark understands it: plain ones are of this machine's file system, not of a cluster's default one."""
     return path if "://" in path else f"file://{os.path.abspath(path)}"
+
+
+def same_servers(name_server: str) -> str:
+    """Nameservers in one order, however they are listed."""
+    return ";".join(sorted(filter(None, (each.strip() for each in re.split("[;,]", name_server)))))
+
+
+def claim_checkpoint(job: str, checkpoint: str, between: Mapping[str, str]) -> None:
+    """Keep in the checkpoint that it belongs to this job ``between`` these; whole or not at all.
+
+    Where only Spark knows the file system, nothing is kept.
+
+    Raises:
+        ConfigError: it belongs to another one; nothing was changed.
+    """
+    wanted = {"job": job, **between}
+    try:
+        files, inner = open_file_system(checkpoint)
+        path = f"{inner.rstrip('/')}/{JOB_FILE}"
+        is_there = files.get_file_info(path).type == fs.FileType.File
+    except (ConfigError, OSError) as error:
+        log.warning("checkpoint is not marked as the job's checkpoint=%s error=%s", checkpoint, error)
+        return
+    if not is_there:
+        files.create_dir(inner, recursive=True)
+        draft = f"{path}.{os.getpid()}"
+        with files.open_output_stream(draft) as out:
+            out.write(json.dumps(wanted, indent=2).encode())
+        files.move(draft, path)
+        return
+    with files.open_input_stream(path) as file:
+        text = file.read()
+    try:
+        kept = dict(json.loads(text))
+    except (ValueError, TypeError):
+        raise ConfigError(f"{job}: {path} is {text[:80]!r}: no record of a job: name another checkpoint") from None
+    for name, value in wanted.items():
+        if kept.get(name) != value:
+            raise ConfigError(
+                f"{job}: checkpoint {checkpoint} belongs to a job whose {name} is {kept.get(name)!r}, not {value!r}: "
+                f"name a new one; if it is the same under another name, correct {path}"
+            )
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[threading.Event]:
+    """Within the block the first SIGTERM or SIGINT sets the event, and a second does what it did before.
+
+    So a job that follows ends its query and gives its report. In other threads than the main one signals stay as they
+    are.
+    """
+    ended = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield ended
+        return
+    former = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for each, handler in former.items():
+            signal.signal(each, handler)
+
+    def end(number: int, frame: object) -> None:
+        ended.set()
+        restore()
+
+    for each in former:
+        signal.signal(each, end)
+    try:
+        yield ended
+    finally:
+        restore()
+
+
+def follow(query: Any, ended: threading.Event) -> None:
+    """Return when the query has ended, or is stopped because of the event."""
+    while not query.awaitTermination(FOLLOW_POLL_S):
+        if ended.is_set():
+            query.stop()
+            return

@@ -6,20 +6,35 @@ exact.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyarrow import fs
+
+from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
+from ..stores.files import open_file_system
 from .config import setting
-from .reading import read_stores
+from .query import require_times
+from .reading import list_stores, read_stores, require_names
 from .report import Plot, Report, Table
+
+log = logging.getLogger(__name__)
 
 _SCHEMA = (
     "topic string, brokerName string, queueId int, size int, tags string, keys array<string>, storeTimestamp timestamp"
 )
 _PLOTTED_MAX = 6
+TOP_MAX = 10_000
+"""Items that Spark's sketch keeps, by default."""
+ON_CORRUPT = ("fail", "skip")
+Queue = tuple[str, str, int]
+"""Topic, broker name, queue id."""
 SKEW_FACTOR = 3.0
 """A queue with so many times its topic's mean is named in the report."""
 
@@ -38,10 +53,30 @@ class Config:
     on_corrupt: str = setting("what to do about damaged bytes: fail or skip", "fail")
 
 
+def check(config: Config) -> None:
+    """Nothing, if the options are right, as far as can be told without Spark.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if not 1 <= config.top <= TOP_MAX:
+        raise ConfigError(f"stats: top is {config.top}: 1 to {TOP_MAX} of the most frequent tags and keys can be told")
+    if config.on_corrupt not in ON_CORRUPT:
+        raise ConfigError(f"stats: on_corrupt is {config.on_corrupt!r}: {' or '.join(ON_CORRUPT)}")
+    require_times("stats", config.start, config.end)
+    require_names("stats", config.store, config.broker_name)
+
+
 def run(spark: Any, config: Config) -> Report:
-    """Count everything in three passes over the stores."""
+    """Count everything in three passes over the stores. The report fails when there is nothing to count.
+
+    Raises:
+        ConfigError: an option is wrong, or there is no such store.
+    """
     from pyspark.sql import functions as f
 
+    check(config)
+    stores = list_stores("stats", config.store, config.broker_name, "confirm")
     report = Report("stats", asdict(config))
     frame = read_stores(
         spark,
@@ -60,23 +95,59 @@ def run(spark: Any, config: Config) -> Report:
     )
     rows = [row for row in counted if config.system_topics or not is_system_topic(row["topic"])]
     topics = sorted({row["topic"] for row in rows})
-    _count(report, rows)
-    if topics:
+    known = [queue for store in stores for queue in queues_of(store.root, store.broker_name, topics)]
+    _count(report, rows, known)
+    if not topics:
+        report.problem("no message was found", stores=", ".join(store.root for store in stores), **_limits(config))
+    else:
         chosen = frame.where(f.col("topic").isin(topics))
         _sizes_and_tags(report, chosen, config.top)
         _keys(report, chosen, config.top)
     return report.finish()
 
 
-def _count(report: Report, rows: list[Any]) -> None:
+def queues_of(root: str, broker_name: str, topics: Iterable[str]) -> list[Queue]:
+    """The queues that a store has of the topics: those of its ``topics.json``, and the folders of consume queues."""
+    file_system, path = open_file_system(root)
+    try:
+        with file_system.open_input_file(f"{path}/config/topics.json") as file:
+            counts = _queue_counts(json.loads(file.read()))
+    except FileNotFoundError:
+        counts = {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("topic configuration not read path=%s/config/topics.json error=%s", root, error)
+        counts = {}
+    found: set[Queue] = set()
+    for topic in topics:
+        folders = file_system.get_file_info(fs.FileSelector(f"{path}/consumequeue/{topic}", allow_not_found=True))
+        ids = {int(info.base_name) for info in folders if info.base_name.isdecimal()}
+        found |= {(topic, broker_name, queue_id) for queue_id in ids | set(range(counts.get(topic, 0)))}
+    return sorted(found)
+
+
+def _queue_counts(document: Any) -> dict[str, int]:
+    names = "readQueueNums", "writeQueueNums"
+    table = document["topicConfigTable"].items()
+    return {topic: max(int(config.get(name, 0)) for name in names) for topic, config in table}
+
+
+def _limits(config: Config) -> dict[str, Any]:
+    """What keeps messages from being counted, by option."""
+    given = {"topics": ", ".join(config.topics), "start": config.start, "end": config.end}
+    return {name: value for name, value in given.items() if value}
+
+
+def _count(report: Report, rows: list[Any], known: Iterable[Queue]) -> None:
+    """``known``: queues that count though there may be no message in them."""
     by_topic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    by_queue: dict[tuple[str, str, int], int] = defaultdict(int)
+    by_queue: dict[Queue, int] = dict.fromkeys(known, 0)
     by_day: dict[Any, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for row in rows:
         for total in (by_topic[row["topic"]], by_day[row["day"]][row["topic"]]):
             total[0] += row["messages"]
             total[1] += row["bytes"]
-        by_queue[row["topic"], row["brokerName"], row["queueId"]] += row["messages"]
+        queue = row["topic"], row["brokerName"], row["queueId"]
+        by_queue[queue] = by_queue.get(queue, 0) + row["messages"]
     report.figures |= {
         "topics": len(by_topic),
         "queues": len(by_queue),
@@ -108,9 +179,11 @@ def _count(report: Report, rows: list[Any]) -> None:
     series = {topic: [float(by_day[day][topic][1]) for day in days] for topic in largest[:_PLOTTED_MAX]}
     report.plots.append(Plot("Bytes per day", "bars", [str(day) for day in days], series, "bytes"))
     if largest:
-        counts = sorted(queues[largest[0]], reverse=True)
-        bars = {"messages": [float(count) for count in counts]}
-        report.plots.append(Plot(f"Messages per queue of {largest[0]}", "bars", list(range(len(counts))), bars))
+        shown = {queue[1:]: float(count) for queue, count in sorted(by_queue.items()) if queue[0] == largest[0]}
+        is_one = len({broker for broker, _ in shown}) == 1
+        names = [queue_id if is_one else f"{broker} {queue_id}" for broker, queue_id in shown]
+        title = f"Messages by queue of {largest[0]}"
+        report.plots.append(Plot(title, "bars", names, {"messages": list(shown.values())}))
 
 
 def _sizes_and_tags(report: Report, frame: Any, top: int) -> None:

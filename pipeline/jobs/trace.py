@@ -4,7 +4,7 @@ A trace message holds contexts that end with 0x02, fields separated by 0x01:
 
 | Context | Fields |
 |---|---|
-| Pub | time, region, group, topic, message id, tags, keys, store host, bytes, cost, kind, offset id, success, client |
+| Pub | time, region, group, topic, message id, tags, keys, store host, bytes, cost, kind, offset id, success, client; without the offset id in older clients |
 | SubBefore | time, region, group, request id, message id, retries, keys |
 | SubAfter | request id, message id, cost, success, keys, code |
 
@@ -56,6 +56,10 @@ def run(spark: Any, config: Config) -> Report:
             sessions = sessions.where(f.col("messageId") == config.message_id)
         sessions = sessions.persist()
         _summarize(report, sessions)
+        if not report.figures["messages"] and (config.topic is not None or config.message_id is not None):
+            named = {"topic": config.topic, "message id": config.message_id}
+            text = " and ".join(f"{name} {value!r}" for name, value in named.items() if value is not None)
+            report.problem(f"no trace of {text} in {config.trace_topic}: correct it, or name another trace_topic")
         _show(report, sessions, config.shown)
         sessions.unpersist()
     finally:
@@ -97,7 +101,7 @@ def _sessions(contexts: Any) -> Any:
         field(5).alias("messageId"),
         field(8).alias("storeHost"),
         number(10).alias("sendMs"),
-        (f.coalesce(field(13), f.lit("true")) == "true").alias("sent"),
+        (f.coalesce(field(13), field(12), f.lit("true")) == "true").alias("sent"),
     )
     sent = sent.groupBy("messageId").agg(
         f.min("began").alias("began"),

@@ -38,7 +38,8 @@ def test_a_store_is_archived_once_and_searched(spark: Any, store: str, tmp_path:
     report = query.run(spark, query.Config(lake=lake, key=key))
     (table,) = report.tables
     assert sorted(row[table.columns.index("messageId")] for row in table.rows) == sorted(wanted)
-    assert query.run(spark, query.Config(lake=lake, topic="Absent")).figures["segments_read"] == 0
+    with pytest.raises(ConfigError, match=r"no message of the topic 'ManyQueue' .did you mean 'ManyQueues'"):
+        query.run(spark, query.Config(lake=lake, topic="ManyQueue"))
 
 
 def test_a_lake_that_spark_wrote_is_searched_together_with_a_new_one(spark: Any, store: str, tmp_path: Path) -> None:
@@ -200,6 +201,9 @@ def test_statistics_count_what_is_there(spark: Any, store: str, tmp_path: Path) 
     page = (tmp_path / "page.html").read_text()
     assert page.startswith("<!doctype html>")
     assert "http" not in page
+    nothing = stats.run(spark, stats.Config(store=(store,), start="2100-01-01"))
+    assert (nothing.ok, nothing.figures["messages"]) == (False, 0)
+    assert nothing.problems == [{"problem": "no message was found", "stores": store, "start": "2100-01-01"}]
 
 
 def broken(parts: dict[str, Any]) -> dict[str, Any]:

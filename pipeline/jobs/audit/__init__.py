@@ -4,6 +4,6 @@ One pass cuts the history's files into pieces, each of one queue or of a stretch
 of each together, and one task judges whole queues and whole messages in NumPy. See :mod:`.job` for the invariants.
 """
 
-from .job import Config, run
+from .job import Config, check, run
 
-__all__ = ["Config", "run"]
+__all__ = ["Config", "check", "run"]

@@ -12,6 +12,7 @@
 
 The drill's own checker judges the same in one process; tests keep the two in agreement. With ``store``, acknowledged
 sends that I1 misses are looked for in the data directories: "not on disk" and "on disk, not read" are two defects.
+Where the history has no reads, as that of a load test, the stores' records stand for them, and the report says so.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.proto.errors import ConfigError
 from penstock.proto.record.layout import CRC_MASK
 
 from ...workers import keep_loaded
 from ..config import setting
 from ..history import (
+    INVOKE,
+    OK,
     READ,
     RECEIVE,
     SEND,
@@ -40,11 +44,12 @@ from ..history import (
     read_events,
     read_history,
 )
-from ..reading import local_path, read_stores
+from ..reading import local_path, require_absent
 from ..report import Plot, Report, Table
 from .judging import PIECE_SCHEMA, Group, cut, epoch_limits, groups, judge, judge_epochs, settle, was_read
 from .queues import Queue
 from .splitting import QUEUE, Column
+from .stored import PLACE, Stored, Stores, as_reads, shards_of
 from .tally import SECOND_NS, Tally, percentiles_ms
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9")
@@ -59,7 +64,6 @@ ROWS_AT_ONCE = 1 << 17
 """Cut into pieces together: 8 MiB, whose copies stay in memory that was used before."""
 _TALLY = "tally string"
 _MISSING = "brokerName string, queueId int, queueOffset bigint, bodyCrc bigint"
-_MISSING_NAMES = [column.split()[0] for column in _MISSING.split(", ")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,26 +71,53 @@ class Config:
     """What to judge."""
 
     history: str = setting("directory with *.history and conditions.json")
-    store: tuple[str, ...] = setting("data directories of the brokers, to look for what is missing", ())
+    store: tuple[str, ...] = setting(
+        "data directories, one of each shard: what is missing is looked for there, and read if nobody did",
+        (),
+    )
     broker_name: tuple[str, ...] = setting("the shards' names of these directories, in the same order", ())
-    topic: str | None = setting("the topic of the run, for the search in stores", None)
+    topic: str | None = setting("the topic of the run in these stores", None)
     output: str | None = setting("write one row per message as Parquet to this new directory", None)
 
 
+def check(config: Config) -> None:
+    """Nothing, if there is a history to judge and the options fit it, as far as can be told without Spark.
+
+    Raises:
+        ConfigError: there is none, a store is of no shard of the history, or the output exists.
+        Corrupt: the history or its conditions are none. WrongStore: a directory is no store.
+    """
+    _prepared(config)
+
+
 def run(spark: Any, config: Config) -> Report:
-    """Judge a history. The report fails when an invariant does not hold."""
+    """Judge a history. The report fails when an invariant does not hold, or there is nothing to judge.
+
+    Raises:
+        ConfigError, Corrupt, WrongStore: see :func:`check`.
+    """
+    files, conditions, names = _prepared(config)
     report = Report("audit", asdict(config))
-    folder = Path(config.history)
-    files = list_history(folder)
-    history = _History(spark, files, load_conditions(folder))
+    history = _History(spark, files, conditions)
     tally = history.judged()
+    stored = None
+    if names:
+        stores = Stores(spark, config.store, names, config.topic)
+        stored = stores.measured(history.sends(acknowledged=True), SHARES)
+        topic = config.topic or _only_topic(stored)
+        if topic is not None and not was_read(tally):
+            history.read_from(stores, topic)
+            tally = history.judged()
+            report.figures |= {"reads": "none in the history: the stores stand for them", "topic": topic}
+    if not tally.checked["I1"] and not tally.checked["I2"]:
+        report.problem("there is nothing to judge: no message was acknowledged, and none was read", path=config.history)
     for name in INVARIANTS:
         _tell(report, name, tally)
-    verdicts = [[name, not tally.wrong[name], tally.checked[name], tally.wrong[name]] for name in INVARIANTS]
+    verdicts = [[name, _holds(tally, name), tally.checked[name], tally.wrong[name]] for name in INVARIANTS]
     report.tables.append(Table("Verdicts", ["invariant", "holds", "checked", "violations"], verdicts))
-    _measure(report, tally, history.conditions)
-    if config.store and tally.wrong["I1"]:
-        _search_stores(spark, report, history.missing(), config)
+    _measure(report, tally, stored, history.conditions)
+    if names and tally.wrong["I1"]:
+        _search_stores(report, history.missing(), stores.records())
     if config.output is not None:
         _write_messages(read_history(spark, files), config.output)
     report.finish()
@@ -95,28 +126,81 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
+def _prepared(config: Config) -> tuple[list[HistoryFile], dict[str, Any], list[str]]:
+    """The files of the history, its conditions, and the shard of each store."""
+    folder = Path(config.history)
+    files, conditions = list_history(folder), load_conditions(folder)
+    if config.output is not None:
+        require_absent("audit", "output", config.output)
+    names = shards_of(config.store, config.broker_name, config.topic, files[0].shards) if config.store else []
+    return files, conditions, names
+
+
+def _only_topic(stored: Stored) -> str | None:
+    if len(stored.topics) > 1:
+        raise ConfigError(
+            f"audit: messages of the history lie in the topics {', '.join(stored.topics)}: set topic to that of the run"
+        )
+    return stored.topics[0] if stored.topics else None
+
+
+def _holds(tally: Tally, name: str) -> bool | None:
+    """None: there was nothing that could break it."""
+    return not tally.wrong[name] if tally.checked[name] or tally.wrong[name] else None
+
+
 class _History:
     """The files of a history, and the passes over them."""
 
     def __init__(self, spark: Any, files: list[HistoryFile], conditions: dict[str, Any]) -> None:
-        self.conditions = conditions
+        self.conditions = self._given = conditions
         self._spark = spark
         self._files = files
         self._shards = files[0].shards
         # One queue or stretch is judged by one task; more tasks than processors even out what is uneven.
         self._parts = max(-(-sum(file.rows for file in files) // ROWS_PER_PART), PARTS_MIN)
+        self._stored: Any = None  # pieces of what stands for the reads
+
+    def sends(self, *, acknowledged: bool = False) -> Any:
+        """The sends, all or the acknowledged ones, as a frame of :data:`PLACE`, stream and sequence."""
+        from pyspark.sql import functions as f
+
+        events = read_history(self._spark, self._files).where(f.col("op") == SEND)
+        if acknowledged:
+            events = events.where(f.col("outcome") == OK)
+        shard = f.get(f.array(*map(f.lit, self._shards)), f.col("shard"))
+        crc = f.col("crc").bitwiseAND(f.lit(CRC_MASK))
+        return events.select(shard, "queue", "offset", crc, "stream", "sequence").toDF(*PLACE, "stream", "sequence")
+
+    def read_from(self, stores: Stores, topic: str) -> None:
+        """Let what lies in the stores be what was read at the end."""
+        from pyspark.sql import functions as f
+
+        events = read_history(self._spark, self._files).where(f.col("op").isin(INVOKE, SEND))
+        streams = [row["stream"] for row in events.select("stream").distinct().collect()]
+        shards, parts, number = self._shards, self._parts, len(self._files)
+
+        def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            keep_loaded()
+            for batch in batches:
+                if batch.num_rows:
+                    rows = as_reads(batch, shards, streams)
+                    yield cut(rows, parts, number, int(rows["position"][0]))
+
+        found = stores.reads(self.sends(acknowledged=True), self.sends(), topic)
+        self._stored = found.mapInArrow(told, PIECE_SCHEMA)
 
     def judged(self) -> Tally:
         """Everything."""
-        shards, conditions = self._shards, self.conditions
+        shards, conditions = self._shards, self._given
 
         def tell(found: Iterator[Group]) -> Iterator[pa.RecordBatch]:
             yield _as_row(judge(found, shards, conditions))
 
         total = _added(self._by_group(tell, _TALLY))
         settle(total, conditions)
-        if not was_read(total):  # then no mode excuses what is missing
-            self.conditions = {**conditions, "mode": "durable"}
+        excused = was_read(total)  # else no mode excuses what is missing
+        self.conditions = conditions if excused else {**conditions, "mode": "durable"}
         limits = epoch_limits(total)
         if limits:
             total.add(
@@ -139,7 +223,7 @@ class _History:
                         pa.array(lost["offset"]),
                         pa.array(lost["crc"].astype(np.int64) & CRC_MASK),
                     ]
-                    yield pa.RecordBatch.from_arrays(columns, names=_MISSING_NAMES)
+                    yield pa.RecordBatch.from_arrays(columns, names=PLACE)
 
         return self._by_group(tell, _MISSING)
 
@@ -152,6 +236,8 @@ class _History:
             return tell(groups(batches))
 
         pieces = self._by_block(lambda block: cut(_events(block), parts, block["number"], block["first"]), PIECE_SCHEMA)
+        if self._stored is not None:
+            pieces = pieces.union(self._stored)
         return pieces.repartitionById(2 * parts, "part").mapInArrow(judged, schema)
 
     def _by_block(self, tell: Callable[[dict[str, Any]], pa.RecordBatch], schema: str) -> Any:
@@ -192,16 +278,22 @@ def _tell(report: Report, name: str, tally: Tally) -> None:
         report.problem(f"{hidden} more", count=hidden, invariant=name)
 
 
-def _measure(report: Report, tally: Tally, conditions: dict[str, Any]) -> None:
+def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: dict[str, Any]) -> None:
     """Latencies, and the throughput of each second around the faults."""
-    lines = []
+    lines: list[list[Any]] = []
     named = (("send to acknowledgement", tally.sends), ("send to first delivery", tally.deliveries))
     for (name, bins), longest_ns in zip(named, tally.longest_ns, strict=True):
         if bins.any():
             lines.append(
                 [name, *(round(value, 2) for value in percentiles_ms(bins, SHARES)), round(longest_ns / 1e6, 2)]
             )
-    report.tables.append(Table("Latencies, ms", ["from", "50 %", "99 %", "99.9 %", "largest"], lines))
+    if stored is not None and stored.taken_ms:  # by the client's and the broker's clocks, in whole milliseconds
+        lines.insert(1, ["birth to store", *stored.taken_ms])
+    columns = ["50 %", "99 %", "99.9 %", "largest"]
+    report.tables.append(Table("Latencies, ms", ["from", *columns], lines))
+    if lines:
+        series = {name: [float(line[at]) for line in lines] for at, name in enumerate(columns[:2], 1)}
+        report.plots.append(Plot("Latencies", "bars", [line[0] for line in lines], series, "ms"))
     counts: dict[str, Counter[int]] = {"acknowledged": tally.acknowledged, "received": tally.received}
     if not tally.acknowledged:
         return
@@ -220,21 +312,11 @@ def _measure(report: Report, tally: Tally, conditions: dict[str, Any]) -> None:
     report.plots.append(Plot("Messages per second", "lines", axis, series, "/s", marks))
 
 
-def _search_stores(spark: Any, report: Report, wanted: Any, config: Config) -> None:
+def _search_stores(report: Report, wanted: Any, records: Any) -> None:
     """Whether what is missing lies on a disk."""
-    stored = read_stores(
-        spark,
-        config.store,
-        _MISSING,
-        brokerName=config.broker_name,
-        topics=config.topic,
-        onCorrupt="skip",
-        upTo="end",
-        useConsumeQueue="false",  # the log itself, and none of it for a topic that is gone is an answer too
-    )
     wanted = wanted.persist()
     try:
-        found = wanted.join(stored, _MISSING_NAMES, "left_semi").count()
+        found = wanted.join(records, PLACE, "left_semi").count()
         report.figures |= {"missing_on_disk": found, "missing_not_on_disk": wanted.count() - found}
     finally:
         wanted.unpersist()
@@ -251,4 +333,8 @@ def _write_messages(events: Any, output: str) -> None:
     joined = (
         sends.drop("op", "line").join(reads, list(MESSAGE), "full_outer").join(delivered, list(MESSAGE), "full_outer")
     )
-    joined.write.mode("errorifexists").option("compression", "zstd").parquet(local_path(output))
+    _write_new(joined, output)
+
+
+def _write_new(frame: Any, output: str) -> None:
+    frame.write.mode("error").option("compression", "zstd").parquet(local_path(output))  # Connect knows no other word

@@ -15,7 +15,7 @@ from penstock.pipeline.jobs.config import make_config
 from penstock.pipeline.jobs.history import EVENT, list_history, read_rows
 from penstock.pipeline.jobs.reading import list_stores, require_stores
 from penstock.pipeline.jobs.report import Plot, Report, Table
-from penstock.pipeline.jobs.verify import differing_blocks, first_difference
+from penstock.pipeline.jobs.verify import differing_blocks
 from penstock.pipeline.jobs.verify_index import epoch_starts
 from penstock.pipeline.lake import Lake, Manifest, watermark
 from penstock.pipeline.sessions import own_error
@@ -44,7 +44,7 @@ def test_a_report_is_one_page_or_one_document(tmp_path: Path) -> None:
     report.problem("broken", path="x")
     report.finish().write(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "failed: 1 problems" in page
+    assert "failed: 1 problem</span>" in page
     assert "12,345" in page
     assert "<script>" not in page
     assert page.count("<svg") == 2
@@ -131,7 +131,6 @@ def test_replicas_are_compared_byte_by_byte(tmp_path: Path) -> None:
     path.write_bytes(content)
     right = list_store(str(root))
     assert list(differing_blocks(left, right, 0, left.end)) == [0]
-    assert first_difference(left, right, 0, left.end) == 65536 + 500
     assert list(differing_blocks(left, left, 0, left.end)) == []
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,10 @@ def java(home: Path, says: str) -> None:
 
 
 def test_an_old_or_missing_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path / "eight", 'openjdk version "1.8.0_302"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "eight"))
+    with pytest.raises(ConfigError, match="this is Java 8: set JAVA_HOME"):
+        require_java()
     for home, says in (("old", 'openjdk version "11.0.2" 2019-01-15'), ("new", 'openjdk version "21.0.1" 2023-10-17')):
         java(tmp_path / home, says)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -48,6 +54,50 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(importlib.util, "find_spec", without_pyspark)
     with pytest.raises(ConfigError, match=r"need the package pyspark: pip install 'penstock\[spark\]'"):
         require_spark()
+
+
+WITHOUT_SPARK = """
+import importlib.machinery, sys
+found = importlib.machinery.PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.split(".")[0] in ("pyspark", "pyarrow", "pandas") else found(name, path, target)
+importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
+"""
+
+
+def without_spark(code: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, in which the packages of the extra are not found."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK + code], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from penstock.pipeline.jobs import archive",
+        "import penstock.pipeline.jobs.report",
+        "from penstock.pipeline.topics.progress import attach",
+        "from penstock.pipeline.stores.directory import list_store",
+        "from penstock.pipeline.lag.sampling import take_sample",
+        "import pyspark_penstock",
+        "import pyspark_penstock_store",
+        "import penstock.pipeline; penstock.pipeline.session",
+    ],
+)
+def test_whoever_imports_a_part_without_the_packages_is_told_the_extra(code: str) -> None:
+    ended = without_spark(code)
+    assert ended.stderr.splitlines()[-1] == (
+        "penstock.proto.errors.ConfigError: pipelines need the package pyspark: pip install 'penstock[spark]'"
+    )
+
+
+def test_help_needs_no_packages() -> None:
+    for words, code, text in ((["--help"], 0, "archive-topic"), (["stats"], 2, "pip install 'penstock[spark]'")):
+        ended = without_spark(f"from penstock.cli.main import main; sys.exit(main(['pipeline', *{words!r}]))")
+        assert ended.returncode == code, ended.stderr
+        assert text in ended.stdout + ended.stderr
+        assert "Traceback" not in ended.stderr
 
 
 def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

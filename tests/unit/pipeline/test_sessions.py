@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.sessions import _is_local, _master_elsewhere
+from penstock.pipeline.sessions import CONNECT_PORT, _is_local, _master_elsewhere, require_place, session
+from penstock.proto.errors import ConfigError
+from tests.support.cluster import free_ports
 
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
+    for name in (
+        "MASTER",
+        "SPARK_REMOTE",
+        "grpc_proxy",
+        "https_proxy",
+        "http_proxy",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYSPARK_GATEWAY_PORT",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
 
@@ -40,3 +52,50 @@ def test_where_java_is_started_with_words_of_its_own_nothing_is_taken_for_grante
 def test_what_is_local() -> None:
     assert all(_is_local(each) for each in ("local", "local[2]", "local[*]"))
     assert not any(_is_local(each) for each in (None, "local-cluster[2,1,768]", "spark://a:7077", "yarn"))
+
+
+@pytest.mark.parametrize("master", ["foo", "Local", "local[", "local[x]", "localhost:7077", ""])
+def test_a_master_that_is_none_is_named(master: str) -> None:
+    with pytest.raises(ConfigError, match=r"master is .*: expected local, local\[4\]"):
+        require_place(master, None)
+    with pytest.raises(ConfigError, match="master is "):
+        session(conf={"spark.master": master})
+
+
+def test_masters_that_spark_knows_pass() -> None:
+    named = ("local", "local[4]", "local[*]", "local[2,3]", "local[*, 4]", "local-cluster[2,1,768]")
+    for master in (None, *named, "spark://a:7077,b:7077", "k8s://https://host:443", "yarn"):
+        require_place(master, None)
+
+
+def test_master_and_connect_server_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"master is 'local\[2\]' and remote 'sc://host': .* name one of them"):
+        require_place("local[2]", "sc://host")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
+    with pytest.raises(ConfigError, match=r"master is 'local' and remote 'sc://elsewhere'"):
+        session(master="local")
+
+
+@pytest.mark.parametrize("remote", ["127.0.0.1:1", "http://host", "sc://", "sc://host:port", "sc://host:99999"])
+def test_a_connect_server_that_cannot_be_one_is_named(remote: str) -> None:
+    with pytest.raises(ConfigError, match=rf"remote is '{remote}': expected a Connect server as sc://host"):
+        require_place(None, remote)
+
+
+def test_a_connect_server_that_does_not_answer_is_named_at_once() -> None:
+    (port,) = free_ports(1)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=rf"no Connect server answers at 127.0.0.1:{port} .*refused"):
+        session(remote=f"sc://127.0.0.1:{port}/;user_id=x")
+    assert time.monotonic() - began < 10
+
+
+def test_a_connect_server_that_listens_passes_and_so_does_one_that_may_be_behind_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        require_place(None, f"sc://127.0.0.1:{server.getsockname()[1]}")
+    require_place(None, "local[2]")
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    require_place(None, f"sc://127.0.0.1:{free_ports(1)[0]}")
+    assert CONNECT_PORT == 15002

@@ -1,4 +1,5 @@
-"""The jobs, by the name that ``penstock pipeline`` knows them by. Nothing is imported before it is used."""
+"""The jobs, by the name that ``penstock pipeline`` knows them by. Nothing is imported before it is used:
+this module is here, and not in :mod:`.jobs`, so that the command line lists them without Spark."""
 
 from __future__ import annotations
 
