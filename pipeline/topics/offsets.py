@@ -121,6 +121,8 @@ def queues_of(document: Mapping[str, Any]) -> dict[Queue, int]:
 
 def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue, int]:
     """Where the batch from ``start`` to ``end`` begins: as it was planned, whatever ``first`` start is told now."""
+    if end.get("first"):  # an empty first batch: its end is its start
+        return queues_of(end)
     planned = _part(end, "init") if "init" in end else {}
     return planned if start.get("first") and planned else queues_of(start) | planned
 

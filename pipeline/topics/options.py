@@ -100,11 +100,12 @@ class Given:
         return (self._values.get(name) or "").strip() or None
 
     def number(self, name: str, default: int | None, low: int, high: int) -> int | None:
-        """A whole number of ``low..high``; sizes may end in k, m or g."""
+        """A whole number of ``low..high``; of bytes, as the option's name says, it may end in k, m or g."""
         value = self.text(name)
         if value is None:
             return default
-        found = re.fullmatch(r"(-?\d+)\s*([kmg]?)b?", value.lower())
+        unit = "([kmg]?)b?" if "Bytes" in name else "()"
+        found = re.fullmatch(rf"(-?[0-9]{{1,19}})\s*{unit}", value.lower())
         number = int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]] if found else low - 1
         if not low <= number <= high:
             raise ConfigError(f"option {name}: {value!r} is no whole number of {low}..{high}")
@@ -359,7 +360,7 @@ def _assigned(given: Given) -> frozenset[Queue]:
             for broker, queues in brokers.items()
             for queue_id in _list_of_ids(queues)
         }
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"option assign: {text[:120]!r} is not of the form {shape}") from error
     if not found:
         raise ConfigError(f"option assign: names no queue; expected {shape}")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.client.columns import Column
 from penstock.client.selection import WriteQueues
@@ -25,6 +26,8 @@ from .encoding import Rows
 Ints = npt.NDArray[np.int32]
 
 CHUNK_ROWS = 10_000
+CHUNK_BYTES = 64 << 20
+"""Of bodies, before they are cut further: what a task holds, and far below what one Arrow column can."""
 LANES_MAX = 64
 SETTINGS = "*"
 """Name of the layout's entry that is no topic: what else decides which row is in which chunk."""
@@ -164,19 +167,25 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Record
 
 
 def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of exactly ``rows``, the last one shorter: however Spark has cut them."""
+    """The same rows in batches of ``rows``, or as many as hold :data:`CHUNK_BYTES`: however Spark has cut them."""
     held: list[pa.RecordBatch] = []
-    count = 0
+    count = size = 0
     for batch in batches:
+        lengths = pc.fill_null(pc.binary_length(batch.column("body")), 0)
+        ends = np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
         start = 0
-        while count + batch.num_rows - start >= rows:
-            part = batch.slice(start, rows - count)
-            start += rows - count
-            yield _as_one([*held, part])
-            held, count = [], 0
-        if start < batch.num_rows:
-            held.append(batch.slice(start))
-            count += batch.num_rows - start
+        while start < batch.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            fits = int(np.searchsorted(ends, before + CHUNK_BYTES - size, side="right"))
+            stop = min(start + rows - count, max(fits, start + (not held)))
+            if stop > start:
+                held.append(batch.slice(start, stop - start))
+                count += stop - start
+                size += int(ends[stop - 1]) - before
+            if count == rows or stop < batch.num_rows:
+                yield _as_one(held)
+                held, count, size = [], 0, 0
+            start = stop
     if held:
         yield _as_one(held)
 

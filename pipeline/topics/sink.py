@@ -112,7 +112,14 @@ class TopicBatchWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         partition = context.partitionId()
-        if self._options.producer_id and query and batch is not None:  # inside foreachBatch
+        is_micro_batch = bool(query) and batch is not None  # inside foreachBatch
+        if is_micro_batch and not self._options.producer_id and self._options.guarantee != "at-least-once":
+            raise ConfigError(
+                f"penstock sink: foreachBatch repeats a batch after a failure, and {self._options.guarantee} has no "
+                "name to know it by: give each write in it a producerId of its own, or say "
+                "deliveryGuarantee=at-least-once"
+            )
+        if is_micro_batch and self._options.producer_id:
             identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
         else:
             identity = Identity(self._writer, self._run, _ALONE, partition)

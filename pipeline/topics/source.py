@@ -119,7 +119,13 @@ class TopicReader(DataSourceReader):
         end = ending_offsets(view, options, positions, timeout_s=timeout_s)
         check_filter(options, positions)
         backwards = sorted(queue for queue in end if begin[queue] > end[queue])
-        if backwards and options.starting.at != "timestamp" and options.ending.at != "timestamp":
+        times = options.starting.timestamp_ms, options.ending.timestamp_ms
+        by_time = options.starting.at == "timestamp", options.ending.at == "timestamp"
+        if all(by_time) and times[0] > times[1]:
+            raise ConfigError(
+                f"{options.starting.option} {times[0]} is behind {options.ending.option} {times[1]}: nothing is between"
+            )
+        if backwards and not any(by_time):
             queue = backwards[0]
             raise ConfigError(
                 f"queue {queue}: {options.starting.option} begins at {begin[queue]}, behind "

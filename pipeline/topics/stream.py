@@ -21,12 +21,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.proto.errors import DataLoss
+from penstock.proto.errors import DataLoss, PenstockError, TopicNotFound
 
 from .offsets import (
     Created,
     Document,
     Queue,
+    Slice,
     at_least,
     backlog_of,
     begin_of,
@@ -43,6 +44,8 @@ from .source import TopicPartition, check_filter, planned, read_partition
 
 log = logging.getLogger(__name__)
 
+ASKED_S = 3.0
+"""For a call that may find nobody."""
 SHRUNK_S = 10.0
 """A queue whose end lies below the query's place may still be dispatching after a restart; so long it is waited for."""
 
@@ -62,6 +65,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._created: dict[tuple[str, str], int] = {}
         self._restarts: dict[Queue, int] = {}  # where to go on with queues that are not what they were
         self._batch_at = time.monotonic()
+        self._gone: set[tuple[str, str]] = set()  # topics at broker groups that are known to be gone
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the stream begins: resolved once, and told again in the first end, which Spark stores."""
@@ -133,7 +137,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the batch: the same for the same two offsets, whenever and whoever is asked."""
-        wanted = slices(begin_of(start, end), queues_of(end))
+        wanted = self._of_the_same_topics(slices(begin_of(start, end), queues_of(end)), created_of(end))
         tasks = tasks_of(end) or len(planned(wanted, {}, self._options))
         return [TopicPartition(group) for group in share(wanted, tasks)]
 
@@ -170,6 +174,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not shrunk or time.monotonic() >= deadline:
                 break
             time.sleep(0.2)
+        self._check_gone(begin, found, timeout_s)
         self._created = found.created
         anew = {place for place, created_ms in created.items() if found.created.get(place, created_ms) != created_ms}
         shrunk += [queue for queue in found if queue[:2] in anew and queue in begin and queue not in shrunk]
@@ -182,6 +187,65 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(begin, shrunk, past, anew)
         self._restarts = {queue: self._minima[queue] for queue in (*shrunk, *past)}
         return dict(self._seen)
+
+    def _of_the_same_topics(self, wanted: list[Slice], planned_with: Created) -> list[Slice]:
+        """The slices without those of topics that were made anew, or deleted, since the batch was planned.
+
+        Raises:
+            DataLoss: there is one, and ``failOnDataLoss``.
+        """
+        from .cluster import cluster, riding_through
+
+        left = []
+        view = cluster(self._options.name_server)
+        timeout_s = self._options.retry_timeout_ms / 1000
+        for place in {each.queue[:2]: None for each in wanted}:
+            topic, broker = place
+            due = planned_with.get(place)
+            problem = ""
+            if due is not None and self._created.get(place) != due:
+                try:
+                    found = riding_through(
+                        lambda topic=topic, broker=broker: view.calls.positions(broker, topic, timeout_s),  # type: ignore[misc]
+                        timeout_s,
+                    )
+                except TopicNotFound:
+                    problem = "is gone"
+                else:
+                    if found.is_master and found.created_ms not in (0, due):
+                        problem = "was made anew"
+            if problem:
+                self._tell(f"topic {topic} {problem} at {broker} since the batch was planned: its messages are lost")
+            else:
+                left += [each for each in wanted if each.queue[:2] == place]
+        return left
+
+    def _check_gone(self, begin: Mapping[Queue, int], found: Mapping[Queue, Any], timeout_s: float) -> None:
+        """That the topics of the query's queues are still there; a broker group that does not answer is not asked on.
+
+        Raises:
+            DataLoss: one is not, and ``failOnDataLoss``.
+        """
+        from .cluster import cluster
+
+        view = cluster(self._options.name_server)
+        for place in sorted({queue[:2] for queue in begin.keys() - found.keys()} - self._gone):
+            topic, broker = place
+            try:
+                view.calls.positions(broker, topic, min(timeout_s, ASKED_S))
+            except TopicNotFound:
+                queues = [str(queue) for queue in sorted(begin) if queue[:2] == place]
+                self._tell(
+                    f"topic {topic} is gone at {broker}: what the query has not read of {', '.join(queues)} is lost"
+                )
+                self._gone.add(place)
+            except PenstockError as error:
+                log.info("topic not asked for now topic=%s broker=%s error=%s", topic, broker, error)
+
+    def _tell(self, problem: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{problem}; failOnDataLoss=false goes on with what is left")
+        log.warning("%s", problem)
 
     def _check(
         self, begin: Mapping[Queue, int], shrunk: list[Queue], past: list[Queue], anew: set[tuple[str, str]]
@@ -197,9 +261,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in past
         ]
         for problem in problems:
-            if self._options.fail_on_data_loss:
-                raise DataLoss(f"{problem}; failOnDataLoss=false goes on with what is left")
-            log.warning("%s", problem)
+            self._tell(problem)
 
     def _limited(self, begin: Mapping[Queue, int], target: Mapping[Queue, int], limit: ReadLimit) -> dict[Queue, int]:
         if isinstance(limit, ReadMaxRows):

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.proto.errors import ConfigError
 from penstock.proto.wire.pipeline_pb2 import WriterState
 
 from .chunks import Chunk, Mark, Sender, StageTo, cut
@@ -124,14 +125,26 @@ class Task:
         The others need none: they may go around a shard that is not there.
         """
         if self._options.guarantee == "exactly-once":
-            return self._calls.open({})
+            state = self._calls.open({})
+            is_other = SETTINGS in state.layout and state.decided_batch < 0  # else a refused attempt has left it
+            self._require_same_guarantee("idempotent", is_other=is_other)
+            return state
         wanted = {SETTINGS: str(self._settings)}
         for topic in topics:
             wanted[topic] = layout_of(self._cluster.route(topic))
         state = self._calls.open(wanted)
+        self._require_same_guarantee("exactly-once", is_other=state.decided_batch >= 0)
         kept = Settings.parse(state.layout[SETTINGS], self._settings.compression)
         if kept != self._settings:
             log.info("the settings of its first run stay writer=%s kept=%s", self._identity.writer, kept)
         self._settings = kept
         self._layouts = layouts(state.layout, kept.lanes)
         return state
+
+    def _require_same_guarantee(self, other: str, *, is_other: bool) -> None:
+        if is_other:
+            raise ConfigError(
+                f"penstock sink: writer {self._identity.writer} has written with deliveryGuarantee={other}, by which "
+                f"alone its last batch is known if it comes again: go on with that, or begin {self._options.guarantee} "
+                "with a new checkpoint or producerId"
+            )

@@ -20,6 +20,7 @@ pytest.importorskip("pyarrow")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
+from penstock.pipeline.topics import cluster as topics_cluster
 from penstock.pipeline.topics.offsets import begin_of, queues_of
 from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.stream import TopicStreamReader
@@ -39,6 +40,11 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def reader(brokers: Cluster, topic: str, **options: str) -> TopicStreamReader:
     given = {"nameServer": brokers.nameservers, "subscribe": topic, "startingOffsets": "earliest"} | options
+    return TopicStreamReader(source_options(given, streaming=True), SCHEMA)
+
+
+def pattern_reader(brokers: Cluster, **options: str) -> TopicStreamReader:
+    given = {"nameServer": brokers.nameservers, "startingOffsets": "earliest"} | options
     return TopicStreamReader(source_options(given, streaming=True), SCHEMA)
 
 
@@ -221,6 +227,47 @@ def test_a_stream_goes_on_without_a_topic_that_was_deleted_if_losses_are_tolerat
         send(brokers, "dropped", 100, 30)
         last = source.latestOffset(stored(later), ReadAllAvailable())
     assert Counter(batch(source, later, last)) == numbers(100, 30)
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_is_data_loss(brokers: Cluster) -> None:
+    given = {"subscribePattern": "some-.*"}
+    with Admin(brokers.nameservers) as admin:
+        for topic in ("some-a", "some-b"):
+            admin.create_topic(topic, queues=1)
+            send(brokers, topic, 0, 10)
+        source = pattern_reader(brokers, **given)
+        end = end_behind(source, source.initialOffset(), 20)
+        admin.delete_topic("some-b")
+    send(brokers, "some-a", 10, 5)
+    with pytest.raises(DataLoss, match="topic some-b is gone at broker-a: what the query has not read of some-b/"):
+        source.latestOffset(stored(end), ReadAllAvailable())
+    tolerant = pattern_reader(brokers, **given, failOnDataLoss="false")
+    later = end_behind(tolerant, end, 5)
+    assert Counter(batch(tolerant, end, later)) == numbers(10, 5)
+    view = topics_cluster.cluster(brokers.nameservers)
+    assert view.commit("some-readers", queues_of(later), 10) == []
+    kept = [queue for queue in queues_of(later) if queue.topic == "some-a"]
+    assert view.committed("some-readers", kept, 10) == {queue: queues_of(later)[queue] for queue in kept}
+
+
+def test_a_batch_that_is_repeated_reads_no_topic_that_was_made_anew(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("again", queues=1)
+        send(brokers, "again", 0, 10)
+        source = reader(brokers, "again")
+        start = source.initialOffset()
+        end = end_behind(source, start, 10)
+        admin.delete_topic("again")
+        with pytest.raises(DataLoss, match="topic again is gone at broker-a since the batch was planned"):
+            batch(reader(brokers, "again"), start, end)
+        admin.create_topic("again", queues=1)
+    send(brokers, "again", 100, 30)
+    with pytest.raises(DataLoss, match="topic again was made anew at broker-a since the batch was planned"):
+        batch(reader(brokers, "again"), start, end)
+    tolerant = reader(brokers, "again", failOnDataLoss="false")
+    assert batch(tolerant, start, end) == []
+    later = tolerant.latestOffset(stored(end), ReadAllAvailable())
+    assert Counter(batch(tolerant, end, later)) == numbers(100, 30)
 
 
 def test_a_pattern_may_wait_for_its_first_topic(brokers: Cluster) -> None:

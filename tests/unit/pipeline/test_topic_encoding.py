@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.keys import property_bytes
+from penstock.pipeline.topics import routing
 from penstock.pipeline.topics.chunks import cut
 from penstock.pipeline.topics.content import Content
 from penstock.pipeline.topics.encoding import Rows, check_sink_schema, compressed
@@ -143,17 +144,22 @@ def test_the_schema_of_a_sink_is_checked_by_name() -> None:
 @given(st.lists(st.integers(0, 40), max_size=8), st.lists(st.integers(0, 40), max_size=8), st.integers(1, 17))
 def test_chunks_are_the_same_however_spark_cuts_its_batches(one: list[int], other: list[int], rows: int) -> None:
     total = min(sum(one), sum(other))
+    bodies = [b"%d:" % number + b"x" * (number % 7 * 100) for number in range(total)]
+    bodies[3:4] = [b"3" * 2000] * len(bodies[3:4])  # more than a chunk takes
 
     def cuts(sizes: list[int]) -> list[list[int]]:
         start, found = 0, []
         for size in sizes:
             stop = min(start + size, total)
-            found.append(batch(body=pa.array(range(start, stop), pa.int64())))
+            found.append(batch(body=pa.array(bodies[start:stop], pa.binary())))
             start = stop
-        return [part.column(0).to_pylist() for part in rebatched(found, rows)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(routing, "CHUNK_BYTES", 1000)
+            return [part.column(0).to_pylist() for part in rebatched(found, rows)]
 
     assert cuts(one) == cuts(other)
-    assert [row for part in cuts(one) for row in part] == list(range(total))
+    assert [row for part in cuts(one) for row in part] == bodies
+    assert all(len(part) == 1 or (len(part) <= rows and sum(map(len, part)) <= 1000) for part in cuts(one))
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 64])

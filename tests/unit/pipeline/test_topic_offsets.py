@@ -51,6 +51,13 @@ def test_a_first_batch_is_repeated_as_it_was_planned_whatever_latest_is_by_now()
     assert slices(begin_of(after_a_crash, planned), queues_of(planned)) == [Slice(A, 3, 5)]
 
 
+def test_a_first_batch_that_was_empty_is_empty_again_whatever_latest_is_by_now() -> None:
+    stored, after_a_crash = stream_offset({A: 5}, first=True), stream_offset({A: 15}, first=True)
+    assert slices(begin_of(after_a_crash, stored), queues_of(stored)) == []
+    planned = stream_offset({A: 15}, init={A: 5})
+    assert slices(begin_of(stored, planned), queues_of(planned)) == [Slice(A, 5, 15)]
+
+
 def test_a_begin_above_its_end_is_an_error_and_not_an_empty_batch() -> None:
     with pytest.raises(DataLoss, match="begins at 7 and ends at 5"):
         slices({A: 7}, {A: 5})

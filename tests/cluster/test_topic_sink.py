@@ -1,0 +1,90 @@
+"""Tasks of the sink and batch plans against a real broker, called as Spark calls them; without Spark's JVM."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.client import Admin
+from tests.support.cluster import Cluster, cluster
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from penstock.pipeline.topics import sink
+from penstock.pipeline.topics.cluster import cluster as cluster_of
+from penstock.pipeline.topics.options import SinkOptions, sink_options, source_options
+from penstock.pipeline.topics.sink import Identity, TopicBatchWriter, Written
+from penstock.pipeline.topics.source import TopicReader
+from penstock.pipeline.topics.task import Task
+from penstock.proto.errors import ConfigError
+
+SCHEMA = StructType([StructField("body", BinaryType())])
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("brokers"), shards=1, replicas=1) as made:
+        made.start()
+        yield made
+
+
+def options(brokers: Cluster, topic: str, guarantee: str) -> SinkOptions:
+    given = {"nameServer": brokers.nameservers, "topic": topic, "deliveryGuarantee": guarantee}
+    return sink_options(given, streaming=True)
+
+
+def write(brokers: Cluster, topic: str, guarantee: str, writer: str, batch: int) -> Written:
+    rows = pa.RecordBatch.from_pydict({"body": [b"%d" % number for number in range(10)]})
+    identity = Identity(writer, uuid.uuid4().hex, batch, 0)
+    return Task(cluster_of(brokers.nameservers), options(brokers, topic, guarantee), identity).run([rows])
+
+
+def count(brokers: Cluster, topic: str) -> int:
+    with Admin(brokers.nameservers) as admin:
+        return int(admin.topic_stats(topic).messages)
+
+
+@pytest.mark.parametrize("first", ["idempotent", "exactly-once"])
+def test_a_writer_keeps_its_guarantee(brokers: Cluster, first: str) -> None:
+    topic, (second,) = f"kept-{first}", {"idempotent", "exactly-once"} - {first}
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+    told = write(brokers, topic, first, topic, 4)
+    sink._commit(options(brokers, topic, first), [told], 4)
+    assert count(brokers, topic) == 10
+    with pytest.raises(ConfigError, match=f"has written with deliveryGuarantee={first}.*begin {second} with a new"):
+        write(brokers, topic, second, topic, 4)
+    told = write(brokers, topic, first, topic, 4)
+    sink._commit(options(brokers, topic, first), [told], 4)
+    assert count(brokers, topic) == 10
+
+
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
+def test_a_nameless_write_in_foreach_batch_would_be_doubled_and_is_refused(
+    monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    local = {sink.QUERY_ID: "a query", sink.BATCH_ID: "3"}
+    context = SimpleNamespace(getLocalProperty=local.get, partitionId=lambda: 0)
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    given = {"nameServer": "127.0.0.1:1", "topic": "t", "deliveryGuarantee": guarantee}
+    writer = TopicBatchWriter(sink_options(given, streaming=False), SCHEMA)
+    with pytest.raises(ConfigError, match="give each write in it a producerId of its own, or say deliveryGuarantee=at"):
+        writer.write(iter([]))
+
+
+def test_times_that_contradict_each_other_are_refused(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("times", queues=1)
+    write(brokers, "times", "at-least-once", "w", 0)
+    given: dict[str, Any] = {"nameServer": brokers.nameservers, "subscribe": "times"}
+    given |= {"startingTimestamp": "2000", "endingTimestamp": "1000"}
+    with pytest.raises(ConfigError, match="startingTimestamp 2000 is behind endingTimestamp 1000"):
+        TopicReader(source_options(given, streaming=False), SCHEMA).partitions()
