@@ -27,7 +27,8 @@ from .service.append_streams import AppendStreams
 from .service.consumer_sessions import ConsumerSessions
 from .service.dispatch import Dispatcher, apply
 from .service.elected_role import ElectedRole
-from .service.fetch import Fetch, Waiters
+from .service.fetch import Fetch
+from .service.fetch_waiters import Waiters
 from .service.leadership import Leadership
 from .service.metrics import Counters, MetricsServer
 from .service.offsets import OffsetService, PendingCommits

@@ -147,7 +147,8 @@ def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
 
 def _load(config: BrokerConfig, store: Store, epochs: EpochFile, *, known: bool) -> Opened:
     started = time.monotonic()
-    state, producers = State(), ProducerTable()
+    producers = ProducerTable()
+    state = State(producers)
     snapshots = Snapshots(config.store.root / "config", state, producers)
     loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=known)
     deleted: set[str] = set()

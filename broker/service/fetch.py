@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc.aio
@@ -24,7 +24,8 @@ from penstock.proto.record.hashing import string_hash
 from penstock.proto.record.layout import FIXED_BYTES
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
-from .dispatch import Arrivals, hidden_records_max
+from .dispatch import hidden_records_max
+from .fetch_waiters import Waiter, Waiters, Wanted, finish
 from .metrics import Counters
 from .state import State
 
@@ -43,6 +44,7 @@ _FILTERED_ENTRIES = 1 << 17
 _BRINGERS = 4
 """Threads that wait for the disk; more consumers than this that read far behind wait for each other."""
 EXPRESSION_LENGTH_MAX = 8192
+_NO_END = (1 << 63) - 1
 
 # The store's ReadStatus has the wire's numbers.
 _FOUND, _NO_NEW, _NO_MATCH = int(FetchReply.FOUND), int(FetchReply.NO_NEW_MESSAGE), int(FetchReply.NO_MATCHED_MESSAGE)
@@ -64,6 +66,7 @@ class ReadStore(Protocol):
         offset: int,
         max_bytes: int,
         *,
+        max_count: int = ...,
         tags: frozenset[int] | None = None,
         verify: bool = False,
     ) -> ReadResult: ...
@@ -77,82 +80,6 @@ class ReaderRole(Protocol):
     @property
     def is_master(self) -> bool: ...
     def suggested_broker_id(self, behind_bytes: int) -> int: ...
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """One queue of a fetch; ``offset`` moves on over messages that the filter leaves out."""
-
-    topic_index: int
-    topic: str
-    queue_id: int
-    offset: int
-    began: int
-    tags: frozenset[int] | None
-    is_told: bool = False  # has a result in the reply
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit."""
-
-    queues: dict[str, dict[int, list[_Wanted]]]
-    wake: asyncio.Future[None]
-    hits: dict[int, _Wanted] = field(default_factory=dict)  # by identity
-
-    def hit(self, wanted: Iterable[_Wanted]) -> None:
-        """These have news."""
-        self.hits.update((id(each), each) for each in wanted)
-
-
-class Waiters:
-    """Fetches that wait for messages, found by topic; event loop only."""
-
-    def __init__(self) -> None:
-        self._by_topic: dict[str, set[_Waiter]] = {}
-
-    def __len__(self) -> int:
-        return len(set().union(*self._by_topic.values())) if self._by_topic else 0
-
-    def __bool__(self) -> bool:
-        return bool(self._by_topic)
-
-    def add(self, waiter: _Waiter) -> None:
-        """Wake ``waiter`` from now on."""
-        for topic in waiter.queues:
-            self._by_topic.setdefault(topic, set()).add(waiter)
-
-    def remove(self, waiter: _Waiter) -> None:
-        """Forget ``waiter``; harmless when it is unknown."""
-        for topic in waiter.queues:
-            waiting = self._by_topic.get(topic)
-            if waiting is not None:
-                waiting.discard(waiter)
-                if not waiting:
-                    del self._by_topic[topic]
-
-    def on_arrived(self, arrivals: Arrivals) -> None:
-        """Wake every fetch that waits for one of these queues."""
-        for topic, queue_ids in arrivals.items():
-            for waiter in self._by_topic.get(topic, ()):
-                wanted = waiter.queues[topic]
-                hits = queue_ids.intersection(wanted) if len(queue_ids) <= len(wanted) else wanted.keys() & queue_ids
-                if hits:
-                    for queue_id in hits:
-                        waiter.hit(wanted[queue_id])
-                    _finish(waiter.wake)
-
-    def wake_topic(self, topic: str) -> None:
-        """Wake every fetch that waits in ``topic``: it was changed or deleted."""
-        for waiter in self._by_topic.get(topic, ()):
-            for wanted in waiter.queues[topic].values():
-                waiter.hit(wanted)
-            _finish(waiter.wake)
-
-    def wake_all(self) -> None:
-        """Wake every fetch, with or without news: the broker stops."""
-        for waiter in set().union(*self._by_topic.values()) if self._by_topic else ():
-            _finish(waiter.wake)
 
 
 class Fetch:
@@ -176,6 +103,7 @@ class Fetch:
         self._role = role
         self._counters = counters
         self._turn = 0
+        self._start_end = store.end_offset
         self._bringers = ThreadPoolExecutor(_BRINGERS, thread_name_prefix="cold-reads")
 
     def close(self) -> None:
@@ -193,25 +121,34 @@ class Fetch:
         reading = _Reading(self, header, wanted)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
-        wanted_now = self._rotated(wanted)
+        wanted_now = wanted if header.in_order else self._rotated(wanted)
         await self._wait_for(_bring_entries, reading.absent_entries(wanted_now))
         await self._wait_for(
             _bring_records, reading.absent(wanted_now)
         )  # not kept: their files may be deleted from now on
         reading.look(wanted_now)
         if not reading.has_news and wait_s > 0:
-            await self._wait(reading, wanted, wait_s)
+            # In order, nothing of the others can be told before there is something of the first.
+            await self._wait(reading, wanted[:1] if header.in_order else wanted, wait_s)
         return reading.reply()
+
+    @property
+    def knows_all_topics(self) -> bool:
+        """Whether a queue that is not known does not exist: not so at a slave, which may be behind, nor at a master
+        that has not dispatched yet what its log held at the start.
+        """
+        store = self._store
+        return self._role.is_master and store.dispatched_offset >= min(self._start_end, store.end_offset)
 
     async def _wait_for(self, bring: Callable[[Any], None], absent: Sequence[Any]) -> None:
         if absent and self.is_open:
             await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
 
-    def _wanted(self, header: FetchHeader) -> list[_Wanted]:
+    def _wanted(self, header: FetchHeader) -> list[Wanted]:
         group = self._state.group(header.group) if header.group else None
         if group is not None and not group.consume_enable:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
-        wanted: list[_Wanted] = []
+        wanted: list[Wanted] = []
         for index, part in enumerate(header.topics):
             if len(part.queue_ids) != len(part.offsets):
                 raise InvalidArgument(
@@ -221,32 +158,39 @@ class Fetch:
             if topic is not None and not topic.is_readable:
                 raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
             self._store.check_readable(part.topic)
+            if len(part.ends) not in (0, len(part.offsets)):
+                raise InvalidArgument(f"topic {part.topic}: {len(part.offsets)} offsets with {len(part.ends)} ends")
             tags = _tags(part.filter.kind, part.filter.expression)
-            for queue_id, offset in zip(part.queue_ids, part.offsets, strict=True):
+            ends = part.ends or itertools.repeat(_NO_END, len(part.offsets))
+            for queue_id, offset, end in zip(part.queue_ids, part.offsets, ends, strict=True):
                 if offset < 0 or queue_id < 0:
                     raise InvalidArgument(
                         f"topic {part.topic} queue {queue_id} offset {offset}: neither may be negative"
                     )
-                wanted.append(_Wanted(index, part.topic, queue_id, offset, offset, tags))
+                if end <= offset or (header.in_order and not part.ends):
+                    raise InvalidArgument(
+                        f"topic {part.topic} queue {queue_id} offset {offset}: it must have an end behind it"
+                    )
+                wanted.append(Wanted(index, part.topic, queue_id, offset, offset, end, tags))
         if not 1 <= len(wanted) <= QUEUES_MAX:
             raise InvalidArgument(f"a fetch of {len(wanted)} queues: 1..{QUEUES_MAX} are allowed")
         return wanted
 
-    def _rotated(self, wanted: list[_Wanted]) -> list[_Wanted]:
+    def _rotated(self, wanted: list[Wanted]) -> list[Wanted]:
         """Another queue begins each time, so that a budget too small for all reaches all."""
         self._turn += 1
         start = self._turn % len(wanted)
         return wanted[start:] + wanted[:start] if start else wanted
 
-    async def _wait(self, reading: _Reading, wanted: list[_Wanted], wait_s: float) -> None:
+    async def _wait(self, reading: _Reading, wanted: list[Wanted], wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        queues: dict[str, dict[int, list[_Wanted]]] = {}
+        queues: dict[str, dict[int, list[Wanted]]] = {}
         for each in wanted:
             queues.setdefault(each.topic, {}).setdefault(each.queue_id, []).append(each)
-        waiter = _Waiter(queues, loop.create_future())
+        waiter = Waiter(queues, loop.create_future())
         self.waiters.add(waiter)  # before the second look: what arrives after it wakes us
-        timer = loop.call_at(deadline, lambda: _finish(waiter.wake))
+        timer = loop.call_at(deadline, lambda: finish(waiter.wake))
         try:
             self._catch_up()
             reading.look(wanted)
@@ -265,7 +209,7 @@ class Fetch:
 class _Reading:
     """The answer of one fetch while it is put together."""
 
-    def __init__(self, service: Fetch, header: FetchHeader, wanted: list[_Wanted]) -> None:
+    def __init__(self, service: Fetch, header: FetchHeader, wanted: list[Wanted]) -> None:
         self._service = service
         self._store = service._store
         self._budget = min(header.max_bytes if header.max_bytes > 0 else REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX)
@@ -274,7 +218,8 @@ class _Reading:
         )
         self._wanted = wanted
         self._verify = header.verify
-        self._found: list[tuple[_Wanted, ReadResult]] = []
+        self._in_order = header.in_order
+        self._found: list[tuple[Wanted, ReadResult]] = []
         self._told: list[FetchReply.Result] = []
         self._bytes = 0
         self._behind_bytes = 0
@@ -284,56 +229,72 @@ class _Reading:
     def has_news(self) -> bool:
         return bool(self._found or self._told)
 
-    def absent_entries(self, wanted: Iterable[_Wanted]) -> list[AbsentEntries]:
+    def absent_entries(self, wanted: Iterable[Wanted]) -> list[AbsentEntries]:
         """What of the entries that :meth:`look` would read is not in memory, about."""
         ready = self._ready(wanted)
         found: list[AbsentEntries] = []
         left = self._budget
         for index, each in enumerate(ready):
-            share = min(self._per_queue, max(left // (len(ready) - index), _RECORD_BYTES_GUESSED))
-            count = _FILTERED_ENTRIES if each.tags is not None else -(-share // FIXED_BYTES)
+            share = max(self._share(left, len(ready) - index), _RECORD_BYTES_GUESSED)
+            count = min(_FILTERED_ENTRIES if each.tags is not None else -(-share // FIXED_BYTES), each.count)
             found += self._store.absent_entries(each.topic, each.queue_id, each.offset, count)
-            left -= share
+            left -= min(share, count * FIXED_BYTES) if self._in_order else share
             if left <= 0:
                 break
         return found
 
-    def absent(self, wanted: Iterable[_Wanted]) -> list[Absent]:
+    def absent(self, wanted: Iterable[Wanted]) -> list[Absent]:
         """What of the records that :meth:`look` would find may not be in memory, about."""
         ready = self._ready(wanted)
         found: list[Absent] = []
         left = self._budget
         for index, each in enumerate(ready):
-            share = min(self._per_queue, max(left // (len(ready) - index), 1))
+            share = self._share(left, len(ready) - index)
             parts = self._store.absent(each.topic, each.queue_id, each.offset, share)
+            if each.tags is None:
+                parts = _first(parts, each.count)
             found += parts
-            left -= max(share, sum(int(part.sizes.sum()) for part in parts))
+            size = sum(int(part.sizes.sum()) for part in parts)
+            left -= size if self._in_order else max(share, size)
             if left <= 0:
                 break
         return found
 
-    def _ready(self, wanted: Iterable[_Wanted]) -> list[_Wanted]:
+    def _share(self, left: int, queues: int) -> int:
+        """How much of ``left`` the first of so many queues may use."""
+        return min(self._per_queue, left if self._in_order else max(left // queues, 1))
+
+    def _ready(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """The queues that have something."""
-        ready: list[_Wanted] = []
+        ready: list[Wanted] = []
         for each in wanted:
             low, high = self._store.queue_range(each.topic, each.queue_id)
             if low <= each.offset < high:
                 ready.append(each)
         return ready
 
-    def look(self, wanted: Iterable[_Wanted]) -> None:
-        """Read from those of the queues that have something; the budget is shared evenly among them."""
-        ready: list[_Wanted] = []
+    def look(self, wanted: Iterable[Wanted]) -> None:
+        """Read from those of the queues that have something; the budget is shared evenly among them.
+
+        In order: from the first ones, up to one of which more is wanted than there is or than the reply can hold.
+        """
+        self._scans_left = SCANS_MAX
+        if self._in_order:
+            for each in wanted:
+                if self._is_full or not self._is_ready(each):
+                    return
+                self._read(each, self._share(self._budget - self._bytes, 1))
+                if each.offset < each.end:
+                    return
+            return
+        ready: list[Wanted] = []
         for each in wanted:
             if self._is_ready(each):
                 ready.append(each)
-        self._scans_left = SCANS_MAX
         for index, each in enumerate(ready):
-            left = self._budget - self._bytes
-            if left <= 0 or self._scans_left <= 0:
+            if self._is_full:
                 return
-            share = min(self._per_queue, max(left // (len(ready) - index), 1))
-            self._read(each, share)
+            self._read(each, self._share(self._budget - self._bytes, len(ready) - index))
 
     def reply(self) -> bytes:
         """The framed reply; copies the records once, from the log into the message that gRPC sends."""
@@ -359,9 +320,14 @@ class _Reading:
             address += read.bytes
         return message
 
-    def _is_ready(self, each: _Wanted) -> bool:
+    @property
+    def _is_full(self) -> bool:
+        return self._bytes >= self._budget or self._scans_left <= 0
+
+    def _is_ready(self, each: Wanted) -> bool:
         if each.queue_id >= self._service._state.read_queues(each.topic):
-            self._tell(each, FetchReply.QUEUE_NOT_FOUND, 0, 0, 0)
+            if self._service.knows_all_topics:
+                self._tell(each, FetchReply.QUEUE_NOT_FOUND, 0, 0, 0)
             return False
         low, high = self._store.queue_range(each.topic, each.queue_id)
         if low <= each.offset < high:
@@ -380,12 +346,18 @@ class _Reading:
         """
         return self._service._role.is_master and offset > high + hidden_records_max(self._store)
 
-    def _read(self, each: _Wanted, share: int) -> None:
+    def _read(self, each: Wanted, share: int) -> None:
         while True:
-            read = self._store.read(each.topic, each.queue_id, each.offset, share, tags=each.tags, verify=self._verify)
+            read = self._store.read(
+                *(each.topic, each.queue_id, each.offset, share),
+                max_count=each.count,
+                tags=each.tags,
+                verify=self._verify,
+            )
             status = int(read.status)
             if status == _FOUND:
                 each.is_told = True
+                each.offset = read.next_offset
                 self._found.append((each, read))
                 self._bytes += read.bytes
                 self._behind_bytes += (read.max_offset - read.next_offset) * (read.bytes // max(read.count, 1))
@@ -396,10 +368,11 @@ class _Reading:
                 self._tell(each, status, read.next_offset, read.min_offset, read.max_offset, read.problem)
                 return
             each.offset = read.next_offset
-            if each.offset >= read.max_offset:
+            is_done = each.offset >= each.end
+            if each.offset >= read.max_offset and not is_done:
                 return  # everything so far is filtered out: wait for more
             self._scans_left -= 1
-            if self._scans_left <= 0:
+            if self._scans_left <= 0 or is_done:
                 self._tell(each, status, each.offset, read.min_offset, read.max_offset)
                 return
 
@@ -410,13 +383,13 @@ class _Reading:
                 low, high = self._store.queue_range(each.topic, each.queue_id)
                 yield self._result(each, FetchReply.NO_MATCHED_MESSAGE, each.offset, low, high)
 
-    def _tell(self, each: _Wanted, status: int, next_offset: int, low: int, high: int, problem: str = "") -> None:
+    def _tell(self, each: Wanted, status: int, next_offset: int, low: int, high: int, problem: str = "") -> None:
         each.is_told = True
         self._told.append(self._result(each, status, next_offset, low, high, problem))
 
     @staticmethod
     def _result(
-        each: _Wanted, status: int, next_offset: int, low: int, high: int, problem: str = ""
+        each: Wanted, status: int, next_offset: int, low: int, high: int, problem: str = ""
     ) -> FetchReply.Result:
         return FetchReply.Result(
             topic_index=each.topic_index,
@@ -450,6 +423,16 @@ def _tags(kind: int, expression: str) -> frozenset[int] | None:
     return frozenset(string_hash(tag) for tag in tags)
 
 
+def _first(parts: list[Absent], count: int) -> list[Absent]:
+    """Those of the first ``count`` records."""
+    found: list[Absent] = []
+    for part in parts:
+        if count > 0:
+            found.append(part._replace(positions=part.positions[:count], sizes=part.sizes[:count]))
+        count -= len(part.sizes)
+    return found
+
+
 def _bring_records(absent: Iterable[Absent]) -> None:
     from ..store.absent import bring  # loads the kernels
 
@@ -459,8 +442,3 @@ def _bring_records(absent: Iterable[Absent]) -> None:
 def _bring_entries(absent: Iterable[AbsentEntries]) -> None:
     for part in absent:
         part.bring()
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -145,7 +145,8 @@ class FollowerLog:
         before it is cut; the lock of the snapshots is held; and a change of role waits for the end (:meth:`_cut`).
         """
         store = self._store
-        fresh, producers = State(), ProducerTable()
+        producers = ProducerTable()
+        fresh = State(producers)
         snapshots = Snapshots(self._snapshots.directory, fresh, producers)
         loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=self._log_has_all)
         deleted: set[str] = set()

@@ -3,7 +3,9 @@
 A producer numbers the batches of each lane (one ordered stream to one topic). When an answer gets lost it
 sends the same number again and gets the first receipt instead of a second copy. The table is derived: each
 batch carries its number as a mark in the log, so a replica, or a start, rebuilds it from there; the snapshot
-only makes the start short.
+only makes the start short. Before log files go, what they alone tell of it is put into a state record, tag
+``SEQUENCES``, body ``{"rows": [row, …]}`` with rows as in the snapshot, each of
+one receipt.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ from __future__ import annotations
 import logging
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
 from penstock.proto.record.layout import MAGIC_V1, MAGIC_V2
 from penstock.proto.record.producer_mark import MARK_PREFIX, ProducerMark, parse_producer_mark
 
 log = logging.getLogger(__name__)
+
+SEQUENCES: Final = "SEQUENCES"
+_NUMBERS_PER_RECORD: Final = 16_384
 
 LANES_MAX = 100_000
 IDLE_MS_MAX = 7 * 24 * 3600 * 1000  # an answer that nobody asked for in a week is nobody's
@@ -58,10 +63,14 @@ class Marked(Protocol):
 
 @dataclass(slots=True)
 class Lane:
-    """What is remembered of one lane; ``receipts`` oldest first, never empty."""
+    """What is remembered of one lane; ``receipts`` oldest first, never empty.
+
+    ``recorded``: where the newest state record about it begins, -1 without one.
+    """
 
     epoch: int
     receipts: list[Receipt]
+    recorded: int = -1
 
 
 Key = tuple[int, str, int]
@@ -151,6 +160,36 @@ class ProducerTable:
         )
         self.remember(mark.producer_id, mark.epoch, batch.topic, mark.lane, receipt)
 
+    def apply(self, position: int, document: Mapping[str, Any]) -> None:
+        """Take the state record at ``position``. Raises KeyError, TypeError or ValueError when it is none."""
+        rows = document["rows"]
+        self.load(rows, position)
+        for producer_id, topic, lane, *_ in rows:
+            held = self._lanes.get((int(producer_id, 16), topic, lane))
+            if held is not None:
+                held.recorded = max(held.recorded, position)
+
+    def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(kind, body) of state records, for every lane of which nothing stands in the log from ``position`` on: its
+        newest batch.
+
+        The table may change between two of them.
+        """
+        older = [
+            (key, held) for key, held in self._lanes.items() if max(held.receipts[-1].start, held.recorded) < position
+        ]
+        rows: list[list[Any]] = []
+        numbers = 0
+        for key, held in older:
+            newest = held.receipts[-1]
+            rows.append(_row(key, held.epoch, [newest]))
+            numbers += 8 + 2 * len(newest.queue_ids)
+            if numbers >= _NUMBERS_PER_RECORD:
+                yield SEQUENCES, {"rows": rows}
+                rows, numbers = [], 0
+        if rows:
+            yield SEQUENCES, {"rows": rows}
+
     def adopt(self, other: ProducerTable) -> None:
         """Hold what ``other`` holds, which is nobody's any more."""
         self._lanes, self._epochs, self.newest_record = other._lanes, other._epochs, other.newest_record
@@ -167,10 +206,7 @@ class ProducerTable:
 
     def rows(self) -> list[list[Any]]:
         """The table as JSON rows, least recently used first: ``[id, topic, lane, epoch, [receipt, …]]``."""
-        return [
-            [f"{producer_id:016x}", topic, lane, held.epoch, [list(receipt) for receipt in held.receipts]]
-            for (producer_id, topic, lane), held in list(self._lanes.items())
-        ]
+        return [_row(key, held.epoch, held.receipts) for key, held in list(self._lanes.items())]
 
     def load(self, rows: Iterable[Sequence[Any]], end_offset: int) -> None:
         """Take rows of a snapshot, without receipts of batches that the log (ending at ``end_offset``) lost.
@@ -184,6 +220,11 @@ class ProducerTable:
                         int(sequence), int(start), int(end), int(store_timestamp_ms), queue_ids, queue_offsets
                     )
                     self.remember(int(producer_id, 16), int(epoch), str(topic), int(lane), receipt)
+
+
+def _row(key: Key, epoch: int, receipts: Iterable[Receipt]) -> list[Any]:
+    producer_id, topic, lane = key
+    return [f"{producer_id:016x}", topic, lane, epoch, [list(receipt) for receipt in receipts]]
 
 
 _MAGIC = struct.Struct(">i")

@@ -151,7 +151,7 @@ class Staging:
                 found = self._find_staged(name, batch, chunks)
                 for each, staged in found:
                     for number in sorted(staged.chunks):
-                        published += await self._publish_chunk(each, staged, staged.chunks[number])
+                        published += await self._publish_chunk(each, staged.chunks[number])
                         await asyncio.sleep(0)
                 self._record_gone(name, batch, chunks, published_ms=now_ms())
                 self.records_published += published
@@ -214,7 +214,7 @@ class Staging:
         if not KEEP_MS_MIN <= keep_ms <= KEEP_MS_MAX:
             raise InvalidArgument(f"keep_ms {keep_ms}: {KEEP_MS_MIN}..{KEEP_MS_MAX} are allowed")
         check_name("coordinator", header.coordinator)
-        return each, Staged(header.topic, header.coordinator, now_ms() + keep_ms)
+        return each, Staged(header.coordinator, now_ms() + keep_ms)
 
     def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, topic: Topic) -> None:
         """Refuse now what could not be published later: a trial of the very kernel that will place them."""
@@ -262,7 +262,7 @@ class Staging:
         )
         placed = self._store.append(names.STAGE_TOPIC, wrapped, queues=1)
         self._on_appended(placed.end)
-        staged.chunks[header.chunk] = Chunk(placed.start, header.count)
+        staged.chunks[header.chunk] = Chunk(placed.start, header.count, header.topic)
         self._log.put(each.writer, STAGED, staged_body(each, staged, header.chunk))
 
     def _find_staged(self, name: str, batch: int, chunks: Mapping[str, int]) -> list[tuple[StagedId, Staged]]:
@@ -280,7 +280,7 @@ class Staging:
             found.append((each, staged))
         return found
 
-    async def _publish_chunk(self, each: StagedId, staged: Staged, chunk: Chunk) -> int:
+    async def _publish_chunk(self, each: StagedId, chunk: Chunk) -> int:
         if self._store.dispatched_offset <= chunk.position:
             await self._wait_dispatched(chunk.position + 1)
         try:
@@ -293,13 +293,14 @@ class Staging:
             ) from error
         mark = mark_of(memoryview(records))
         assert mark is not None, "checked before it was staged"
-        topic = self._state.topic(staged.topic)
+        name = decode_record(records).topic
+        topic = self._state.topic(name)
         if topic is None:
             raise TopicNotFound(
-                f"topic {staged.topic} was deleted with decided messages staged for it: create it again, or they stay",
-                topic=staged.topic,
+                f"topic {name} was deleted with decided messages staged for it: create it again, or they stay",
+                topic=name,
             )
-        last = self._producers.last_sequence(mark.producer_id, staged.topic, mark.lane)
+        last = self._producers.last_sequence(mark.producer_id, name, mark.lane)
         if last is not None and mark.sequence <= last:
             return 0  # by an attempt that did not come to its end
         self._log.writable()

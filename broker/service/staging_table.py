@@ -104,17 +104,20 @@ class StagedId(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Where the record is that holds a chunk, and how many records are in its body."""
+    """Where the record is that holds a chunk, and how many records of which topic are in its body.
+
+    The body has the last word on ``topic``: snapshots of earlier versions name that of an id's first chunk for all.
+    """
 
     position: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    topic: str
 
 
 @dataclass(slots=True)
 class Staged:
     """What lies staged at this shard under one id; ``recorded``: chunk -> position of the state record about it."""
 
-    topic: str
     coordinator: str
     expires_ms: int
     chunks: dict[int, Chunk] = field(default_factory=dict)
@@ -242,12 +245,10 @@ class StagingTable:
 
     def _put_chunk(self, position: int, each: StagedId, document: Mapping[str, Any]) -> None:
         number = int(document["chunk"])
-        chunk = Chunk(int(document["position"]), int(document["count"]))
+        chunk = Chunk(int(document["position"]), int(document["count"]), str(document["topic"]))
         staged = self.staged.get(each)
         if staged is None:
-            staged = self.staged[each] = Staged(
-                str(document["topic"]), str(document["coordinator"]), int(document["expiresMs"])
-            )
+            staged = self.staged[each] = Staged(str(document["coordinator"]), int(document["expiresMs"]))
         staged.chunks.setdefault(number, chunk)  # sent again: the first copy counts
         staged.recorded[number] = max(position, staged.recorded.get(number, LOADED))
 
@@ -274,7 +275,7 @@ def staged_body(each: StagedId, staged: Staged, number: int) -> dict[str, Any]:
         "batch": each.batch,
         "key": each.key,
         "chunk": number,
-        "topic": staged.topic,
+        "topic": chunk.topic,
         "coordinator": staged.coordinator,
         "expiresMs": staged.expires_ms,
         "position": chunk.position,

@@ -14,6 +14,7 @@ Shapes of the records: the tag is the kind, the body compact JSON.
 | ``GROUP`` | an entry of ``subscriptionGroup.json``: ``groupName``, ``consumeEnable``, ``retryMaxTimes``, … |
 | ``GROUP_DELETED`` | ``{"groupName": g}``; takes the group's committed offsets with it |
 | ``OFFSETS`` | ``{"group": g, "offsets": {topic: {"0": next offset, …}}}``: one commit of any number of queues |
+| ``SEQUENCES`` | of :mod:`.producers` |
 | others | of the tables in ``State.more``, which say what their records hold: :mod:`.staging_table`, :mod:`.watermarks` |
 """  # noqa: E501  a table row cannot be broken
 
@@ -31,6 +32,7 @@ from penstock.proto.record.layout import decode_record
 from penstock.proto.record.properties import TAGS, decode_properties
 from penstock.proto.wire import common_pb2
 
+from .producers import SEQUENCES, ProducerTable
 from .staging_table import StagingTable
 from .tables import OffsetTable, Table
 from .watermarks import Watermarks
@@ -187,12 +189,16 @@ OffsetsDeleted = Callable[[str, str], None]
 class State:
     """Topics, groups and committed offsets of one broker; event loop only.
 
+    ``producers`` is a table of its own, filled from the marks of batches; state records tell it what came before the
+    log's begin.
+
     ``on_topics_changed(updated, removed)`` is called after each change of the topic table that took effect,
     ``on_offsets_applied(group, topic, offsets)`` after each commit, ``on_offsets_deleted(group, topic)`` when all of a
     group's offsets went with it, or all of a topic's; the other name is empty then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, producers: ProducerTable | None = None) -> None:
+        self.producers = ProducerTable() if producers is None else producers
         self.topics: Table[Topic] = Table()
         self.groups: Table[Group] = Table()
         self.offsets = OffsetTable()
@@ -306,6 +312,8 @@ class State:
             self.offsets.delete_group(position, document["groupName"])
             if self.groups.delete(position, document["groupName"]):
                 self.on_offsets_deleted(document["groupName"], "")
+        elif kind == SEQUENCES:
+            self.producers.apply(position, document)
         elif table := next((each for each in self.more if kind in each.kinds), None):
             table.apply(position, kind, document)
         else:

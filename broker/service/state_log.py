@@ -98,8 +98,8 @@ class StateLog:
             end = self.record(group_name, {topic_name: self.state.offsets.row(group_name, topic_name)})
             if end is not None:
                 yield end
-        for table in self.state.more:
-            for kind, document in table.repeated(position):
+        for repeated in (self.state.producers.repeated, *(table.repeated for table in self.state.more)):
+            for kind, document in repeated(position):
                 yield self.put(kind, document)
 
     def put(self, kind: str, document: Mapping[str, Any]) -> int:

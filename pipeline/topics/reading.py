@@ -1,6 +1,11 @@
 """Fetching the slices of one partition, in a Spark worker: exactly these messages, or an error.
 
-Several queues of a broker share a request; while one answer is turned into columns the next one is on its way.
+Several queues of a broker share a request; while one answer is turned into columns the next one is on its way. The
+messages come slice after slice in the planned order, however answers are cut: an idempotent writer knows its rows by
+their order, so a task that is repeated must read the same.
+
+Every checksum is proved. Records that fail are asked for again, to be proved by their broker, which says what is wrong
+with its file. What is lost is lost when the master says so: a slave may be behind, and has a retention of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -17,9 +22,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.connections import decode_fetch
-from penstock.client.retry import back_off_s
+from penstock.client.retry import back_off_s, reworded
 from penstock.client.subscription import Sql, Subscription, parse_subscription
-from penstock.proto.errors import BrokerUnavailable, Corrupt, DataLoss, PenstockError, TopicNotFound, from_rpc_error
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    DamagedRecord,
+    DataLoss,
+    PenstockError,
+    TopicNotFound,
+    from_rpc_error,
+)
 from penstock.proto.record.kernels import ROW, ScanStatus, scan
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
@@ -42,6 +54,25 @@ class _Reading:
     queue: Queue
     next: int
     end: int
+    is_doubted: bool = False  # its last answer held bad records: the broker is to prove them
+
+
+@dataclass(slots=True)
+class _Shard:
+    """What is still to be read from one broker group, in order."""
+
+    name: str
+    left: list[_Reading]
+    at_once: int = QUEUES_AT_ONCE
+    asks_master: str = ""  # what a slave said, and only the master can say
+
+
+class _Flight(NamedTuple):
+    """A request under way."""
+
+    address: str
+    asked: list[_Reading]
+    call: Any
 
 
 class SliceReader:
@@ -57,11 +88,18 @@ class SliceReader:
         self._is_filtered = self._subscription.filter.kind != Filter.ALL
         self._tags = ColumnWriter(pa.schema([pa.field("tags", pa.string())]), broker_name="")
 
+    @property
+    def lost(self) -> int:
+        """How many messages were gone or damaged, and left out, so far."""
+        return self._lost
+
     def read(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-        """Every message of the slices, per queue in order.
+        """Every message of the slices: broker after broker as they are first named, and each one's slices in order.
+
+        Two readers of the same slices give the same rows in the same order, in batches that may be cut elsewhere.
 
         Raises:
-            DataLoss: messages are gone, and ``failOnDataLoss`` is on.
+            DataLoss, TopicNotFound, DamagedRecord: messages are gone or damaged, and ``failOnDataLoss`` is on.
             PenstockError: the broker does not answer, or answers something else.
         """
         by_broker: dict[str, list[_Reading]] = {}
@@ -74,103 +112,140 @@ class SliceReader:
                 decompress=self._options.decompress,
                 batch_rows=self._options.batch_rows,
             )
-            yield from self._read_broker(broker, readings, writer)
+            yield from self._read_shard(_Shard(broker, readings), writer)
         if self._lost:
-            log.warning("messages were lost and left out count=%d", self._lost)
+            log.warning("messages were lost or damaged and left out count=%d", self._lost)
 
-    def _read_broker(self, broker: str, readings: list[_Reading], writer: ColumnWriter) -> Iterator[pa.RecordBatch]:
-        left = list(readings)
-        flight: tuple[str, list[_Reading], Any] | None = None
+    def _read_shard(self, shard: _Shard, writer: ColumnWriter) -> Iterator[pa.RecordBatch]:
+        flight: _Flight | None = None
         deadline = self._deadline()
         attempt = 0
-        while left or flight:
+        while shard.left:
             try:
-                if flight is None:
-                    flight = self._start(broker, left, fresh=attempt > 0)
-                address, asked, call = flight
-                flight = None
-                reply, body = _answer(address, call)
+                landed, flight = flight or self._start(shard, fresh=attempt > 0), None
+                reply, body = _answer(landed.address, landed.call)
             except PenstockError as error:
                 attempt += 1
                 wait_s = back_off_s(attempt)
                 if not error.retryable or time.monotonic() + wait_s >= deadline:
+                    if shard.asks_master:
+                        raise reworded(error, shard.asks_master) from error
                     raise
-                flight = None
                 time.sleep(wait_s)
                 continue
             attempt = 0
-            data, rows = self._take(asked, reply, body)
-            if len(rows) or any(each.next >= each.end for each in asked):
+            before = [each.next for each in landed.asked]
+            data, rows = self._take(shard, landed, reply, body)
+            if before != [each.next for each in landed.asked]:
                 deadline = self._deadline()
             elif time.monotonic() >= deadline:
-                first = next(each for each in asked if each.next < each.end)
+                first = landed.asked[0]
                 raise BrokerUnavailable(
-                    f"queue {first.queue}: messages {first.next}..{first.end} were planned, broker {address} does not "
-                    f"have them (yet) after {self._timeout_s():g} s"
+                    f"queue {first.queue}: messages {first.next}..{first.end} were planned, broker {landed.address} "
+                    f"does not have them (yet) after {self._timeout_s():g} s"
                 )
-            left = [each for each in left if each.next < each.end]
-            if left:
+            shard.left = [each for each in shard.left if each.next < each.end]
+            if shard.left:
                 try:
-                    flight = self._start(broker, left)
+                    flight = self._start(shard)
                 except PenstockError:
                     flight = None  # the loop's next turn tries again
             yield from writer.batches(data, rows)
 
-    def _start(self, broker: str, left: list[_Reading], *, fresh: bool = False) -> tuple[str, list[_Reading], Any]:
-        asked = left[:QUEUES_AT_ONCE]
-        address = self._cluster.calls.address(broker, reading=True, fresh=fresh)
-        header = FetchHeader(client_id=CLIENT_ID, max_bytes=self._options.fetch_bytes, max_wait_ms=WAIT_MS)
+    def _start(self, shard: _Shard, *, fresh: bool = False) -> _Flight:
+        asked = shard.left[: shard.at_once]
+        address = self._cluster.calls.address(shard.name, reading=not shard.asks_master, fresh=fresh)
+        header = FetchHeader(
+            client_id=CLIENT_ID, max_bytes=self._options.fetch_bytes, max_wait_ms=WAIT_MS, in_order=True
+        )
         for each in asked:
             header.topics.add(
                 topic=each.queue.topic,
                 queue_ids=[each.queue.queue_id],
                 offsets=[each.next],
+                ends=[each.end],
                 filter=self._subscription.filter,
             )
+            header.verify = header.verify or each.is_doubted
         timeout_s = self._options.fetch_timeout_ms / 1000
-        return address, asked, self._cluster.connections.fetch(address, header, timeout_s)
+        return _Flight(address, asked, self._cluster.connections.fetch(address, header, timeout_s))
 
     def _take(
-        self, asked: list[_Reading], reply: FetchReply, body: memoryview
+        self, shard: _Shard, flight: _Flight, reply: FetchReply, body: memoryview
     ) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Rows]:
-        """Move the slices on and find the rows that are wanted; results come in the order of their bytes."""
+        """Move the slices on, the first ones, up to one that is not complete, and find the rows that are wanted."""
         data = np.frombuffer(body, np.uint8)
+        found: dict[int, tuple[int, FetchReply.Result]] = {}
         position = 0
-        parts = [np.empty(0, ROW)]
         for result in reply.results:
-            each = asked[result.topic_index]
-            begin, position = position, position + result.bytes
-            if result.status == FetchReply.FOUND:
-                parts.append(self._rows(each, data, begin, position, result))
-                each.next = min(result.next_offset, each.end)
-            elif result.status == FetchReply.NO_MATCHED_MESSAGE:
-                each.next = min(result.next_offset, each.end)
-            elif result.status == FetchReply.OFFSET_TOO_SMALL:
-                self._lose(each, result.min_offset, f"the queue begins at {result.min_offset} now")
-            elif result.status == FetchReply.OFFSET_OVERFLOW:
-                self._lose(each, each.end, f"the queue ends at {result.max_offset}: its log lost its end")
-            elif result.status == FetchReply.QUEUE_NOT_FOUND:
-                self._gone(each)
+            found[result.topic_index] = position, result
+            position += result.bytes
+        parts = [np.empty(0, ROW)]
+        for index, each in enumerate(flight.asked):
+            if index in found:
+                begin, result = found.pop(index)
+                if result.status == FetchReply.FOUND:
+                    parts.append(self._rows(shard, flight.address, each, data, begin, result))
+                elif result.status == FetchReply.NO_MATCHED_MESSAGE:
+                    each.next = min(result.next_offset, each.end)
+                else:
+                    self._take_trouble(shard, flight.address, each, result)
+            if each.next < each.end:
+                break
+        if found:
+            shard.at_once = 1  # a broker that does not know of order, so what it sent out of turn is asked for again
         return data, np.concatenate(parts)
 
     def _rows(
         self,
+        shard: _Shard,
+        address: str,
         each: _Reading,
         data: np.ndarray[Any, np.dtype[np.uint8]],
         begin: int,
-        end: int,
         result: FetchReply.Result,
     ) -> Rows:
         rows: Rows = np.empty(result.count, ROW)
-        count, _, status = scan(data, begin, end, -1, False, rows)
-        if count != result.count or status != ScanStatus.END:
-            raise Corrupt(f"queue {each.queue}: the answer from {each.next} on is not {result.count} whole records")
-        offsets = rows["queue_offset"]
-        if not self._is_filtered and (offsets[0] != each.next or (count > 1 and bool((np.diff(offsets) != 1).any()))):
-            wrong = int(offsets[0]) if offsets[0] != each.next else int(offsets[1:][np.diff(offsets) != 1][0])
-            self._lose_hole(each, wrong)
-        rows = rows[(offsets >= each.next) & (offsets < each.end)]
+        count, _, status = scan(data, begin, begin + result.bytes, -1, True, rows)
+        rows, are_good = rows[:count], count == result.count and status == ScanStatus.END
+        offsets, start = rows["queue_offset"], each.next
+        if count and not self._is_filtered:
+            self._check_whole(each, offsets)
+        if are_good:
+            each.next = min(result.next_offset, each.end)
+        elif count:
+            each.next = min(int(offsets[-1]) + 1, each.end)
+        elif each.is_doubted:
+            self._leave_out(shard, address, each, each.next + 1, f"broker {address} proved it, and it came damaged")
+            return rows
+        each.is_doubted = not are_good
+        rows = rows[(offsets >= start) & (offsets < each.end)]
         return self._with_tag(data, rows) if self._subscription.tags and len(rows) else rows
+
+    def _take_trouble(self, shard: _Shard, address: str, each: _Reading, result: FetchReply.Result) -> None:
+        if result.status == FetchReply.DAMAGED:
+            self._leave_out(shard, address, each, result.next_offset, result.problem)
+        elif result.status == FetchReply.OFFSET_TOO_SMALL:
+            if self._is_told_by_master(shard, address, f"queue {each.queue} begins at {result.min_offset}"):
+                self._lose(each, result.min_offset, f"the queue begins at {result.min_offset} now")
+        elif result.status == FetchReply.OFFSET_OVERFLOW:
+            if self._is_told_by_master(shard, address, f"queue {each.queue} ends at {result.max_offset}"):
+                self._lose(each, each.end, f"the queue ends at {result.max_offset}: its log lost its end")
+        elif result.status == FetchReply.QUEUE_NOT_FOUND and self._is_told_by_master(
+            shard, address, f"queue {each.queue} does not exist"
+        ):
+            self._gone(each)
+
+    def _is_told_by_master(self, shard: _Shard, address: str, what: str) -> bool:
+        """Whether the answer counts; else the master is asked from now on."""
+        try:
+            is_master = self._cluster.calls.address(shard.name, fresh=True) == address
+        except PenstockError:  # nobody knows of one just now
+            is_master = False
+        if not is_master:
+            shard.asks_master = f"the master is waited for, since broker {address}, which is not, says that {what}"
+            log.warning("%s", shard.asks_master)
+        return is_master
 
     def _with_tag(self, data: np.ndarray[Any, np.dtype[np.uint8]], rows: Rows) -> Rows:
         """Brokers compare hashes of tags, which several tags may share."""
@@ -188,11 +263,36 @@ class SliceReader:
         self._lost += lost
         each.next = min(following, each.end)
 
-    def _lose_hole(self, each: _Reading, offset: int) -> None:
-        text = f"queue {each.queue}: message {each.next} or one behind it is missing, {offset} follows"
+    def _check_whole(self, each: _Reading, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """That these are the next messages of the slice, without a hole."""
+        expected = np.minimum(np.concatenate(([each.next], offsets[:-1] + 1)), each.end)
+        missing = np.minimum(offsets, each.end) - expected
+        if not missing.any():
+            return
+        wrong = int(np.flatnonzero(missing)[0])
+        text = f"queue {each.queue}: message {expected[wrong]} is missing, {offsets[wrong]} follows"
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}; failOnDataLoss=false reads what is left")
         log.warning("%s", text)
+        self._lost += int(np.maximum(missing, 0).sum())
+
+    def _leave_out(self, shard: _Shard, address: str, each: _Reading, following: int, problem: str) -> None:
+        text = f"queue {each.queue}: message {each.next} is damaged: {problem}"
+        if self._options.fail_on_data_loss:
+            raise DamagedRecord(
+                f"{text}; failOnDataLoss=false leaves it out",
+                topic=each.queue.topic,
+                broker_name=each.queue.broker,
+                queue_id=each.queue.queue_id,
+                offset=each.next,
+                next_offset=following,
+            )
+        if not self._is_told_by_master(shard, address, f"message {each.next} of queue {each.queue} is damaged"):
+            return
+        log.warning("%s", text)
+        following = max(each.next + 1, min(following, each.end))
+        self._lost += following - each.next
+        each.next, each.is_doubted = following, False
 
     def _gone(self, each: _Reading) -> None:
         text = f"queue {each.queue} does not exist any more: messages {each.next}..{each.end} are gone"

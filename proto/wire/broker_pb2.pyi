@@ -84,18 +84,20 @@ class Filter(_message.Message):
     def __init__(self, kind: _Optional[_Union[Filter.Kind, str]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class FetchHeader(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "max_bytes", "max_bytes_per_queue", "max_wait_ms", "verify")
+    __slots__ = ("group", "client_id", "topics", "max_bytes", "max_bytes_per_queue", "max_wait_ms", "verify", "in_order")
     class Topic(_message.Message):
-        __slots__ = ("topic", "queue_ids", "offsets", "filter")
+        __slots__ = ("topic", "queue_ids", "offsets", "filter", "ends")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
         OFFSETS_FIELD_NUMBER: _ClassVar[int]
         FILTER_FIELD_NUMBER: _ClassVar[int]
+        ENDS_FIELD_NUMBER: _ClassVar[int]
         topic: str
         queue_ids: _containers.RepeatedScalarFieldContainer[int]
         offsets: _containers.RepeatedScalarFieldContainer[int]
         filter: Filter
-        def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
+        ends: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +105,7 @@ class FetchHeader(_message.Message):
     MAX_BYTES_PER_QUEUE_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_FIELD_NUMBER: _ClassVar[int]
+    IN_ORDER_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     topics: _containers.RepeatedCompositeFieldContainer[FetchHeader.Topic]
@@ -110,7 +113,8 @@ class FetchHeader(_message.Message):
     max_bytes_per_queue: int
     max_wait_ms: int
     verify: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: _Optional[bool] = ...) -> None: ...
+    in_order: bool
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: _Optional[bool] = ..., in_order: _Optional[bool] = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("results", "suggested_broker_id")

@@ -96,8 +96,8 @@ class Parts:
         broker_name: str = "broker-a",
     ) -> None:
         self.store: Any = store or FakeStore()
-        self.state = State()
         self.producers = ProducerTable()
+        self.state = State(self.producers)
         self.role = FakeRole()
         self.role.is_master = master
         self.counters = Counters()

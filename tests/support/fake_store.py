@@ -55,12 +55,15 @@ class Batch(NamedTuple):
 
 
 class ReadResult:
-    def __init__(self, status: int, next_offset: int, low: int, high: int, records: list[bytes]) -> None:
+    def __init__(
+        self, status: int, next_offset: int, low: int, high: int, records: list[bytes], problem: str = ""
+    ) -> None:
         self.status = status
         self.next_offset = next_offset
         self.min_offset = low
         self.max_offset = high
         self.records = records
+        self.problem = problem
         self.count = len(records)
         self.bytes = sum(map(len, records))
 
@@ -91,6 +94,7 @@ class FakeStore:
         self._next: dict[tuple[str, int], int] = {}
         self._queues: dict[tuple[str, int], list[tuple[bytes, int]]] = {}
         self.on_disk: dict[tuple[str, int], list[Absent]] = {}  # what reads of a queue must have brought first
+        self.damaged: dict[tuple[str, int, int], str] = {}  # topic, queue id, offset: what is told to who verifies
         self.entries_on_disk: dict[tuple[str, int], list[AbsentEntries]] = {}
         self._clock_ms = 1_700_000_000_000
 
@@ -214,6 +218,7 @@ class FakeStore:
         offset: int,
         max_bytes: int,
         *,
+        max_count: int = 1 << 31,
         tags: Collection[int] | None = None,
         verify: bool = False,
     ) -> ReadResult:
@@ -226,9 +231,14 @@ class FakeStore:
             return ReadResult(FetchReply.OFFSET_OVERFLOW, len(queue), 0, len(queue), [])
         found: list[bytes] = []
         size = 0
+        problem = self.damaged.get((topic, queue_id, offset)) if verify else None
+        if problem is not None:
+            return ReadResult(FetchReply.DAMAGED, offset + 1, 0, len(queue), [], problem)
         for raw, tag in queue[offset:]:
+            if verify and (topic, queue_id, offset) in self.damaged:
+                break
             if tags is None or tag in tags:
-                if found and size + len(raw) > max_bytes:
+                if len(found) == max_count or (found and size + len(raw) > max_bytes):
                     break
                 found.append(raw)
                 size += len(raw)

@@ -65,7 +65,8 @@ class Node:
         self.disk = MeasuredDisk()
         self.disk.noon_ms = self.clock.wall_ms()
         self.store = Store.open(store_config(root), disk=self.disk, clock=self.clock)
-        self.state, self.producers, self.slaves = State(), ProducerTable(), Slaves()
+        self.producers, self.slaves = ProducerTable(), Slaves()
+        self.state = State(self.producers)
         self.snapshots = Snapshots(root / "config", self.state, self.producers)
         found = self.snapshots.load(self.store.min_offset, self.store.end_offset, log_has_all=True)
         for result in self.store.replay(found.replay_from):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.service.fetch import SCANS_MAX
-from penstock.broker.service.state import Group
+from penstock.broker.service.state import Group, Topic
 from penstock.broker.store.absent import Absent, AbsentEntries
 from penstock.broker.store.disk import RealDisk
 from penstock.proto import names
@@ -252,6 +252,111 @@ async def test_a_budget_too_small_for_all_queues_is_shared_and_every_queue_gets_
     assert seen == {0, 1, 2, 3}
 
 
+def in_order(*queues: tuple[int, int, int], **header: Any) -> FetchHeader:
+    """A fetch, in order, of (queue id, offset, end)."""
+    made = wanting(*((queue_id, offset) for queue_id, offset, _ in queues), in_order=True, **header)
+    made.topics[0].ends.extend(end for _, _, end in queues)
+    return made
+
+
+@in_loop
+async def test_in_order_the_first_queues_use_the_budget_whoever_else_fetches() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for queue_id in range(4):
+        await parts.append([b"x" * 1000] * 20, queue_id=queue_id)
+    parts.dispatch()
+    for _ in range(5):
+        await parts.fetched(wanting((0, 0), (1, 0), (2, 0)))
+        reply, _ = await parts.fetched(in_order(*((q, 0, 5) for q in (3, 1, 0, 2)), max_bytes=13_000))
+        assert [(result.queue_id, result.count) for result in reply.results] == [(3, 5), (1, 5), (0, 1)]
+    reply, _ = await parts.fetched(in_order(*((q, 0, 5) for q in range(4)), max_bytes=1 << 20))
+    assert [(result.queue_id, result.next_offset) for result in reply.results] == [(q, 5) for q in range(4)]
+
+
+@in_loop
+async def test_in_order_nothing_is_told_of_a_queue_while_one_before_it_misses_something() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for queue_id in (0, 1):
+        await parts.append([b"%d" % queue_id], queue_id=queue_id)
+    parts.dispatch()
+    reply, _ = await parts.fetched(in_order((0, 0, 2), (1, 0, 1)))
+    assert [result.queue_id for result in reply.results] == [0]
+    reply, _ = await parts.fetched(in_order((0, 5, 7), (1, 0, 1)))
+    assert [(result.queue_id, result.status) for result in reply.results] == [(0, FetchReply.OFFSET_OVERFLOW)]
+    waiting = asyncio.create_task(parts.fetched(in_order((0, 1, 2), (1, 0, 2), max_wait_ms=60_000)))
+    await eventually(lambda: len(parts.fetch.waiters))
+    await parts.append([b"later"], queue_id=1)
+    parts.dispatch()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await parts.append([b"now"], queue_id=0)
+    parts.dispatch()
+    _, data = await waiting
+    assert bodies(data) == [b"now"]
+
+
+@in_loop
+async def test_a_fruitless_scan_up_to_the_end_that_was_asked_for_is_told_at_once() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append([b"a", b"b"], tag="paid")
+    await parts.append([b"c"], queue_id=1, tag="lost")
+    parts.dispatch()
+    for queues, found in [(((0, 0, 2),), []), (((0, 0, 2), (1, 0, 1)), [b"c"])]:
+        header = in_order(*queues, expression="lost", max_wait_ms=60_000)
+        reply, data = await asyncio.wait_for(parts.fetched(header), 5)
+        assert bodies(data) == found
+        told = by_queue(reply)[0]
+        assert (told.status, told.next_offset) == (FetchReply.NO_MATCHED_MESSAGE, 2)
+
+
+@in_loop
+async def test_in_order_all_is_brought_from_the_disk_that_the_reply_will_hold() -> None:
+    parts = Parts()
+    parts.add_topic()
+    brought: list[list[int]] = []
+
+    class Old(Absent):
+        def touch(self) -> None:
+            brought.append(self.sizes.tolist())
+
+    for queue_id in range(3):
+        await parts.append([b"old"] * 3, queue_id=queue_id)
+        sizes = np.full(3, 1 << 18, np.int32)
+        parts.store.on_disk["orders", queue_id] = [
+            Old(RealDisk(), "", np.zeros(0, np.uint8), np.zeros(3, np.int64), sizes)
+        ]
+    parts.dispatch()
+    await parts.fetched(in_order((0, 0, 2), (1, 0, 1), (2, 0, 3), max_bytes=1 << 20))
+    assert brought == [[1 << 18] * 2, [1 << 18], [1 << 18] * 3]
+
+
+@in_loop
+async def test_a_slave_does_not_say_that_a_queue_is_not_there() -> None:
+    parts = Parts()
+    parts.add_topic()
+    parts.role.is_master = False
+    for topic, queue_id in (("orders", 9), ("not heard of yet", 0)):
+        reply, _ = await parts.fetched(wanting((queue_id, 0), topic=topic))
+        assert list(reply.results) == []
+
+
+@in_loop
+async def test_a_master_that_has_just_started_does_not_say_so_before_it_has_read_its_log() -> None:
+    before = Parts(store=FakeStore(confirms=False))
+    before.state_log.put_topic(Topic("orders", 4, 4, 6))
+    again = Parts(store=before.store)
+    reply, _ = await again.fetched(wanting((0, 0), (9, 0)))
+    assert list(reply.results) == []
+    again.store.set_confirm(again.store.end_offset)
+    again.dispatch()
+    again.state_log.put_topic(Topic("bills", 4, 4, 6))
+    reply, _ = await again.fetched(wanting((0, 0), (9, 0)))
+    assert {queue_id: result.status for queue_id, result in by_queue(reply).items()} == {9: FetchReply.QUEUE_NOT_FOUND}
+
+
 @in_loop
 async def test_offsets_outside_the_queue_are_named_at_once_with_where_to_go_on() -> None:
     parts = Parts()
@@ -307,6 +412,12 @@ async def test_tags_filter_and_how_far_a_fruitless_scan_got_is_told() -> None:
         (wanting((0, -1)), InvalidArgument),
         (wanting((-1, 0)), InvalidArgument),
         (FetchHeader(), InvalidArgument),
+        (wanting((0, 0), in_order=True), InvalidArgument),
+        (in_order((0, 5, 5)), InvalidArgument),
+        (
+            FetchHeader(topics=[FetchHeader.Topic(topic="orders", queue_ids=[0], offsets=[0], ends=[1, 2])]),
+            InvalidArgument,
+        ),
         (FetchHeader(topics=[FetchHeader.Topic(topic="orders", queue_ids=[0, 1], offsets=[0])]), InvalidArgument),
         (wanting((0, 0), topic="writeonly"), Forbidden),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.role_parts import RoleParts
-from penstock.broker.service.producers import Receipt
+from penstock.broker.service.producers import SEQUENCES, Receipt
 from penstock.broker.service.snapshots import Snapshots
 from penstock.broker.service.state import Topic
 from penstock.proto.errors import StorageError
@@ -84,6 +84,31 @@ def test_the_tables_after_a_cut_are_what_they_were_before_the_log_had_more(
         node.kill()
         node.open()
         assert node.tables() == expected, "the same after a crash"
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_record_tells_of_producers_is_known_after_a_cut_and_after_a_crash(tmp_path: Path) -> None:
+    """Their batches were in files that are deleted."""
+
+    async def scenario() -> None:
+        def repeated(node: Node) -> None:
+            before_the_cut(node)
+            row = [f"{9:016x}", "orders", 3, 1, [[5, 10, 20, 1, [0], [7]]]]
+            node.state_log.put(SEQUENCES, {"rows": [row]})
+            nonlocal end
+            end = node.store.end_offset
+            after_the_cut(node)
+
+        end = 0
+        node = played(tmp_path, repeated)
+        for _ in range(2):
+            assert node.producers.find_duplicate(9, 1, "orders", 3, 5) == Receipt(5, 10, 20, 1, [0], [7])
+            await node.log.truncate_to(end)
+        node.kill()
+        node.open()
+        assert node.producers.find_duplicate(9, 1, "orders", 3, 5) is not None
         node.close()
 
     asyncio.run(scenario())

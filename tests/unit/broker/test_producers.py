@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.service.producers import IDLE_MS_MAX, RECEIPTS_MAX, ProducerTable, Receipt, mark_of
+from penstock.broker.service.producers import (
+    IDLE_MS_MAX,
+    RECEIPTS_MAX,
+    SEQUENCES,
+    ProducerTable,
+    Receipt,
+    mark_of,
+)
 from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
 from penstock.proto.record.batch import encode_messages, producer_mark
 from penstock.proto.record.layout import Host
@@ -72,6 +79,24 @@ def test_the_table_survives_its_rows_without_what_the_log_lost() -> None:
     again.load(table.rows(), end_offset=150)
     assert again.find_duplicate(P, 1, "orders", 0, 1) == receipt(1, at=0)
     assert again.find_duplicate(P, 1, "orders", 0, 2) is None, "its bytes were lost: it must be stored again"
+
+
+def test_what_a_shorter_log_does_not_tell_is_repeated_in_records_of_bounded_size() -> None:
+    table = ProducerTable()
+    wide = Receipt(3, 0, 100, 1000, list(range(5000)), list(range(5000)))
+    for lane in range(5):
+        table.remember(P, 1, "orders", lane, wide)
+    table.remember(P, 1, "orders", 5, receipt(1, at=100))
+    again = ProducerTable()
+    bodies = [body for kind, body in table.repeated(100) if kind == SEQUENCES]
+    assert [len(body["rows"]) for body in bodies] == [2, 2, 1]
+    for position, body in enumerate(bodies, 200):
+        again.apply(position, body)
+        table.apply(position, body)
+    assert again.find_duplicate(P, 1, "orders", 4, 3) == wide
+    assert len(again) == 5
+    assert list(table.repeated(100)) == []
+    assert len(list(table.repeated(300))) == 3
 
 
 @pytest.mark.parametrize("topic", ["orders", "t" * 200])

@@ -109,6 +109,34 @@ async def test_state_is_recorded_again_before_its_records_go(tmp_path: Path) -> 
 
 
 @in_own_loop
+async def test_a_slave_that_starts_behind_the_deleted_files_knows_what_producers_have_sent(tmp_path: Path) -> None:
+    async with node(tmp_path) as it:
+        it.log.put_topic(KEEPS)
+        for lane in range(3):
+            for sequence in (4, 9):
+                it.store.append("keeps", batch("keeps", [b"once"], mark=(7, 2, lane, sequence)), queues=1)
+        it.dispatch()
+        first = it.producers.find_duplicate(7, 2, "keeps", 1, 9)
+        it.fill()
+        it.at_four()
+        await it.retention.clean()
+        producers = ProducerTable()
+        state = State(producers)
+        for result in it.store.replay(it.store.min_offset):
+            apply(result, state, producers)
+        assert first is not None
+        assert it.store.min_offset > first.start
+        assert len(producers) == 3
+        assert producers.find_duplicate(7, 2, "keeps", 1, 9) == first
+        with pytest.raises(InvalidArgument, match="sequence 4 is below the last one"):
+            producers.find_duplicate(7, 2, "keeps", 1, 4)
+        end = it.store.end_offset
+        assert list(it.producers.repeated(it.store.min_offset)) == []
+        await it.retention.clean()
+        assert it.store.end_offset == end, "once is enough"
+
+
+@in_own_loop
 async def test_a_master_that_does_not_know_where_its_state_is_recorded_records_it_again(tmp_path: Path) -> None:
     async with node(tmp_path, master=False) as slave:
         slave.log.put_topic(KEEPS)
