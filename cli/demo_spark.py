@@ -6,6 +6,7 @@ the Parquet lake, and a topic replayed from the lake. All of them must agree.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import operator
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,12 @@ from .output import ProgressLine, console, print_table
 from .signals import interrupts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from penstock.client import SendReceipt
     from penstock.deploy import LocalCluster
+    from penstock.drill.history import Recorder
 
 SOURCE, SUMS, REPLAYED = "flights", "delays", "flights-replayed"
 BATCHES = 8
@@ -66,6 +73,42 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
+class Sends:
+    """Notes what became of each flight, as drills do: the history that the audit judges."""
+
+    def __init__(self, recorder: Recorder, shards: Sequence[str]) -> None:
+        self._recorder = recorder
+        self._shards = {name: number for number, name in enumerate(shards)}
+        self._next = 0
+
+    def record(self, future: Future[SendReceipt], body: bytes) -> None:
+        """Note the send's end when it comes."""
+        sequence, self._next = self._next, self._next + 1
+        future.add_done_callback(functools.partial(self._on_done, sequence, time.monotonic_ns(), zlib.crc32(body)))
+
+    def _on_done(self, sequence: int, start_ns: int, crc: int, future: Future[SendReceipt]) -> None:
+        from penstock.drill.history import Op, Outcome
+
+        receipt = future.result()
+        self._recorder.add(
+            Op.SEND,
+            Outcome.OK,
+            start_ns,
+            time.monotonic_ns(),
+            sequence=sequence,
+            crc=crc,
+            shard=self._shards[receipt.broker_name],
+            queue=receipt.queue_id,
+            offset=receipt.queue_offset,
+            position=int(receipt.offset_message_id[-16:], 16),
+            epoch=receipt.epoch,
+        )
+
+    def close(self) -> None:
+        """Write what is kept."""
+        self._recorder.close()
+
+
 class Story:
     """One run of the demo, scene by scene."""
 
@@ -79,6 +122,8 @@ class Story:
         self._cluster: LocalCluster = open_cluster(str(folder / "cluster"), self._progress.show)
         self._job: subprocess.Popen[bytes] | None = None
         self._namesrv = ""
+        self._history = folder / "history"
+        self._stores: dict[str, str] = {}
         self._totals: dict[str, tuple[int, int]] = {}
 
     def play(self) -> bool:
@@ -114,6 +159,11 @@ class Story:
         settings = {"mappedFileSizeCommitLog": str(32 << 20)}  # small files: the archive takes sealed ones
         self._cluster.up(shards=2, replicas=1, nameservers=1, mode="flush", base_port=0, settings=settings)
         self._namesrv = self._cluster.plan.nameserver_addresses
+        self._stores = {
+            node.name.rsplit("-", 1)[0]: str(self._cluster.directory / node.name / "store")
+            for node in self._cluster.plan.nodes
+            if node.is_broker
+        }
         with Admin(self._namesrv) as admin:
             for topic in (SOURCE, SUMS, REPLAYED):
                 admin.create_topic(topic, queues=4)
@@ -121,15 +171,19 @@ class Story:
 
     def _produce(self) -> None:
         from penstock.client import Producer
+        from penstock.drill.history import Recorder
         from penstock.pipeline.topics.flights_demo import END
 
         from .flights import NO_DELAY, read_flights
 
         count = delay = 0
+        self._history.mkdir()
+        shards = sorted(self._stores)
+        sends = Sends(Recorder(self._history / "producer.history", 1, "demo-spark", shards), shards)
         with Producer(self._namesrv, group="demo-spark") as producer:
             # As they left: the stream's watermark passes over flights that come months behind others.
             for flight in sorted(itertools.islice(read_flights(), self._flights), key=operator.attrgetter("left")):
-                producer.produce(
+                future = producer.send_async(
                     SOURCE,
                     flight.body,
                     tag=flight.carrier,
@@ -137,10 +191,13 @@ class Story:
                     sharding_key=flight.tail_number or None,
                     timeout_s=60,
                 )
+                sends.record(future, flight.body)
                 count += 1
                 delay += 0 if flight.delay == NO_DELAY else flight.delay
             producer.flush(timeout_s=120)
-            producer.send(SOURCE, END)
+            sends.record(producer.send_async(SOURCE, END), END)
+            producer.flush(timeout_s=120)
+        sends.close()
         self._totals["data set"] = count, delay
         self._say(f"{count:,} flights produced and acknowledged, key = tail number, tag = carrier")
 
@@ -214,18 +271,12 @@ class Story:
         from penstock.pipeline.lake import Lake
         from penstock.pipeline.topics.flights_demo import count_flights
 
-        stores = {
-            node.name.rsplit("-", 1)[0]: str(self._cluster.directory / node.name / "store")
-            for node in self._cluster.plan.nodes
-            if node.is_broker
-        }
         lake = str(self._folder / "lake")
-        # Of a running broker the archive takes what its last checkpoint covers; of one that stopped, everything.
+        stores, names = tuple(self._stores.values()), tuple(self._stores)
+        # The newest log file of a running broker still grows: the archive has it when the broker has stopped.
         self._cluster.down()
-        archive.run(
-            spark,
-            archive.Config(store=tuple(stores.values()), broker_name=tuple(stores), lake=lake, tail=True),
-        )
+        self._require(archive.run(spark, archive.Config(store=stores, broker_name=names, lake=lake, tail=True)))
+        self._audit(spark)
         self._cluster.up()
         opened = Lake(lake)
         frame = spark.read.parquet(*opened.paths_of(opened.manifests()))
@@ -239,17 +290,29 @@ class Story:
         )
         print_table(["carrier", "flights", "mean delay, min"], [[str(cell) for cell in row] for row in worst.collect()])
 
+    def _audit(self, spark: Any) -> None:
+        """Every acknowledged flight is in the stores, once, where its receipt says, and in order."""
+        from penstock.pipeline.jobs import audit
+
+        stores, names = tuple(self._stores.values()), tuple(self._stores)
+        config = audit.Config(history=str(self._history), store=stores, broker_name=names, topic=SOURCE)
+        report = audit.run(spark, config)
+        report.write(self._folder / "audit.html")
+        self._require(report)
+        self._say(f"audited: {report.figures['events']:,} receipts against the stores, {self._folder / 'audit.html'}")
+
     def _replay(self, spark: Any) -> None:
-        (
-            spark.sql(f"select body, tags, keys, properties from lake where topic = '{SOURCE}'")  # noqa: S608
-            .write.format("penstock")
-            .option("nameServer", self._namesrv)
-            .option("topic", REPLAYED)
-            .option("deliveryGuarantee", "exactly-once")
-            .mode("append")
-            .save()
-        )
+        from penstock.pipeline.jobs import replay
+
+        lake = str(self._folder / "lake")
+        config = replay.Config(lake=lake, namesrv=self._namesrv, topic=SOURCE, to_topic=REPLAYED)
+        self._require(replay.run(spark, config))
         self._count_topic(spark, REPLAYED)
+
+    @staticmethod
+    def _require(report: Any) -> None:
+        if not report.ok:
+            raise click.ClickException(f"the job {report.job} failed: {report.problems}")
 
     def _judge(self) -> bool:
         self._progress.clear()
