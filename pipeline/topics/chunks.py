@@ -258,10 +258,13 @@ class Sender:
         return header
 
 
-def cut(piece: Piece, bytes_max: int) -> list[Piece]:
-    """The piece in parts of about ``bytes_max`` each, at least one row: the same parts whenever it is cut again."""
+def cut(piece: Piece, bytes_max: int, topic_bytes: int = 0) -> list[Piece]:
+    """The piece in parts of about ``bytes_max`` each, at least one row: the same parts whenever it is cut again.
+
+    ``topic_bytes``: length of the topic, which every record repeats.
+    """
     count = len(piece.queue_ids)
-    sizes = piece.bodies.lengths + piece.properties.lengths + 128
+    sizes = piece.bodies.lengths + piece.properties.lengths + 128 + topic_bytes
     ends = np.cumsum(sizes)
     parts = []
     start = 0

@@ -9,17 +9,26 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from penstock.client.admin_calls import AdminCalls
 from penstock.client.connections import Connections
 from penstock.client.retry import back_off_s
 from penstock.client.shards import ShardCalls
 from penstock.proto import names
-from penstock.proto.errors import ConfigError, PenstockError, RouteNotFound, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    GroupNotFound,
+    PenstockError,
+    RouteNotFound,
+    TopicNotFound,
+)
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 
+from ..schema import nearest
 from .offsets import Offsets, Queue, Range
 from .options import SourceOptions
 
@@ -28,6 +37,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALLS_AT_ONCE = 16
+GONE_ASKED_S = 1.0
+"""For a question that whoever lives answers at once."""
 _clusters: dict[tuple[int, str], Cluster] = {}
 
 
@@ -80,13 +91,16 @@ class Cluster:
         times: Offsets | int | None = None,
         timeout_s: float = 10.0,
         tolerates_missing: bool = False,
+        held: Collection[tuple[str, str]] = (),
     ) -> Positions:
         """Every queue that the options name, with its range; ``times``: one for all, or one per queue.
 
         ``tolerates_missing``: topics that are not there (yet, or any more) have no queues, instead of raising.
+        ``held``: topics and broker groups that have been there: what no nameserver knows is gone when a group says so.
 
         Raises:
-            TopicNotFound, RouteNotFound: as :meth:`topics`. ConfigError: an assigned queue that does not exist.
+            TopicNotFound, RouteNotFound: as :meth:`topics`; RouteNotFound too where no group of a held topic answers.
+            ConfigError: an assigned queue that does not exist.
         """
         wanted: list[tuple[str, str, int | None]] = []
         topics = self.topics(options)
@@ -95,6 +109,7 @@ class Cluster:
                 route = self.route(topic)
             except TopicNotFound:
                 if not tolerates_missing:
+                    self._require_gone(topic, [broker for name, broker in sorted(held) if name == topic])
                     raise
                 continue
             brokers = [queues.broker_name for queues in route.queues if queues.perm & names.PERM_READ]
@@ -132,6 +147,53 @@ class Cluster:
                 raise RouteNotFound(f"topic {topic}: the nameservers {self.name_server} know no living broker")
             raise TopicNotFound(f"topic {topic} does not exist at any living broker: create it first")
         return route
+
+    def _require_gone(self, topic: str, brokers: list[str]) -> None:
+        """Nothing, if one of the groups says that it has no such topic, or if there are none."""
+        for broker in brokers:
+            try:
+                self.calls.positions(broker, topic, GONE_ASKED_S)
+            except TopicNotFound:
+                return
+            except PenstockError as error:
+                log.info("topic not asked for now topic=%s broker=%s error=%s", topic, broker, error)
+        if brokers:
+            raise RouteNotFound(f"topic {topic}: of its broker groups {', '.join(brokers)} none has a living member")
+
+    def created(self, topic: str, timeout_s: float) -> list[int]:
+        """When ``topic`` was created at each of its broker groups whose master answers, in ms.
+
+        Raises:
+            TopicNotFound, RouteNotFound, NameserverUnavailable.
+        """
+        found = []
+        for queues in self.route(topic).queues:
+            try:
+                answer = self.calls.positions(queues.broker_name, topic, timeout_s)
+            except PenstockError as error:
+                log.info("creation not told topic=%s broker=%s error=%s", topic, queues.broker_name, error)
+            else:
+                found += [answer.created_ms] if answer.is_master and answer.created_ms else []
+        return found
+
+    def require_group(self, group: str, timeout_s: float) -> None:
+        """That some broker knows ``group``.
+
+        Raises:
+            ConfigError: none does. BrokerUnavailable: none of those that answer, and others do not.
+        """
+        calls = AdminCalls(self.connections)
+        request = broker_pb2.GroupName(group=group)
+        timeout_s = max(timeout_s, GONE_ASKED_S)
+        answers, silent = calls.everywhere("DescribeGroup", request, timeout_s, skip=GroupNotFound)
+        if answers:
+            return
+        if silent:
+            raise BrokerUnavailable(f"group {group}: unknown to those who answer, and {', '.join(silent)} do not")
+        raise ConfigError(
+            f"option group: no broker knows {group!r}{nearest(group, calls.groups(timeout_s))}; give a group that has "
+            "committed offsets, or other startingOffsets"
+        )
 
     def committed(self, group: str, queues: Iterable[Queue], timeout_s: float) -> dict[Queue, int]:
         """The committed offsets of ``group``, without the queues where it has none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,16 @@ _SPREAD = 0x9E3779B97F4A7C15
 
 @dataclass(slots=True)
 class Content:
-    """Number of messages, and a sum over the hashes of their topics and bodies that no order or division changes."""
+    """Number of messages, and a sum over the hashes of their topics and bodies that no order or division changes.
+
+    ``newest``: when the last of the topics was created at some broker group, in ms. ``oldest``: of the topic that came
+    last, when it was created at the first group. So a group that comes or goes is not taken for a topic made anew.
+    """
 
     records: int = 0
     digest: int = 0
+    newest: int = 0
+    oldest: int = 0
 
     def add(self, topic: str, bodies: Column) -> None:
         """Messages of ``topic``."""
@@ -33,6 +39,11 @@ class Content:
         self.records += len(bodies)
         self.digest = (self.digest + int(mixed.sum(dtype=np.uint64))) & _MASK
 
+    def add_created(self, created: Collection[int]) -> None:
+        """When a topic of the messages was created at its broker groups, as far as that is known."""
+        self.newest = max(self.newest, *created, 0)
+        self.oldest = max(self.oldest, min(created, default=0))
+
     @classmethod
     def total(cls, parts: Iterable[Content]) -> Content:
         """All parts together."""
@@ -40,7 +51,17 @@ class Content:
         for part in parts:
             found.records += part.records
             found.digest = (found.digest + part.digest) & _MASK
+            found.newest, found.oldest = max(found.newest, part.newest), max(found.oldest, part.oldest)
         return found
 
+    def is_same(self, known: str) -> bool:
+        """Whether ``known``, some content's text, tells of the same messages."""
+        return known.split(";")[:2] == str(self).split(";")[:2]
+
+    def is_anew(self, known: str) -> bool:
+        """Whether one of the topics was created after ``known`` had been written; earlier versions do not tell."""
+        newest = "".join(known.split(";")[2:])
+        return newest.isdecimal() and 0 < int(newest) < self.oldest
+
     def __str__(self) -> str:
-        return f"{self.records};{self.digest:016x}"
+        return f"{self.records};{self.digest:016x};{self.newest}"

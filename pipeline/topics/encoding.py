@@ -171,11 +171,12 @@ def bodies_of(batch: pa.RecordBatch) -> Column:
 
 
 def _keys(column: pa.Array) -> pa.Array:
-    if not pa.types.is_list(column.type):
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         return column
     _check_words(column)
     # Made anew: the kernel knows no lists whose elements are declared not to be null, as Spark's are.
-    words = pa.ListArray.from_arrays(column.offsets, pc.fill_null(column.values, ""))
+    offsets, words = column.offsets.cast(pa.int32()), column.values.cast(pa.string())  # Spark may give large ones
+    words = pa.ListArray.from_arrays(offsets, pc.fill_null(words, ""))
     return pc.binary_join(words, " ")
 
 
@@ -218,6 +219,7 @@ def _property_strings(column: pa.MapArray, given: frozenset[str]) -> Column:
     _check_text("properties", pc.fill_null(values, ""))
     if pc.any(pc.equal(pc.binary_length(names), 0)).as_py():
         raise InvalidArgument("column properties: a name is empty")
+    names, values = names.cast(pa.string()), values.cast(pa.string())
     pairs = pc.binary_join_element_wise(names, pc.fill_null(values, ""), "\x01")
     pairs = pc.binary_join_element_wise(pairs, "", "\x02")
     left_out = pa.array([PRODUCER_PROPERTY, RECORD_CRC, *sorted(given)], pa.string())

@@ -9,7 +9,7 @@ two attempts changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ Ints = npt.NDArray[np.int32]
 CHUNK_ROWS = 10_000
 CHUNK_BYTES = 64 << 20
 """Of bodies, before they are cut further: what a task holds, and far below what one Arrow column can."""
+COLUMN_BYTES = (1 << 31) - 1
+"""What one Arrow column can hold: the limit of writers that were begun when there was none."""
 LANES_MAX = 64
 SETTINGS = "*"
 """Name of the layout's entry that is no topic: what else decides which row is in which chunk."""
@@ -73,15 +75,27 @@ class Settings(NamedTuple):
     lanes: int  # targets per broker
     compression: str
     rows: int = CHUNK_ROWS
+    bytes: int = CHUNK_BYTES  # of bodies, beside rows
 
     @classmethod
     def parse(cls, text: str, compression: str) -> Settings:
-        """The inverse of ``str``; ``compression`` where the text, of an earlier version, does not name it."""
-        batch_bytes, lanes, *named, rows = text.split(";")
-        return cls(int(batch_bytes), int(lanes), named[0] if named else compression, int(rows))
+        """The inverse of ``str``; of an earlier version's text too, and then ``compression`` where it names none.
+
+        What an earlier version wrote is cut as it did, so that a batch which comes again is known.
+        """
+        batch_bytes, lanes, *named = text.split(";")
+        if len(named) == 1:
+            named = [compression, *named]
+        size = int(named[2]) if len(named) > 2 else COLUMN_BYTES
+        return cls(int(batch_bytes), int(lanes), named[0], int(named[1]), size)
+
+    @property
+    def counts_topics(self) -> bool:
+        """Whether a topic's length is part of what a message takes of ``batch_bytes``."""
+        return self.bytes != COLUMN_BYTES
 
     def __str__(self) -> str:
-        return f"{self.batch_bytes};{self.lanes};{self.compression};{self.rows}"
+        return ";".join(map(str, self))
 
 
 class Layout:
@@ -166,8 +180,8 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Record
         yield name, rest.take(pa.array(np.flatnonzero(indices == number)))
 
 
-def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of ``rows``, or as many as hold :data:`CHUNK_BYTES`: however Spark has cut them."""
+def rebatched(batches: Iterable[pa.RecordBatch], rows: int, bytes_max: int = CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of ``rows``, or as many as hold ``bytes_max`` of bodies: however Spark has cut them."""
     held: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
@@ -176,25 +190,25 @@ def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Recor
         start = 0
         while start < batch.num_rows:
             before = int(ends[start - 1]) if start else 0
-            fits = int(np.searchsorted(ends, before + CHUNK_BYTES - size, side="right"))
+            fits = int(np.searchsorted(ends, before + bytes_max - size, side="right"))
             stop = min(start + rows - count, max(fits, start + (not held)))
             if stop > start:
                 held.append(batch.slice(start, stop - start))
                 count += stop - start
                 size += int(ends[stop - 1]) - before
             if count == rows or stop < batch.num_rows:
-                yield _as_one(held)
+                yield from _joined(held)
                 held, count, size = [], 0, 0
             start = stop
-    if held:
-        yield _as_one(held)
+    yield from _joined(held)
 
 
-def _as_one(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(parts) == 1:
-        return parts[0]
-    whole: Any = pa.Table.from_batches(parts).combine_chunks().to_batches()
-    return whole[0]
+def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch, or none; several where a column besides the bodies is more than Arrow holds in one."""
+    if len(parts) < 2:
+        return parts
+    whole: list[pa.RecordBatch] = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    return whole
 
 
 def _without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

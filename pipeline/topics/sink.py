@@ -9,7 +9,8 @@
 A decided batch is published at once by the same commit.
 
 A batch job with a ``producerId`` may be repeated. Whether it is the same job is known by its content, which the brokers
-keep with the decision, or beside the layout of an idempotent writer: a job of that name with other messages is refused.
+keep with the decision, or beside the layout of an idempotent writer: a job of that name with other messages is refused,
+and so is one whose topic was made anew.
 In ``foreachBatch`` the name is completed by the query's, so that another checkpoint is another writer, and the batch is
 the query's.
 
@@ -129,8 +130,9 @@ class TopicBatchWriter(DataSourceArrowWriter):
         """Decide and publish all of it.
 
         Raises:
-            ChangedBatch: a job of this ``producerId`` has written something else; this one has published nothing, or,
-                if it is idempotent, its rows are there as far as they were no repetition.
+            ChangedBatch: a job of this ``producerId`` has written something else, or the same before a topic was made
+                anew; this one has published nothing, or, if it is idempotent, its rows are there as far as they were no
+                repetition.
         """
         told = [message for message in messages if message is not None]
         if not told:
@@ -144,7 +146,13 @@ class TopicBatchWriter(DataSourceArrowWriter):
             known = _commit(self._options, messages, told[0].batch, known) or known
         elif self._options.producer_id and is_alone:  # of micro-batches, brokers compare the sequences alone
             known = _calls(self._options, told[0]).open({CONTENT: known}).layout[CONTENT]
-        if self._options.producer_id and known != str(content):
+        if self._options.producer_id and content.is_same(known) and content.is_anew(known):
+            raise ChangedBatch(
+                f"producerId {self._options.producer_id!r} has written these {content.records} messages before their "
+                "topic was deleted and made anew: brokers take them for a repetition, and they are not there; write "
+                "them with another producerId"
+            )
+        if self._options.producer_id and not content.is_same(known):
             raise ChangedBatch(
                 f"producerId {self._options.producer_id!r} has written {known.partition(';')[0]} messages already, and "
                 f"these {content.records} are not the same: give other data a producerId of their own"

@@ -21,7 +21,8 @@ def starting_offsets(
     ``tolerates_missing``: as for :meth:`Cluster.positions`.
 
     Raises:
-        ConfigError: an offset or queue that does not exist; a time without message, unless the strategy is latest.
+        ConfigError: an offset, queue or group that does not exist; a time without message, unless the
+            strategy is latest.
         DataLoss: an offset below its queue's begin, with ``failOnDataLoss``.
     """
     wanted = options.starting
@@ -31,6 +32,7 @@ def starting_offsets(
     if wanted.at == "group":
         committed = cluster.committed(options.group, positions, timeout_s)
         if positions and not committed:
+            cluster.require_group(options.group, timeout_s)
             log.warning("group %s has committed nothing of what is read: all of it is read", options.group)
         found = {queue: committed.get(queue, held.minimum) for queue, held in positions.items()}
     else:

@@ -166,9 +166,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         timeout_s = options.retry_timeout_ms / 1000
         deadline = time.monotonic() + SHRUNK_S
         tolerates = bool(options.pattern) or not options.fail_on_data_loss
+        held = {queue[:2] for queue in begin}
         while True:
             found = riding_through(
-                lambda: view.positions(options, timeout_s=timeout_s, tolerates_missing=tolerates), timeout_s
+                lambda: view.positions(options, timeout_s=timeout_s, tolerates_missing=tolerates, held=held), timeout_s
             )
             shrunk = [queue for queue in found.certain if found[queue].maximum < begin.get(queue, 0)]
             if not shrunk or time.monotonic() >= deadline:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.client.columns import Column
 from penstock.proto.errors import ConfigError
 from penstock.proto.wire.pipeline_pb2 import WriterState
 
@@ -40,6 +41,7 @@ class Task:
         self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
         self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
         self._content = Content() if options.producer_id else None
+        self._noted: set[str] = set()  # topics of which the content knows when they were created
         self._turn = identity.partition + identity.batch  # so that small batches reach every target in turn
 
     def run(self, batches: Iterable[Any]) -> Written:
@@ -79,21 +81,28 @@ class Task:
 
     def _pass_over(self, batches: Iterable[Any]) -> None:
         """Take the input, as Spark wants, and no more."""
-        content = self._content
         for batch in batches:
-            if content is not None:
+            if self._content is not None:
                 for topic, part in by_topic(batch, self._options.topic):
-                    content.add(topic, bodies_of(part))
+                    self._note(topic, bodies_of(part))
+
+    def _note(self, topic: str, bodies: Column) -> None:
+        if self._content is None:
+            return
+        self._content.add(topic, bodies)
+        if topic not in self._noted:
+            self._noted.add(topic)
+            self._content.add_created(self._cluster.created(topic, self._options.send_timeout_ms / 1000))
 
     def _send_all(self, sender: Sender, batches: Iterable[Any]) -> None:
-        for batch in rebatched(batches, self._settings.rows):
+        for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
             for topic, part in by_topic(batch, self._options.topic):
                 layout = self._layouts.get(topic) or self._new_layout(topic)
                 rows = Rows(part)
-                if self._content is not None:
-                    self._content.add(topic, rows.bodies)
+                self._note(topic, rows.bodies)
+                topic_bytes = len(topic) if self._settings.counts_topics else 0
                 for piece in layout.split(rows, self._turn):
-                    for small in cut(piece, self._settings.batch_bytes):
+                    for small in cut(piece, self._settings.batch_bytes, topic_bytes):
                         self._send(sender, layout, small)
                 self._turn += 1
 

@@ -24,7 +24,7 @@ from penstock.pipeline.topics.options import SinkOptions, sink_options, source_o
 from penstock.pipeline.topics.sink import Identity, TopicBatchWriter, Written
 from penstock.pipeline.topics.source import TopicReader
 from penstock.pipeline.topics.task import Task
-from penstock.proto.errors import ConfigError
+from penstock.proto.errors import ChangedBatch, ConfigError
 
 SCHEMA = StructType([StructField("body", BinaryType())])
 
@@ -80,6 +80,30 @@ def test_a_nameless_write_in_foreach_batch_would_be_doubled_and_is_refused(
         writer.write(iter([]))
 
 
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
+def test_a_job_whose_topic_was_made_anew_is_no_repetition(
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    topic = f"anew-{guarantee}"
+    context = SimpleNamespace(getLocalProperty=lambda _: None, partitionId=lambda: 0)
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    given = {"nameServer": brokers.nameservers, "topic": topic, "deliveryGuarantee": guarantee, "producerId": topic}
+
+    def job() -> None:
+        writer = TopicBatchWriter(sink_options(given, streaming=False), SCHEMA)
+        writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"body": [b"1", b"2"]})]))])
+
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+        job()
+        job()
+        assert count(brokers, topic) == 2
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=1)
+    with pytest.raises(ChangedBatch, match=r"before their topic was deleted and made anew.*another producerId"):
+        job()
+
+
 def test_times_that_contradict_each_other_are_refused(brokers: Cluster) -> None:
     with Admin(brokers.nameservers) as admin:
         admin.create_topic("times", queues=1)
@@ -87,4 +111,8 @@ def test_times_that_contradict_each_other_are_refused(brokers: Cluster) -> None:
     given: dict[str, Any] = {"nameServer": brokers.nameservers, "subscribe": "times"}
     given |= {"startingTimestamp": "2000", "endingTimestamp": "1000"}
     with pytest.raises(ConfigError, match="startingTimestamp 2000 is behind endingTimestamp 1000"):
+        TopicReader(source_options(given, streaming=False), SCHEMA).partitions()
+    given |= {"startingOffsets": "latest", "endingTimestamp": "1000"}
+    del given["startingTimestamp"]
+    with pytest.raises(ConfigError, match=r"startingOffsets begins at .*, behind endingTimestamp's"):
         TopicReader(source_options(given, streaming=False), SCHEMA).partitions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from penstock.pipeline.topics.encoding import Rows, check_sink_schema, compresse
 from penstock.pipeline.topics.routing import Layout, Settings, by_topic, rebatched
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.record.compression import decompress
+from penstock.proto.record.encoding import encoded_bytes
 from penstock.proto.record.hashing import string_hash
+from penstock.proto.record.layout import SysFlag
 from penstock.proto.record.properties import decode_properties
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -153,9 +156,7 @@ def test_chunks_are_the_same_however_spark_cuts_its_batches(one: list[int], othe
             stop = min(start + size, total)
             found.append(batch(body=pa.array(bodies[start:stop], pa.binary())))
             start = stop
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(routing, "CHUNK_BYTES", 1000)
-            return [part.column(0).to_pylist() for part in rebatched(found, rows)]
+        return [part.column(0).to_pylist() for part in rebatched(found, rows, 1000)]
 
     assert cuts(one) == cuts(other)
     assert [row for part in cuts(one) for row in part] == bodies
@@ -227,6 +228,67 @@ def test_content_is_the_same_in_any_order_and_division_and_no_other_is() -> None
 
 
 def test_settings_of_the_version_before_are_understood() -> None:
-    assert Settings.parse("1048576;4;10000", "zstd") == Settings(1 << 20, 4, "zstd")
+    by_rows_only = Settings(1 << 20, 4, "zstd", bytes=routing.COLUMN_BYTES)
+    assert Settings.parse("1048576;4;10000", "zstd") == Settings.parse("1048576;4;zstd;10000", "none") == by_rows_only
+    assert not by_rows_only.counts_topics
     kept = Settings(1 << 20, 4, "lz4", 500)
+    assert kept.counts_topics
     assert Settings.parse(str(kept), "none") == kept
+
+
+def test_a_column_that_arrow_splits_loses_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = batch(body=[b"a"]), batch(body=[b"b"])
+    split = pa.Table.from_batches([one, other])
+    stays_split = SimpleNamespace(combine_chunks=lambda: split)
+    monkeypatch.setattr(pa, "Table", SimpleNamespace(from_batches=lambda parts: stays_split))
+    assert [part.column(0).to_pylist() for part in rebatched([one, other], 10)] == [[b"a"], [b"b"]]
+
+
+def test_a_chunk_with_a_long_topic_is_as_large_as_it_was_asked_to_be() -> None:
+    made = Rows(batch(body=[b"x" * 10] * 1000))
+    (piece,) = Layout("t" * 127, "broker-a:1", 1).split(made, 0)
+    for part in cut(piece, 10_000, 127):
+        rows = len(part.queue_ids)
+        assert (
+            encoded_bytes(rows, len(part.bodies.data), len(part.properties.data), 127, SysFlag.STORE_HOST_V6, 20)
+            <= 10_000
+        )
+
+
+def test_large_types_of_spark_are_taken() -> None:
+    large_map = pa.map_(pa.large_string(), pa.large_string())
+    made = Rows(
+        batch(
+            body=pa.array([b"x"] * 3, pa.large_binary()),
+            tags=pa.array(["a", None, "b"], pa.large_string()),
+            shardingKey=pa.array(["k"] * 3, pa.large_string()),
+            keys=pa.array([["c", "d"], None, ["e"]], pa.list_(pa.large_string())),
+            properties=pa.array([[("p", "1")], None, [("q", "2")]], large_map),
+        ).slice(1)
+    )
+    wanted = [{"__SHARDINGKEY": "k"}, {"TAGS": "b", "KEYS": "e", "__SHARDINGKEY": "k", "q": "2"}]
+    assert [decode_properties(each) for each in column(made.properties)] == wanted
+    keys = pa.array([["c", "d"], ["e"]], pa.large_list(pa.large_string()))
+    assert [decode_properties(each) for each in column(Rows(batch(body=[b"x"] * 2, keys=keys)).properties)] == [
+        {"KEYS": "c d"},
+        {"KEYS": "e"},
+    ]
+
+
+def test_content_tells_a_topic_made_anew_from_a_broker_group_that_came_or_went() -> None:
+    first = Content(10, 7)
+    first.add_created([1000, 1005])
+    assert str(first) == "10;0000000000000007;1005"
+
+    def again(*created: int) -> Content:
+        found = Content(10, 7)
+        found.add_created(created)
+        return Content.total([found, Content()])
+
+    for created in ((1000, 1005), (1005,), (1000, 1005, 9000), ()):
+        assert again(*created).is_same(str(first))
+        assert not again(*created).is_anew(str(first))
+    assert again(9000, 9001).is_anew(str(first))
+    assert again(9000).is_same("10;0000000000000007")
+    assert not again(9000).is_anew("10;0000000000000007")
+    assert not Content(10, 8).is_same(str(first))
