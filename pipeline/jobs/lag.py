@@ -12,8 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -153,30 +152,47 @@ def _left(progress: Any) -> int | None:
 
 def _tell(report: Report, config: Config, query: str, first: int | None, silent: Iterable[str]) -> None:
     """What the run has added to the lake, as far as the report shows it; broker groups that were not heard fail it."""
-    from ..lag.files import count_rows, days_between, files_of, read_files, read_sums
+    from ..lag.files import (
+        PLACES_FILE,
+        count_rows,
+        days_between,
+        files_of,
+        keep_places,
+        read_files,
+        read_places,
+        read_sums,
+    )
     from ..lag.sampling import places
     from ..lake import Lake
     from ..topics.cluster import cluster
 
     lake = Lake(config.lake)
     paths: list[str] = []
-    before: list[str] = []
     if first is not None:
         # an earlier run may have planned the first batch, on an earlier day
         days = days_between(report.began_ms - _DAY_MS, time.time_ns() // 1_000_000)
         paths = files_of(lake, query, first, days)
-        before = [path for path in files_of(lake, query, 0, days) if path not in set(paths)][-1:]
     shown = paths[-SAMPLES_SHOWN_MAX:]
     sums = read_sums(lake, shown)
     times = sorted(sums)
-    earlier = [place for sample in read_sums(lake, before).values() for place in sample]
     seen = {place for sample in sums.values() for place in sample}
+    heard = {(group, broker) for group, _, broker in seen}
+    kept = read_places(config.checkpoint)
+    # A broker group that was heard has told of all topics: one that is not among them is no longer the group's.
+    earlier = {
+        (group, topic, broker)
+        for group, topic, broker in kept
+        if group in config.groups and topic in (config.topics or {topic}) and (group, broker) not in heard
+    }
     topics = {topic for _, topic, _ in seen.union(earlier)} | set(config.topics)
     there = places(cluster(config.namesrv), topics)
     subscribed = {(group, topic) for group, topic, _ in seen.union(earlier)}
     subscribed |= {(group, topic) for group in config.groups for topic in config.topics}
-    known = {(group, topic, broker) for group, topic in subscribed for broker in there.get(topic, ()) }
+    known = {(group, topic, broker) for group, topic in subscribed for broker in there.get(topic, ())}
     known |= {place for place in earlier if place[1] in there}
+    keep_places(
+        config.checkpoint, seen | {place for place in kept if place[1] in there or place[0] not in config.groups}
+    )
     series, unheard = lag_series(sums, config.groups, known)
     report.figures |= {
         "samples": len(paths),
@@ -186,12 +202,16 @@ def _tell(report: Report, config: Config, query: str, first: int | None, silent:
     for broker in sorted(unheard.keys() | set(silent)):
         missing = unheard.get(broker, len(times))
         report.problem(
-            f"broker group {broker} was not heard in {missing} of {len(times)} samples: lag there is not known",
+            f"broker group {broker} was not heard in {missing} of {len(times)} samples: lag there is not known; if it "
+            f"was retired, take it out of {config.checkpoint}/{PLACES_FILE}",
             broker=broker,
         )
     if not times:
         report.problem("nothing was seen: no broker answered, or the groups have no topic yet")
         return
+    wanted = 0 if config.follow else config.intervals or 1
+    if len(paths) < wanted:
+        report.problem(f"nothing was seen in {wanted - len(paths)} of {wanted} samples: the lag then is not known")
     report.plots.append(Plot("Lag", "times", times, series, "messages"))
     columns = ["consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
     columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
@@ -205,7 +225,7 @@ def _tell(report: Report, config: Config, query: str, first: int | None, silent:
 def lag_series(
     sums: Mapping[int, Mapping[Place, int]], groups: Iterable[str], known: Iterable[Place]
 ) -> tuple[dict[str, list[float | None]], dict[str, int]]:
-    """The lag of each group at each time, null where a broker group was not heard; and in how many samples each was not.
+    """The lag of each group at each time, null where a broker group is missing; and how often each is.
 
     ``known``: places that every sample should have; one that a sample has is expected in those behind it, too.
     """

@@ -2,22 +2,28 @@
 
 The lake is searched as by the job query. Each source queue goes to one queue of the topic. With ``producer_id`` the job
 may be repeated after a death: what was published stays published once, and the report tells that from what was written
-now.
+now. With ``rate`` messages go out one by one in time, at least once: what is published together has no rate.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penstock.client import Producer
+from penstock.client.keys import RESERVED
 from penstock.proto.errors import ConfigError
+from penstock.proto.names import is_system_topic
+from penstock.proto.record.properties import TRANSIENT_PREFIX
 
 from ..registration import register
 from . import query
 from .config import setting
 from .reading import own_errors
 from .report import Report, Table
-from .topics import check_target, copies, require_topic, throttled
+from .topics import check_target, copies, require_topic
 
 QUERY_TIMEOUT_S = 30.0
 
@@ -40,8 +46,10 @@ class Config:
     tag: str | None = setting("only with this tag", None)
     start: str | None = setting("only stored at or after this time (ISO 8601 or ms)", None)
     end: str | None = setting("only stored before this time", None)
-    rate: int = setting("messages per second at most; 0: as fast as brokers take them", 0)
-    guarantee: str = setting("at-least-once, idempotent or exactly-once", "exactly-once")
+    rate: int = setting("messages per second at most, sent at least once; 0: as fast as brokers take them", 0)
+    guarantee: str | None = setting(
+        "at-least-once, idempotent or exactly-once, the default; with rate at-least-once only", None
+    )
     producer_id: str | None = setting("names this replay, so that it can be repeated", None)
 
 
@@ -51,12 +59,23 @@ def check(config: Config) -> None:
     Raises:
         ConfigError: they are not.
     """
-    check_target("replay", config.to_topic, config.guarantee)
-    if config.producer_id and config.guarantee == "at-least-once":
+    guarantee = guarantee_of(config)
+    check_target("replay", config.to_topic, guarantee)
+    if config.rate > 0 and guarantee != "at-least-once":
+        raise ConfigError(
+            f"replay: rate is {config.rate} and guarantee {guarantee!r}, whose messages are sent in large chunks or "
+            "published together: leave rate out, or set guarantee to 'at-least-once'"
+        )
+    if config.producer_id and guarantee == "at-least-once":
         raise ConfigError("replay: producer_id is for idempotent and exactly-once, guarantee is 'at-least-once'")
     query.require_times("replay", config.start, config.end)
     if config.rate < 0:
         raise ConfigError(f"replay: rate is {config.rate}: messages per second, or 0 for no limit")
+
+
+def guarantee_of(config: Config) -> str:
+    """The guarantee that is named, or the strongest that goes with the rate."""
+    return config.guarantee or ("at-least-once" if config.rate else "exactly-once")
 
 
 def run(spark: Any, config: Config) -> Report:
@@ -75,26 +94,65 @@ def run(spark: Any, config: Config) -> Report:
     found = query.find(spark, query.Config(lake=config.lake, **wanted), report)
     with query.naming_files(config.lake):
         rows = found.groupBy("topic", "brokerName", "queueId").count().collect() if found is not None else []
+    internal = sorted({row["topic"] for row in rows if is_system_topic(row["topic"])} - {config.topic})
+    if internal:
+        from pyspark.sql import functions as f
+
+        found = found.where(~f.col("topic").isin(internal))
+        rows = [row for row in rows if row["topic"] not in internal]
+        report.figures["left_out"] = f"the brokers' own topics {', '.join(internal)}"
     selected = sum(row["count"] for row in rows)
     report.figures["selected"] = selected
     if found is None or not rows:
         report.problem("no message of the lake matches: nothing was written")
         return report.finish()
     # The same whenever it is repeated, whatever a session is set to: an idempotent writer knows its rows by them.
-    tasks = min(len(rows), TASKS_MAX if config.rate == 0 else 1)
+    tasks = min(len(rows), TASKS_MAX) if config.rate == 0 else 1
     ordered = found.repartition(tasks, "topic", "brokerName", "queueId").sortWithinPartitions(
         "topic", "brokerName", "queueId", "queueOffset", "physicalOffset"
     )
     made = copies(ordered)
-    made = throttled(made, config.rate, tasks) if config.rate else made
     with query.naming_files(config.lake):
-        told = write(made, config.namesrv, config.to_topic, config.guarantee, config.producer_id, selected)
+        if config.rate:
+            with Producer(config.namesrv) as producer:
+                told = {"written": send_at(config.rate, made.toLocalIterator(), producer, config.to_topic)}
+        else:
+            guarantee = guarantee_of(config)
+            told = write(made, config.namesrv, config.to_topic, guarantee, config.producer_id, selected)
     report.figures |= told
     lines = [[row["topic"], row["brokerName"], row["queueId"], row["count"]] for row in rows]
     report.tables.append(Table("Replayed", ["topic", "broker", "queue", "messages"], sorted(lines)))
     report.finish()
     report.figures["messages_per_s"] = round(report.figures.get("written", 0) / max(report.seconds, 1e-3))
     return report
+
+
+def send_at(
+    rate: int,
+    rows: Iterable[Any],
+    producer: Producer,
+    topic: str,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Send the rows of :func:`copies` in their order, at no moment more than ``rate`` for each second since the first.
+
+    On return all are acknowledged; how many.
+
+    Raises:
+        DeliveryFailed: some are not.
+    """
+    began = now()
+    count = 0
+    for count, row in enumerate(rows, 1):
+        early_s = began + (count - 1) / rate - now()
+        if early_s > 0:
+            sleep(early_s)
+        said = (row["properties"] or {}).items()
+        own = {name: value for name, value in said if name not in RESERVED and not name.startswith(TRANSIENT_PREFIX)}
+        producer.produce(topic, bytes(row["body"] or b""), row["tags"], row["keys"], own, row["shardingKey"])
+    producer.flush()
+    return count
 
 
 def write(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pyarrow as pa
 
 from penstock.proto.errors import ConfigError
 
@@ -14,7 +11,6 @@ from ..topics.options import GUARANTEES, source_options, writable_topic
 
 ORIGIN = ("PENSTOCK_ORIGIN_MSG_ID", "PENSTOCK_ORIGIN_PLACE")
 """Properties of a message that was copied: its id, and ``topic/broker/queue/offset``, where it came from."""
-RATE_STEPS_PER_S = 10
 
 
 def require_topic(name_server: str, topic: str) -> None:
@@ -72,22 +68,3 @@ def copies(frame: Any) -> Any:
         f.map_concat(said, known).alias("properties"),
         f.concat_ws("/", "topic", "brokerName", "queueId").alias("shardingKey"),
     )
-
-
-def throttled(frame: Any, rate: int, tasks: int) -> Any:
-    """The frame's rows in their order, at most about ``rate`` a second over all ``tasks`` that run at a time."""
-    each = max(1, rate // max(tasks, 1))
-
-    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import time
-
-        due = time.monotonic()
-        step = max(1, each // RATE_STEPS_PER_S)
-        for batch in batches:
-            for first in range(0, batch.num_rows, step):
-                part = batch.slice(first, step)
-                yield part
-                due += part.num_rows / each
-                time.sleep(max(0.0, due - time.monotonic()))
-
-    return frame.mapInArrow(slow, frame.schema)

@@ -4,11 +4,12 @@ A trace message holds contexts that end with 0x02, fields separated by 0x01:
 
 | Context | Fields |
 |---|---|
-| Pub | time, region, group, topic, message id, tags, keys, store host, bytes, cost, kind, offset id, success, client; without the offset id in older clients |
+| Pub | time, region, group, topic, message id, tags, keys, store host, bytes, cost, kind, offset id, success, client |
 | SubBefore | time, region, group, request id, message id, retries, keys |
 | SubAfter | request id, message id, cost, success, keys, code |
 
-Times and costs in ms. Read from a cluster, or from stores. Source: RocketMQ TraceDataEncoder.
+Times and costs in ms. Older clients leave the offset id and the client of Pub out. Read from a cluster, or from stores.
+Source: RocketMQ TraceDataEncoder.
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ would not do: its list of files belongs to a directory, and a second job there w
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
@@ -20,9 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from penstock.proto.errors import ConfigError
+
 from ..lake import Lake
+from ..stores.files import open_file_system
+
+log = logging.getLogger(__name__)
 
 FOLDER = "lag"
+PLACES_FILE = "penstock-places.json"
+"""In a checkpoint: every group, topic and broker group that was ever seen, whoever has forgotten it since."""
 _FILE = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>\d{10})-\d{5}\.parquet")
 
 
@@ -72,6 +82,51 @@ def read_files(lake: Lake, paths: Iterable[str], columns: list[str]) -> list[dic
     """Their rows."""
     tables = [pq.ParquetFile(path, filesystem=lake.files).read(columns) for path in paths]
     return pa.concat_tables(tables).to_pylist() if tables else []
+
+
+def read_sums(lake: Lake, paths: Iterable[str]) -> dict[int, dict[tuple[str, str, str], int]]:
+    """By time (ms): the lag by group, topic and broker group. A file is held at a time."""
+    names = ["interval", "consumerGroup", "topic", "brokerName"]
+    found: dict[int, dict[tuple[str, str, str], int]] = {}
+    for path in paths:
+        table = pq.ParquetFile(path, filesystem=lake.files).read([*names, "lag"])
+        for row in table.group_by(names).aggregate([("lag", "sum")]).to_pylist():
+            at = round(row["interval"].timestamp() * 1000)
+            found.setdefault(at, {})[row["consumerGroup"], row["topic"], row["brokerName"]] = row["lag_sum"]
+    return found
+
+
+def read_places(checkpoint: str) -> set[tuple[str, str, str]]:
+    """What :func:`keep_places` has kept; nothing where only Spark knows the file system.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        files, folder = open_file_system(checkpoint)
+        with files.open_input_stream(f"{folder}/{PLACES_FILE}") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return set()
+    except (ConfigError, OSError) as error:
+        log.warning("places seen before not read checkpoint=%s error=%s", checkpoint, error)
+        return set()
+    try:
+        return {(group, topic, broker) for group, topic, broker in json.loads(text)}
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"lag: {folder}/{PLACES_FILE} is damaged ({error}): delete it") from error
+
+
+def keep_places(checkpoint: str, places: Iterable[tuple[str, str, str]]) -> None:
+    """Keep these in place of what was kept, whole or not at all; nothing where only Spark knows the file system."""
+    try:
+        files, folder = open_file_system(checkpoint)
+        draft = f"{folder}/.{PLACES_FILE}.{os.getpid()}"
+        with files.open_output_stream(draft) as file:
+            file.write(json.dumps(sorted(places), indent=0).encode())
+        files.move(draft, f"{folder}/{PLACES_FILE}")
+    except (ConfigError, OSError) as error:
+        log.warning("places seen not kept checkpoint=%s error=%s", checkpoint, error)
 
 
 def count_rows(lake: Lake, paths: Iterable[str]) -> int:

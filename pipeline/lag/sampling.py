@@ -33,15 +33,25 @@ QUEUES_AT_ONCE = 64
 CLIENT_ID = "penstock-lag"
 
 
-def require_groups(cluster: Cluster, groups: Iterable[str]) -> None:
-    """Nothing, if each group exists.
+def require_groups(cluster: Cluster, groups: Iterable[str]) -> list[str]:
+    """The broker groups that did not answer, if each group exists.
 
     Raises:
         GroupNotFound: one does not; with the nearest name that does. InvalidName: no group may be called so.
     """
     calls = AdminCalls(cluster.connections)
-    for group in groups:
-        calls.describe_group(names.check_group(group), TIMEOUT_S)
+    checked = [names.check_group(group) for group in groups]
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        told = list(pool.map(lambda group: calls.describe_group(group, TIMEOUT_S), checked))
+    return sorted({broker for _, silent in told for broker in silent})
+
+
+def places(cluster: Cluster, topics: Iterable[str]) -> dict[str, set[str]]:
+    """The broker groups that have queues of each topic to read; topics that are gone are left out."""
+    found: dict[str, set[str]] = {}
+    for queue in _queues(cluster, topics):
+        found.setdefault(queue.topic, set()).add(queue.broker)
+    return found
 
 
 def take_sample(
@@ -60,7 +70,9 @@ def take_sample(
         PenstockError: one that no waiting mends, as missing rights.
     """
     try:
-        wanted = {group: list(topics) or _topics_of(cluster, group, timeout_s) for group in groups}
+        with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+            told = pool.map(lambda group: list(topics) or _topics_of(cluster, group, timeout_s), groups)
+            wanted = dict(zip(groups, told, strict=True))
         queues = _queues(cluster, {topic for own in wanted.values() for topic in own})
     except PenstockError as error:
         if not error.retryable:

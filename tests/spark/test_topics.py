@@ -344,9 +344,7 @@ def test_a_topic_is_archived_run_by_run_retention_is_told_and_the_lake_is_replay
 
     name = f"replay of {topic}"
     for written in (50, 0):  # the second time changes nothing
-        wanted = replay.Config(
-            lake=lake, namesrv=brokers.nameservers, to_topic=again, tag="t1", producer_id=name, rate=5_000
-        )
+        wanted = replay.Config(lake=lake, namesrv=brokers.nameservers, to_topic=again, tag="t1", producer_id=name)
         figures = replay.run(spark, wanted).figures
         assert (figures["selected"], figures["written"]) == (50, written)
     found = read(spark, brokers, again).orderBy("brokerName", "queueId", "queueOffset").collect()
@@ -359,6 +357,12 @@ def test_a_topic_is_archived_run_by_run_retention_is_told_and_the_lake_is_replay
         place = row["brokerName"], row["queueId"], broker, queue
         assert last.get(place, -1) < int(offset)
         last[place] = int(offset)
+    rated = replay.Config(lake=lake, namesrv=brokers.nameservers, to_topic=again, tag="t1", rate=100)
+    assert replay.run(spark, rated).figures["written"] == 50
+    paced = read(spark, brokers, again).collect()
+    assert Counter(bytes(row["body"]) for row in paced) == Counter({body: 2 for body in {row["body"] for row in found}})
+    times = sorted(row["storeTimestamp"] for row in paced)
+    assert (times[-1] - times[-50]).total_seconds() > 0.4
     nothing = replay.Config(lake=lake, namesrv=brokers.nameservers, to_topic=again, tag="absent")
     assert not replay.run(spark, nothing).ok
 

@@ -1,0 +1,96 @@
+"""Decisions of the jobs that read and write topics, without Spark's Java."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from penstock.client import Producer
+from penstock.pipeline.jobs import replay
+from penstock.pipeline.jobs.lag import Place, lag_series
+from penstock.pipeline.jobs.reading import JOB_FILE, claim_checkpoint, ended_by_signals, follow, same_servers
+from penstock.proto.errors import ConfigError
+
+
+def test_a_checkpoint_of_another_source_target_or_job_is_refused(tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "checkpoint")
+    between = {"namesrv": same_servers("b:1;a:1"), "topic": "t", "to_topic": "x"}
+    claim_checkpoint("mirror", checkpoint, between)
+    claim_checkpoint("mirror", checkpoint, between | {"namesrv": same_servers("a:1; b:1")})
+    with pytest.raises(ConfigError, match="belongs to a job whose to_topic is 'x', not 'y': name a new one"):
+        claim_checkpoint("mirror", checkpoint, between | {"to_topic": "y"})
+    with pytest.raises(ConfigError, match="whose job is 'mirror', not 'lag'"):
+        claim_checkpoint("lag", checkpoint, {"namesrv": between["namesrv"]})
+    assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == [JOB_FILE]
+    (tmp_path / "checkpoint" / JOB_FILE).write_text("{")
+    with pytest.raises(ConfigError, match="no record of a job"):
+        claim_checkpoint("mirror", checkpoint, between)
+
+
+def test_a_broker_group_that_is_not_heard_is_a_gap_and_never_less_lag() -> None:
+    a: Place = ("g", "t", "a")
+    b: Place = ("g", "t", "b")
+    assert lag_series({1: {a: 90, b: 90}, 2: {a: 92}}, ["g"], []) == ({"g": [180, None]}, {"b": 1})
+    assert lag_series({1: {a: 92}}, ["g"], [a, b]) == ({"g": [None]}, {"b": 1}), "it was never heard"
+    assert lag_series({1: {a: 1}, 2: {a: 1, b: 1}}, ["g"], []) == ({"g": [1, 2]}, {}), "it came later"
+
+
+class Query:
+    """Ends when it is stopped; a signal comes while it is waited for."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number, self.is_stopped = number, False
+
+    def awaitTermination(self, _: float) -> bool:
+        os.kill(os.getpid(), self._number)
+        return False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_job_that_follows_and_raises_nothing(number: signal.Signals) -> None:
+    before, query = signal.getsignal(number), Query(number)
+    with ended_by_signals() as ended:
+        follow(query, ended)
+    assert query.is_stopped
+    assert signal.getsignal(number) is before
+
+
+class Sent:
+    """A producer that notes when it was given what."""
+
+    def __init__(self) -> None:
+        self.now_s, self.times, self.is_flushed = 0.0, [], False  # type: tuple[float, list[float], bool]
+
+    def produce(self, *_: Any) -> None:
+        self.times.append(self.now_s)
+
+    def flush(self) -> None:
+        self.is_flushed = True
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_a_rated_replay_sends_in_time() -> None:
+    sent = Sent()
+    row = {"body": b"x", "tags": None, "keys": None, "properties": {}, "shardingKey": "t/b/0"}
+    count = replay.send_at(50, [row] * 400, cast(Producer, sent), "to", lambda: sent.now_s, sent.sleep)
+    assert (count, sent.is_flushed) == (400, True)
+    assert sent.times == pytest.approx([number / 50 for number in range(400)])
+
+
+def test_a_rate_goes_with_at_least_once_alone() -> None:
+    given: dict[str, Any] = {"lake": "l", "namesrv": "n:1", "to_topic": "t"}
+    assert replay.guarantee_of(replay.Config(**given)) == "exactly-once"
+    replay.check(replay.Config(**given, rate=50))
+    with pytest.raises(ConfigError, match="rate is 50 and guarantee 'exactly-once'"):
+        replay.check(replay.Config(**given, rate=50, guarantee="exactly-once"))
