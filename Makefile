@@ -22,7 +22,7 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
 	@$(PY) -m penstock.cli.demo_spark --dir .demo-spark
 
-test: setup-spark ## all tests, 5 to 8 minutes on 2 cores
+test: setup-spark ## all tests, 8 to 12 minutes on 2 cores
 	@$(PY) -m tests.support.kernels
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -30,7 +30,7 @@ test-crash: setup-spark ## power cuts on mounted file systems (needs root), and 
 	@command -v mkfs.xfs >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq xfsprogs >/dev/null; } || true
 	@POWER_CUTS=200 CRASH_HISTORIES=20000 SHORT_WORKLOADS=3 $(PY) -m pytest -s tests/crash tests/model/test_crash_model.py
 
-test-spark-full: setup-spark ## 20 kills per guarantee of the topic sink, of an archive and of a stream into files; 25 minutes
+test-spark-full: setup-spark ## 20 kills per guarantee of the topic sink, of an archive and of a stream into files; half an hour
 	@SINK_KILLS=20 $(PY) -m pytest -s tests/crash/test_topic_sink_killed.py tests/crash/test_spark_jobs_killed.py tests/spark
 
 test-seeded: setup-spark ## whether the tests find the defects kept in tests/seeded
