@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +25,11 @@ from .output import ProgressLine, console, print_table
 from .signals import interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from penstock.client import SendReceipt
     from penstock.deploy import LocalCluster
-    from penstock.drill.history import Recorder
+    from penstock.drill.load_worker import Notes
 
 SOURCE, SUMS, REPLAYED = "flights", "delays", "flights-replayed"
 BATCHES = 8
@@ -73,40 +71,8 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-class Sends:
-    """Notes what became of each flight, as drills do: the history that the audit judges."""
-
-    def __init__(self, recorder: Recorder, shards: Sequence[str]) -> None:
-        self._recorder = recorder
-        self._shards = {name: number for number, name in enumerate(shards)}
-        self._next = 0
-
-    def record(self, future: Future[SendReceipt], body: bytes) -> None:
-        """Note the send's end when it comes."""
-        sequence, self._next = self._next, self._next + 1
-        future.add_done_callback(functools.partial(self._on_done, sequence, time.monotonic_ns(), zlib.crc32(body)))
-
-    def _on_done(self, sequence: int, start_ns: int, crc: int, future: Future[SendReceipt]) -> None:
-        from penstock.drill.history import Op, Outcome
-
-        receipt = future.result()
-        self._recorder.add(
-            Op.SEND,
-            Outcome.OK,
-            start_ns,
-            time.monotonic_ns(),
-            sequence=sequence,
-            crc=crc,
-            shard=self._shards[receipt.broker_name],
-            queue=receipt.queue_id,
-            offset=receipt.queue_offset,
-            position=int(receipt.offset_message_id[-16:], 16),
-            epoch=receipt.epoch,
-        )
-
-    def close(self) -> None:
-        """Write what is kept."""
-        self._recorder.close()
+def _note(notes: Notes, number: int, start_ns: int, body: bytes, future: Future[SendReceipt]) -> None:
+    notes(future.exception() or future.result(), 0, number, start_ns, body)
 
 
 class Story:
@@ -172,6 +138,7 @@ class Story:
     def _produce(self) -> None:
         from penstock.client import Producer
         from penstock.drill.history import Recorder
+        from penstock.drill.load_worker import Notes
         from penstock.pipeline.topics.flights_demo import END
 
         from .flights import NO_DELAY, read_flights
@@ -179,7 +146,8 @@ class Story:
         count = delay = 0
         self._history.mkdir()
         shards = sorted(self._stores)
-        sends = Sends(Recorder(self._history / "producer.history", 1, "demo-spark", shards), shards)
+        recorder = Recorder(self._history / "producer.history", 1, "demo-spark", shards)
+        notes = Notes(recorder, shards, keys=0)
         with Producer(self._namesrv, group="demo-spark") as producer:
             # As they left: the stream's watermark passes over flights that come months behind others.
             for flight in sorted(itertools.islice(read_flights(), self._flights), key=operator.attrgetter("left")):
@@ -191,13 +159,13 @@ class Story:
                     sharding_key=flight.tail_number or None,
                     timeout_s=60,
                 )
-                sends.record(future, flight.body)
+                future.add_done_callback(functools.partial(_note, notes, count, time.monotonic_ns(), flight.body))
                 count += 1
                 delay += 0 if flight.delay == NO_DELAY else flight.delay
             producer.flush(timeout_s=120)
-            sends.record(producer.send_async(SOURCE, END), END)
-            producer.flush(timeout_s=120)
-        sends.close()
+            began_ns = time.monotonic_ns()
+            notes(producer.send(SOURCE, END), 0, count, began_ns, END)
+        recorder.close()
         self._totals["data set"] = count, delay
         self._say(f"{count:,} flights produced and acknowledged, key = tail number, tag = carrier")
 

@@ -18,6 +18,7 @@ from penstock.bench.worker import Orders, follow, produce
 from penstock.proto.errors import DeliveryFailed, OutcomeUnknown
 
 from .history import NO_KEY, Op, Outcome, Recorder
+from .sending import place_of
 
 if TYPE_CHECKING:
     from penstock.client import SendReceipt
@@ -48,9 +49,7 @@ class Notes:
             from penstock.client import SendStatus
 
             outcome = Outcome.OK if ended.status is SendStatus.SEND_OK else Outcome.UNKNOWN
-            message |= {"shard": self._shards.get(ended.broker_name, -1), "queue": ended.queue_id}
-            message |= {"offset": ended.queue_offset, "position": int(ended.offset_message_id[-16:], 16)}
-            message |= {"epoch": ended.epoch}
+            message |= place_of(ended, self._shards)
         self._recorder.add(Op.SEND, outcome, start_ns, time.monotonic_ns(), **message)
         with self._lock:
             self._rows += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,17 @@ KEYED_OF_TEN = 4
 TICK_S = 0.01
 IN_FLIGHT_MAX = 4000
 DRAIN_TIMEOUT_S = 20.0
+
+
+def place_of(receipt: SendReceipt, shards: Mapping[str, int]) -> dict[str, int]:
+    """The fields of a SEND row that say where an acknowledged message lies; ``shards``: names and their numbers."""
+    return {
+        "shard": shards.get(receipt.broker_name, -1),
+        "queue": receipt.queue_id,
+        "offset": receipt.queue_offset,
+        "position": int(receipt.offset_message_id[-16:], 16),
+        "epoch": receipt.epoch,
+    }
 
 
 @dataclass(slots=True)
@@ -91,11 +102,7 @@ class Stream:
             sequence=sequence,
             crc=crc,
             key=key,
-            shard=self._shards.get(receipt.broker_name, -1),
-            queue=receipt.queue_id,
-            offset=receipt.queue_offset,
-            position=int(receipt.offset_message_id[-16:], 16),
-            epoch=receipt.epoch,
+            **place_of(receipt, self._shards),
         )
         with self._lock:
             self.under_way -= 1
