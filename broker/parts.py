@@ -44,6 +44,8 @@ from .service.stalls import AppendStalls
 from .service.state import State, Topic
 from .service.state_log import StateLog
 from .service.status import Status
+from .service.timer_table import TIMER_RUN
+from .service.timers import Timers
 from .service.writers import WriterLog
 from .startup import Opened
 from .store.cleaning import HOUR_MS, CleaningRules
@@ -73,6 +75,7 @@ class Parts:
     appends: AppendStreams
     fetch: Fetch
     staging: Staging
+    timers: Timers
     writer_log: WriterLog
     positions: Positions
     status: Status
@@ -148,6 +151,7 @@ class Parts:
         if is_master:
             self._take_over()
         self.writer_log.on_role(state_log, self.store.end_offset)
+        self.timers.on_role(state_log)
         self.fetch.waiters.wake_all()  # a consumer that waits here learns where to go on
         self.dispatcher.poke()
 
@@ -173,6 +177,8 @@ class Parts:
             self.state_log.put_group(group)
         for group_name, topic_name in self.state.offsets.pairs():
             self.state_log.record(group_name, {topic_name: self.state.offsets.row(group_name, topic_name)})
+        if self.state.timers.last.number:
+            self.state_log.put(TIMER_RUN, self.state.timers.last.to_json())
         self.imported = False
         log.info("tables imported topics=%d groups=%d", len(self.state.topics), len(self.state.groups))
 
@@ -249,6 +255,19 @@ class _Assembly:
             auto_create_groups=config.topics.auto_create_groups,
             check_master=self._role.check_master,
         )
+        timers = Timers(
+            store,
+            state,
+            opened.producers,
+            state_log,
+            self._role,
+            self._counters,
+            on_appended=self._on_appended,
+            clock=SystemClock(),
+            page_bytes_max=config.store.body_bytes_max,
+            delay_ms_max=config.timers.delay_s_max * 1000,
+            waiting_max=config.timers.messages_max,
+        )
         send = Send(
             store,
             state,
@@ -258,6 +277,7 @@ class _Assembly:
             self._counters,
             body_bytes_max=config.store.body_bytes_max,
             on_appended=self._on_appended,
+            timers=timers,
             stalls=AppendStalls(config.store.stall_limit_ms / 1000, SystemClock()),
         )
         self._fetch = Fetch(
@@ -270,13 +290,14 @@ class _Assembly:
             self._acknowledgements,
             state_log,
             send,
+            timers,
             self._dispatcher,
             born_host=born_host,
             on_appended=self._on_appended,
         )
         status = self._make_status()
-        retention = self._make_retention(state_log)
-        status.more_metrics += [retention.describe, pipeline.staging.describe]
+        retention = self._make_retention(state_log, timers)
+        status.more_metrics += [retention.describe, pipeline.staging.describe, timers.describe]
         admin = Admin(
             store,
             state,
@@ -335,6 +356,7 @@ class _Assembly:
             appends=appends,
             fetch=self._fetch,
             staging=pipeline.staging,
+            timers=timers,
             writer_log=pipeline.writer_log,
             positions=pipeline.positions,
             status=status,
@@ -365,7 +387,7 @@ class _Assembly:
             version=metadata.version("penstock"),
         )
 
-    def _make_retention(self, state_log: StateLog | None) -> Retention:
+    def _make_retention(self, state_log: StateLog | None, timers: Timers) -> Retention:
         settings = self._config.retention
         rules = CleaningRules(
             reserved_ms=settings.reserved_hours * HOUR_MS,
@@ -388,6 +410,7 @@ class _Assembly:
             rules,
             times,
             protect_unread=settings.protect_unread,
+            first_waiting=timers.first_waiting,
             wait_dispatched=self._dispatcher.wait_dispatched,
             clock=SystemClock(),
         )

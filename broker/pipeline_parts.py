@@ -23,6 +23,7 @@ from .service.roles import Role
 from .service.send import Send
 from .service.staging import Staging
 from .service.state_log import StateLog
+from .service.timers import Timers
 from .service.writers import WriterLog, Writers
 from .startup import Opened
 
@@ -45,6 +46,7 @@ class PipelineParts:
         acknowledgements: Acknowledgements,
         state_log: StateLog | None,
         send: Send,
+        timers: Timers,
         dispatcher: Dispatcher,
         *,
         born_host: Host,
@@ -63,6 +65,7 @@ class PipelineParts:
             broker_name=config.identity.broker_name,
             born_host=born_host,
             body_bytes_max=config.store.body_bytes_max,
+            timers=timers,
             check_topic=send.writable_topic,
             on_appended=on_appended,
             wait_dispatched=dispatcher.wait_dispatched,

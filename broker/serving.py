@@ -74,6 +74,7 @@ class Broker:
                 tasks.create_task(parts.role.run(), name="role")
                 tasks.create_task(parts.retention.run(), name="retention")
                 tasks.create_task(parts.staging.run(), name="staging")
+                tasks.create_task(parts.timers.run(), name="timers")
                 tasks.create_task(parts.registration.run(), name="registration")
                 raise await self._failed
         except BaseExceptionGroup as group:

@@ -23,6 +23,7 @@ from .service.identity import check_identity, write_identity
 from .service.producers import ProducerTable
 from .service.snapshots import Snapshots
 from .service.state import State, deleted_topic
+from .service.timer_table import imported_run
 from .store.config import FlushMode, StoreConfig
 from .store.store import Store
 
@@ -157,6 +158,8 @@ def _load(config: BrokerConfig, store: Store, epochs: EpochFile, *, known: bool)
     for topic in deleted:
         if state.topic(topic) is None:
             store.drop_topic(topic)  # recovery may have built its queues again
+    if loaded.imported and (run := imported_run(snapshots.directory / "timercheck")) is not None:
+        state.timers.last = run
     if loaded.ahead:
         snapshots.write_anew(store.dispatched_offset)
     log.info(

@@ -105,7 +105,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     tieredStoreGroupCommitSize tieredStoreGroupCommitTimeout tieredStoreIndexFileMaxHashSlotNum
     tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit timerCheckMetricsWhen
     timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
-    timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
+    timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
     timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
     timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable topicQueueLockNum
     totalReplicas traceOn traceTopicEnable transactionCheckInterval transactionCheckMax transactionMetricFlushInterval

@@ -23,6 +23,9 @@ LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
 STAGE_TOPIC = "rmq_sys_PENSTOCK_STAGE"
 """Internal topic, one queue: what exactly-once writers have staged, one chunk per record, invisible until published."""
 
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Internal topic, one queue, RocketMQ's: messages that are delivered to their own topic later."""
+
 PRODUCER_PROPERTY = "__PSEQ"
 """First property of a batch's first record: ``producer id:epoch:lane:sequence:count``, lower-case hex."""
 

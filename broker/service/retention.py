@@ -10,9 +10,10 @@ a file goes:
 - the snapshots of these tables are written beyond it, and the store notes a checkpoint beyond it.
 
 A master keeps what a connected slave still has to get, or one that left within the hour; ``protectUnreadMessages``
-keeps what a group has not consumed; what is staged for exactly-once writers, and what an archive has not got yet
-(its watermark), is kept too. All give way when the disk forces it. A slave cleans by its own
-configuration: the state that leaves with a file is in its snapshots, and if it becomes master, it records it again.
+keeps what a group has not consumed; what is staged for exactly-once writers, messages that wait for their time, and
+what an archive has not got yet (its watermark), are kept too. All give way when the disk forces it. A slave cleans
+by its own configuration: the state that leaves with a file is in its snapshots, and if it becomes master, it records
+it again.
 
 A topic may keep its messages for a shorter time than the broker keeps its files: attribute ``retention.ms``. The
 topic's queues then begin at the first message that is young enough. The bytes stay where they are, in files which
@@ -91,10 +92,11 @@ class Retention:
         times: RetentionTimes,
         *,
         protect_unread: bool,
+        first_waiting: Callable[[], int | None],
         wait_dispatched: Callable[[int], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        """``state_log``: None at a slave."""
+        """``state_log``: None at a slave. ``first_waiting``: where the first message begins that waits for its time."""
         self._store = store
         self._state = state
         self._snapshots = snapshots
@@ -103,6 +105,7 @@ class Retention:
         self._rules = rules
         self._times = times
         self._protect_unread = protect_unread
+        self._first_waiting = first_waiting
         self._wait_dispatched = wait_dispatched
         self._clock = clock
         self._steady = SteadyClock(clock.wall_ms(), clock.monotonic_s())
@@ -274,8 +277,11 @@ class Retention:
         needed = self._role.needed_from(SLAVE_PATIENCE_S)
         wishes = [] if needed is None else [Wish("a slave is behind", needed)]
         staged, mark = self._state.staging.first_position(), self._state.watermarks.lowest()
+        waiting = self._first_waiting()
         if staged is not None:
             wishes.append(Wish(f"data of writer {staged[1]} is staged and not published", staged[0]))
+        if waiting is not None:
+            wishes.append(Wish("a message waits for its time", waiting))
         if mark is not None:
             wishes.append(Wish(f"archive {mark.name} has not got it", mark.offset))
         return wishes

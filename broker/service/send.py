@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.proto import names
 from penstock.proto.errors import (
@@ -46,6 +46,12 @@ class AppendStore(Protocol):
     def holds(self, start: int, end: int, sent: memoryview) -> bool: ...
 
 
+class LaterMessages(Protocol):
+    """What of the timers this module needs."""
+
+    def check(self, records: memoryview, topic: Topic) -> None: ...
+
+
 class WriterRole(Protocol):
     """What of the role this module needs."""
 
@@ -53,6 +59,18 @@ class WriterRole(Protocol):
     def epoch(self) -> int: ...
     def check_master(self) -> None: ...
     def can_acknowledge(self) -> bool: ...
+
+
+class Target(NamedTuple):
+    """The topic whose records are stored, and how many queues it has: for later messages the timers' own."""
+
+    stored: str
+    queues: int
+
+    @classmethod
+    def of(cls, topic: Topic, *, later: bool) -> Target:
+        """Where messages of ``topic`` are stored now."""
+        return cls(names.TIMER_TOPIC, 1) if later else cls(topic.name, topic.write_queues)
 
 
 @dataclass(slots=True)
@@ -82,6 +100,7 @@ class Send:
         *,
         body_bytes_max: int,
         on_appended: Callable[[int], None],
+        timers: LaterMessages,
         stalls: AppendStalls | None = None,
     ) -> None:
         self._store = store
@@ -92,6 +111,7 @@ class Send:
         self._counters = counters
         self._batch_bytes_max = body_bytes_max + RECORD_OVERHEAD_MAX
         self._on_appended = on_appended
+        self._timers = timers
         self._stalls = stalls
         self.is_open = True
 
@@ -104,7 +124,8 @@ class Send:
         header, records = unpack(request, broker_pb2.AppendHeader)
         topic = self.writable_topic(header.topic)
         self._check_size(header, records)
-        duplicate = self._check_producer(header, records)
+        target = Target.of(topic, later=header.later)
+        duplicate = self._check_producer(header, target, records)
         if duplicate is not None:
             receipt = duplicate
         else:
@@ -112,7 +133,9 @@ class Send:
                 raise NotEnoughReplicas(
                     f"topic {topic.name}: fewer in-sync replicas than inSyncReplicas demands; nothing was stored"
                 )
-            receipt = self._place(header, topic, records)
+            if header.later:
+                self._timers.check(records, topic)
+            receipt = self._place(header, target, records)
         return Placed(
             receipt,
             is_duplicate=duplicate is not None,
@@ -172,7 +195,7 @@ class Send:
         if not 1 <= header.count <= COUNT_MAX:
             raise InvalidArgument(f"count {header.count}: a batch has 1..{COUNT_MAX} records")
 
-    def _check_producer(self, header: broker_pb2.AppendHeader, records: memoryview) -> Receipt | None:
+    def _check_producer(self, header: broker_pb2.AppendHeader, target: Target, records: memoryview) -> Receipt | None:
         mark = mark_of(records)
         if mark is None:
             if header.producer_id:
@@ -185,7 +208,7 @@ class Send:
         if (mark.producer_id, mark.epoch, mark.lane, mark.sequence, mark.count) != expected:
             raise CorruptBatch(f"record 0: its mark {mark} is not the header's {expected}", index=0)
         found = self._producers.find_duplicate(
-            header.producer_id, header.producer_epoch, header.topic, header.lane, header.sequence
+            header.producer_id, header.producer_epoch, target.stored, header.lane, header.sequence
         )
         if found is not None and not self._store.holds(found.start, found.end, records):
             raise ChangedBatch(
@@ -194,11 +217,11 @@ class Send:
             )
         return found
 
-    def _place(self, header: broker_pb2.AppendHeader, topic: Topic, records: memoryview) -> Receipt:
+    def _place(self, header: broker_pb2.AppendHeader, target: Target, records: memoryview) -> Receipt:
         if self._stalls is not None:
             self._stalls.check()
         started = time.perf_counter()
-        result = self._store.append(topic.name, records, queues=topic.write_queues, count=header.count)
+        result = self._store.append(target.stored, records, queues=target.queues, count=header.count)
         if self._stalls is not None:
             self._stalls.on_append(time.perf_counter() - started)
         receipt = Receipt(
@@ -210,7 +233,7 @@ class Send:
             result.queue_offsets,
         )
         if header.producer_id:
-            self._producers.remember(header.producer_id, header.producer_epoch, topic.name, header.lane, receipt)
-        self._counters.topic(topic.name).on_appended(result.count, len(records))
+            self._producers.remember(header.producer_id, header.producer_epoch, target.stored, header.lane, receipt)
+        self._counters.topic(target.stored).on_appended(result.count, len(records))
         self._on_appended(result.end)
         return receipt

@@ -6,7 +6,7 @@
 | ``subscriptionGroup.json`` | consumer groups | RocketMQ's |
 | ``consumerOffset.json`` | committed offsets | RocketMQ's, queue ids quoted: valid JSON, and fastjson reads it too |
 | ``producerSequence.json`` | the duplicate table | own |
-| ``stagedWrites.json``, ``archiveWatermarks.json`` | tables of their own modules | own |
+| ``stagedWrites.json``, ``archiveWatermarks.json``, ``timerRuns.json`` | tables of their own modules | own |
 
 Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical
 offset, and some above, as a master applies its own records when it appends them: replay applies them again without

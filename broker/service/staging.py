@@ -47,6 +47,7 @@ from penstock.proto.wire import pipeline_pb2
 
 from .metrics import Families
 from .producers import ProducerTable, Receipt, mark_of
+from .send import LaterMessages, Target
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
 from .state import State, Topic
 from .writers import WriterLog, Writers, check_name, now_ms
@@ -90,6 +91,7 @@ class Staging:
         broker_name: str,
         born_host: Host,
         body_bytes_max: int,
+        timers: LaterMessages,
         check_topic: Callable[[str], Topic],
         on_appended: Callable[[int], None],
         wait_dispatched: Callable[[int], Awaitable[None]],
@@ -105,6 +107,7 @@ class Staging:
         self._broker_name = broker_name
         self._born_host = born_host
         self._body_bytes_max = body_bytes_max
+        self._timers = timers
         self._check_topic = check_topic
         self._on_appended = on_appended
         self._wait_dispatched = wait_dispatched
@@ -128,7 +131,9 @@ class Staging:
         known = self._table.staged.get(each)
         duplicate = known is not None and header.chunk in known.chunks
         if not duplicate:
-            self._check_records(header, records, topic)
+            if header.later:
+                self._timers.check(records, topic)
+            self._check_records(header, records, Target.of(topic, later=header.later))
             self._keep(each, staged, header, records)
         await self._log.acknowledged(each.writer, f"chunk {header.chunk} of {each.key}")
         return pack(pipeline_pb2.StageReply(duplicate=duplicate))
@@ -216,7 +221,7 @@ class Staging:
         check_name("coordinator", header.coordinator)
         return each, Staged(header.coordinator, now_ms() + keep_ms)
 
-    def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, topic: Topic) -> None:
+    def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, target: Target) -> None:
         """Refuse now what could not be published later: a trial of the very kernel that will place them."""
         if len(records) > self._body_bytes_max:
             raise MessageTooLarge(
@@ -228,7 +233,7 @@ class Staging:
         if len(self._scratch) < len(records) + BLANK_BYTES:
             self._scratch = np.empty(2 * len(records) + BLANK_BYTES, np.uint8)
         self._stamp += 1
-        queues = topic.write_queues
+        queues = target.queues
         status, bad, count, _ = place_batch(
             np.frombuffer(records, np.uint8),
             self._scratch,
@@ -236,7 +241,7 @@ class Staging:
             0,
             0,
             np.frombuffer(self._born_host.encode(), np.uint8),
-            np.frombuffer(topic.name.encode(), np.uint8),
+            np.frombuffer(target.stored.encode(), np.uint8),
             np.zeros(queues, np.int64),
             self._stamp,
             np.zeros(queues, np.int64),
@@ -247,7 +252,7 @@ class Staging:
         )
         if status != PlaceStatus.OK:
             reason = PlaceStatus(status).name.lower().replace("_", " ")
-            raise CorruptBatch(f"topic {topic.name}, record {bad} of the chunk: {reason}", index=int(bad))
+            raise CorruptBatch(f"topic {target.stored}, record {bad} of the chunk: {reason}", index=int(bad))
         if count != header.count:
             raise CorruptBatch(f"the header of the chunk says {header.count} records, there are {count}", index=count)
 
@@ -295,7 +300,7 @@ class Staging:
         assert mark is not None, "checked before it was staged"
         name = decode_record(records).topic
         topic = self._state.topic(name)
-        if topic is None:
+        if topic is None and name != names.TIMER_TOPIC:
             raise TopicNotFound(
                 f"topic {name} was deleted with decided messages staged for it: create it again, or they stay",
                 topic=name,
@@ -304,11 +309,11 @@ class Staging:
         if last is not None and mark.sequence <= last:
             return 0  # by an attempt that did not come to its end
         self._log.writable()
-        placed = self._store.append(topic.name, records, queues=topic.write_queues)
+        placed = self._store.append(name, records, queues=1 if topic is None else topic.write_queues)
         self._producers.remember(
             mark.producer_id,
             mark.epoch,
-            topic.name,
+            name,
             mark.lane,
             Receipt(
                 mark.sequence,

@@ -15,7 +15,7 @@ Shapes of the records: the tag is the kind, the body compact JSON.
 | ``GROUP_DELETED`` | ``{"groupName": g}``; takes the group's committed offsets with it |
 | ``OFFSETS`` | ``{"group": g, "offsets": {topic: {"0": next offset, …}}}``: one commit of any number of queues |
 | ``SEQUENCES`` | of :mod:`.producers` |
-| others | of the tables in ``State.more``, which say what their records hold: :mod:`.staging_table`, :mod:`.watermarks` |
+| others | of the tables in ``State.more``, which say what their records hold: :mod:`.staging_table`, :mod:`.watermarks`, :mod:`.timer_table` |
 """  # noqa: E501  a table row cannot be broken
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from penstock.proto.wire import common_pb2
 from .producers import SEQUENCES, ProducerTable
 from .staging_table import StagingTable
 from .tables import OffsetTable, Table
+from .timer_table import TimerTable
 from .watermarks import Watermarks
 
 log = logging.getLogger(__name__)
@@ -204,7 +205,8 @@ class State:
         self.offsets = OffsetTable()
         self.staging = StagingTable()
         self.watermarks = Watermarks()
-        self.more: list[Derived] = [self.staging, self.watermarks]
+        self.timers = TimerTable()
+        self.more: list[Derived] = [self.staging, self.watermarks, self.timers]
         self.on_topics_changed: TopicsChanged = lambda updated, removed: None
         self.on_offsets_applied: OffsetsApplied = lambda group, topic, offsets: None
         self.on_offsets_deleted: OffsetsDeleted = lambda group, topic: None

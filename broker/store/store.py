@@ -21,6 +21,7 @@ from .config import StoreConfig
 from .disk import Bytes, Disk, RealDisk, storage_error
 from .flush import Checkpointer, Flusher
 from .opening import Opened, open_parts
+from .picking import Picker
 from .placement import Placement
 from .reading import Reader
 from .removal import Removal
@@ -63,6 +64,7 @@ class Store:
         self._placement = Placement(opened.log, opened.queues, config.light_queues_max, opened.dispatcher.deletes)
         opened.dispatcher.on_deleted = self._on_deleted
         self._reader = Reader(disk, opened.log, opened.queues)
+        self.picker = Picker(disk, opened.log, opened.queues)
         self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
         reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
         self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)

@@ -9,6 +9,7 @@
 | shardingKey | string | property ``__SHARDINGKEY``, and the queue: the same one as for ``Producer.send`` |
 | properties | map of string to string | properties; what a column of its own gives is left out here |
 | queueId | int | the queue of that id, at the broker that ``queueId`` modulo their number names |
+| deliverAt | timestamp, or bigint: ms since 1970 UTC | the brokers keep the message until then; null: at once |
 """
 
 from __future__ import annotations
@@ -26,13 +27,24 @@ from penstock.client.compression import compressor
 from penstock.client.kernels import append_property, hash_rows
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
-from penstock.proto.record.properties import KEYS, RECORD_CRC, SHARDING_KEY, TAGS, TRANSIENT_PREFIX
+from penstock.proto.record.properties import (
+    KEYS,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    RECORD_CRC,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TRANSIENT_PREFIX,
+)
 
 from ..schema import nearest
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
+DELIVER_AT = "deliverAt"
 SINK_COLUMNS = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -41,10 +53,14 @@ SINK_COLUMNS = {
     "properties": ("map<string,string>",),
     "shardingKey": ("string",),
     "queueId": ("int", "bigint", "smallint", "tinyint"),
+    DELIVER_AT: ("timestamp", "bigint"),
 }
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _QUEUE_ID_MAX = (1 << 31) - 1
 PROPERTIES_BYTES_MAX = 32767 - 128  # the mark of a batch needs some of its first record's
+LATER_PROPERTIES = (TIMER_DELIVER_MS, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID)
+LATER_BYTES_MAX = 512
+"""What the real topic and queue take of the properties of a message for later."""
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
@@ -56,8 +72,6 @@ def check_sink_schema(schema: Any, topic: str) -> None:
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name, kind in given.items():
         allowed = SINK_COLUMNS.get(name)
-        if name == "deliverAt":
-            raise ConfigError("penstock sink: column deliverAt: these brokers deliver at once; drop the column")
         if allowed is None:
             raise ConfigError(
                 f"penstock sink: column {name!r} means nothing{nearest(name, list(SINK_COLUMNS))}; known are "
@@ -72,7 +86,10 @@ def check_sink_schema(schema: Any, topic: str) -> None:
 
 
 class Rows:
-    """The messages of one topic out of one batch, encoded as far as it goes without knowing their queues."""
+    """The messages of one topic out of one batch, encoded as far as it goes without knowing their queues.
+
+    With a column deliverAt, which has no nulls, they are messages for later (:mod:`.later`).
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         """
@@ -91,25 +108,25 @@ class Rows:
             column = own[name]
             _check_text(name, column)
             self._append(name, _filled(column))
+        if DELIVER_AT in columns:
+            times = _deliver_times(columns[DELIVER_AT])
+            for name in (TIMER_DELIVER_MS, TIMER_OUT_MS):
+                self._append(name, times)
+            given += LATER_PROPERTIES
         if "properties" in columns:
             self._join(_property_strings(columns["properties"], frozenset(given)))
         lengths = self.properties.lengths
-        if self.count and int(lengths.max()) > PROPERTIES_BYTES_MAX:
+        room = PROPERTIES_BYTES_MAX - (LATER_BYTES_MAX if DELIVER_AT in columns else 0)
+        if self.count and int(lengths.max()) > room:
             row = int(lengths.argmax())
             raise MessageTooLarge(
-                f"row {row} of the batch: its properties take {int(lengths[row])} bytes, at most "
-                f"{PROPERTIES_BYTES_MAX} are allowed"
+                f"row {row} of the batch: its properties take {int(lengths[row])} bytes, at most {room} are allowed"
             )
         self.hashes = self._hashes(columns.get("shardingKey"))
         self.queue_ids = _queue_ids(columns["queueId"]) if "queueId" in columns else None
 
     def _append(self, name: str, values: Column) -> None:
-        encoded = np.frombuffer(name.encode(), np.uint8)
-        base = self.properties
-        room = len(base.data) + len(values.data) + self.count * (len(encoded) + 2)
-        out, ends = np.empty(room, np.uint8), np.empty(self.count, np.int64)
-        size = append_property(base.data, base.ends, encoded, values.data, values.ends, out, ends)
-        self.properties = Column(out[:size], ends)
+        self.properties = with_property(self.properties, name, values)
 
     def _join(self, more: Column) -> None:
         """Append text to each property string: both columns as one, then taken in turns."""
@@ -130,6 +147,15 @@ class Rows:
         hashes: Ints = np.empty(self.count, np.int32)
         hash_rows(values.data, values.ends, hashes)
         return hashes
+
+
+def with_property(properties: Column, name: str, values: Column) -> Column:
+    """The property strings with one more pair each; none where the value is empty."""
+    encoded, count = np.frombuffer(name.encode(), np.uint8), len(properties)
+    room = len(properties.data) + len(values.data) + count * (len(encoded) + 2)
+    out, ends = np.empty(room, np.uint8), np.empty(count, np.int64)
+    size = append_property(properties.data, properties.ends, encoded, values.data, values.ends, out, ends)
+    return Column(out[:size], ends)
 
 
 def compressed(bodies: Column, algorithm: str) -> tuple[Column, int]:
@@ -197,6 +223,16 @@ def _check_text(name: str, column: pa.Array) -> None:
     for separator in ("\x01", "\x02"):
         if pc.any(pc.match_substring(column, separator)).as_py():
             raise InvalidArgument(f"column for {name}: the characters 0x01 and 0x02 are not allowed")
+
+
+def _deliver_times(column: pa.Array) -> Column:
+    """The times as texts of milliseconds; never before the time, and what is before 1970 is over too."""
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_numpy()
+        times = -(-micros // 1000)
+    else:
+        times = column.cast(pa.int64()).to_numpy()
+    return column_of(pa.array(np.maximum(times, 0)).cast(pa.string()))
 
 
 def _queue_ids(column: pa.Array) -> Ints:

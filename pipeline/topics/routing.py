@@ -164,7 +164,7 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Record
         yield topic, batch
         return
     column = batch.column("topic")
-    rest = batch.drop_columns(["topic"]) if hasattr(batch, "drop_columns") else _without(batch, "topic")
+    rest = batch.drop_columns(["topic"]) if hasattr(batch, "drop_columns") else without(batch, "topic")
     if topic:
         yield topic, rest
         return
@@ -211,7 +211,7 @@ def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return whole
 
 
-def _without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+def without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
     kept = [each for each in batch.schema.names if each != name]
     return pa.RecordBatch.from_arrays([batch.column(each) for each in kept], names=kept)
 

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StageHeader(_message.Message):
-    __slots__ = ("writer", "batch", "key", "chunk", "topic", "count", "coordinator", "keep_ms")
+    __slots__ = ("writer", "batch", "key", "chunk", "topic", "count", "coordinator", "keep_ms", "later")
     WRITER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class StageHeader(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     KEEP_MS_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
     writer: str
     batch: int
     key: str
@@ -25,7 +26,8 @@ class StageHeader(_message.Message):
     count: int
     coordinator: str
     keep_ms: int
-    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., key: _Optional[str] = ..., chunk: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., coordinator: _Optional[str] = ..., keep_ms: _Optional[int] = ...) -> None: ...
+    later: bool
+    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., key: _Optional[str] = ..., chunk: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., coordinator: _Optional[str] = ..., keep_ms: _Optional[int] = ..., later: _Optional[bool] = ...) -> None: ...
 
 class StageReply(_message.Message):
     __slots__ = ("duplicate",)

@@ -18,8 +18,10 @@ from penstock.broker.service.send import Send
 from penstock.broker.service.staging import Staging
 from penstock.broker.service.state import State, Topic
 from penstock.broker.service.state_log import StateLog
+from penstock.broker.service.timers import Timers
 from penstock.broker.service.writers import WriterLog, Writers
 from penstock.proto import frames
+from penstock.proto.clock import SystemClock
 from penstock.proto.errors import NotMaster, from_bytes
 from penstock.proto.record.batch import encode_messages, producer_mark
 from penstock.proto.record.layout import Host, decode_record
@@ -127,6 +129,19 @@ class Parts:
             auto_create_groups=auto_create,
             check_master=self.role.check_master,
         )
+        self.timers = Timers(
+            self.store,
+            self.state,
+            self.producers,
+            self.state_log if master else None,
+            self.role,
+            self.counters,
+            on_appended=self.on_appended,
+            clock=SystemClock(),
+            page_bytes_max=64 * 1024,
+            delay_ms_max=86_400_000,
+            waiting_max=1 << 20,
+        )
         self.send = Send(
             self.store,
             self.state,
@@ -136,6 +151,7 @@ class Parts:
             self.counters,
             body_bytes_max=64 * 1024,
             on_appended=self.on_appended,
+            timers=self.timers,
         )
         writer_log = WriterLog(
             self.state.staging,
@@ -156,6 +172,7 @@ class Parts:
             broker_name=broker_name,
             born_host=BORN,
             body_bytes_max=64 * 1024,
+            timers=self.timers,
             check_topic=self.send.writable_topic,
             on_appended=self.on_appended,
             wait_dispatched=self.dispatcher.wait_dispatched,

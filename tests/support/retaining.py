@@ -83,6 +83,7 @@ class Node:
             RetentionTimes(interval_s=0.01, pause_s=0, grace_s=120),
             protect_unread=protect,
             wait_dispatched=self.dispatcher.wait_dispatched,
+            first_waiting=lambda: None,
             clock=self.clock,
         )
 

@@ -135,7 +135,7 @@ def test_the_schema_of_a_sink_is_checked_by_name() -> None:
         ({"boddy": "s"}, "did you mean 'body'"),
         ({"tags": "s"}, "there is no column body"),
         ({"body": "i"}, "column body is int"),
-        ({"body": "s", "deliverAt": "i"}, "deliver at once"),
+        ({"body": "s", "deliverAt": "i"}, "column deliverAt is int, it must be timestamp or bigint"),
     ):
         with pytest.raises(ConfigError, match=problem):
             check(**columns)

@@ -1,0 +1,111 @@
+"""Records of one queue that are chosen one by one, by their offsets: where they lie, and their bytes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.proto.record.layout import FIXED_BYTES
+
+from .absent import Absent
+from .commit_log import CommitLog
+from .consume_queue import ConsumeQueues
+from .disk import Bytes, Disk
+from .kernels import BLANK_SIZE, ENTRY, Ints, Longs, first_damaged, gather
+from .log_file import LogFile
+
+log = logging.getLogger(__name__)
+
+_WINDOW = 2048
+"""Entries that are read at once."""
+
+
+class Picked(NamedTuple):
+    """Records that are there, by ascending offset: where in the log they begin, and their sizes."""
+
+    offsets: Longs
+    positions: Longs
+    sizes: Ints
+
+    def part(self, chosen: Longs) -> Picked:
+        """Those at the places ``chosen``, which ascend."""
+        return Picked(self.offsets[chosen], self.positions[chosen], self.sizes[chosen])
+
+
+class Picker:
+    """Finds them; for the owner thread."""
+
+    def __init__(self, disk: Disk, log_: CommitLog, queues: ConsumeQueues) -> None:
+        self._disk = disk
+        self._log = log_
+        self._queues = queues
+
+    def locate(self, topic: str, queue_id: int, offsets: Longs) -> Picked:
+        """Those of ``offsets``, which ascend, whose entries point into the log."""
+        slot = self._queues.slots.find(topic, queue_id)
+        if slot is None or not len(offsets):
+            return Picked(offsets[:0], np.empty(0, np.int64), np.empty(0, np.int32))
+        slots = self._queues.slots
+        low, high = int(slots.min_offsets[slot]), int(slots.next_offsets[slot])
+        offsets = offsets[(offsets >= low) & (offsets < high)]
+        positions, sizes = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int32)
+        at = 0
+        while at < len(offsets):
+            first = int(offsets[at])
+            last = int(offsets[np.searchsorted(offsets, first + _WINDOW) - 1])
+            entries = self._queues.entries(slot, first, last - first + 1)
+            table = entries.reshape(-1, ENTRY)
+            stop = int(np.searchsorted(offsets, first + len(table)))
+            rows = table[offsets[at:stop] - first]
+            positions[at:stop] = np.ascontiguousarray(rows[:, :8]).view(">i8").ravel()
+            sizes[at:stop] = np.ascontiguousarray(rows[:, 8:12]).view(">i4").ravel()
+            at = stop
+        is_there = (sizes >= FIXED_BYTES) & (sizes != BLANK_SIZE) & (positions >= self._log.min_offset)
+        is_there &= positions + sizes <= self._log.end_offset
+        return Picked(offsets[is_there], positions[is_there], sizes[is_there])
+
+    def absent(self, picked: Picked) -> list[Absent]:
+        """The records, for another thread to bring into memory."""
+        return [
+            Absent(self._disk, file.path, file.bytes, positions, sizes)
+            for file, positions, sizes, _ in self._by_file(picked)
+        ]
+
+    def sound(self, picked: Picked) -> Picked:
+        """Without those that are not what their entries say; they are told."""
+        good = np.ones(len(picked.offsets), np.bool_)
+        for file, positions, sizes, start in self._by_file(picked):
+            at = 0
+            while at < len(positions):
+                damaged = int(first_damaged(file.bytes, positions[at:], sizes[at:], file.base, False))
+                if damaged < 0:
+                    break
+                at += damaged + 1
+                good[start + at - 1] = False
+                log.error(
+                    "record damaged, passed over offset=%d position=%d file=%s",
+                    *(picked.offsets[start + at - 1], picked.positions[start + at - 1], file.path),
+                )
+        return picked if good.all() else picked.part(np.flatnonzero(good))
+
+    def join(self, picked: Picked) -> Bytes:
+        """The bytes of sound records, end to end."""
+        joined = np.empty(int(picked.sizes.sum()), np.uint8)
+        at = joined.ctypes.data
+        for file, positions, sizes, _ in self._by_file(picked):
+            copied = int(gather(file.bytes, positions, sizes, at))
+            assert copied >= 0, "sound records are inside their file"
+            at += copied
+        return joined
+
+    def _by_file(self, picked: Picked) -> Iterator[tuple[LogFile, Longs, Ints, int]]:
+        """By log file: positions in it, sizes, and where among the picked they begin."""
+        start, positions = 0, picked.positions
+        while start < len(positions):
+            file = self._log.file_of(int(positions[start]))
+            end = max(int(np.searchsorted(positions, file.end)), start + 1)
+            yield file, positions[start:end] - file.base, picked.sizes[start:end], start
+            start = end

@@ -1,0 +1,75 @@
+"""Rows with a time: which are for later, and what their records say."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+import numpy as np
+
+from penstock.pipeline.topics.encoding import LATER_PROPERTIES, Rows
+from penstock.pipeline.topics.later import for_later, split_later
+from penstock.pipeline.topics.routing import Piece
+from penstock.proto.errors import MessageTooLarge
+from penstock.proto.record.properties import decode_properties
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+NOON_MS = 1_767_268_800_000
+INSTANT = pa.timestamp("us", tz="UTC")
+
+
+def batch(times: list[Any], of: Any = INSTANT, **more: Any) -> pa.RecordBatch:
+    bodies = [b"%d" % number for number in range(len(times))]
+    return pa.RecordBatch.from_pydict({"body": bodies, "deliverAt": pa.array(times, of)} | more)
+
+
+def split(rows: pa.RecordBatch) -> dict[bool, list[bytes]]:
+    return {is_later: part.column("body").to_pylist() for is_later, part in split_later(rows)}
+
+
+def test_rows_with_a_time_are_for_later_and_the_others_for_now() -> None:
+    assert split(batch([None, NOON, None, NOON])) == {False: [b"0", b"2"], True: [b"1", b"3"]}
+    assert split(batch([None, None])) == {False: [b"0", b"1"]}
+    assert split(batch([NOON])) == {True: [b"0"]}
+    assert split(pa.RecordBatch.from_pydict({"body": [b"0"]})) == {False: [b"0"]}
+    for is_later, part in split_later(batch([None, NOON])):
+        assert ("deliverAt" in part.schema.names) == is_later
+
+
+@pytest.mark.parametrize(
+    ("time", "of", "due_ms"),
+    [
+        (NOON, INSTANT, NOON_MS),
+        (NOON + dt.timedelta(microseconds=1), INSTANT, NOON_MS + 1),  # never before its time
+        (NOON, pa.timestamp("ns", tz="UTC"), NOON_MS),
+        (NOON_MS, pa.int64(), NOON_MS),
+        (dt.datetime(1969, 1, 1, tzinfo=dt.UTC), INSTANT, 0),
+    ],
+)
+def test_a_record_for_later_says_where_it_belongs_and_when(time: Any, of: Any, due_ms: int) -> None:
+    given = {"REAL_TOPIC": "a lie", "TIMER_OUT_MS": "1", "kept": "yes"}
+    properties = pa.array([list(given.items())] * 2, pa.map_(pa.string(), pa.string()))
+    rows = Rows(batch([time, time], of, properties=properties))
+    piece = for_later(Piece(3, rows.bodies, rows.properties, np.array([7, 12], np.int32)), "orders")
+    assert piece.target == 3
+    assert piece.queue_ids.tolist() == [0, 0]
+    for encoded, queue_id in zip(piece.properties, ("7", "12"), strict=True):
+        assert decode_properties(encoded) == {
+            "TIMER_DELIVER_MS": str(due_ms),
+            "TIMER_OUT_MS": str(due_ms),
+            "REAL_TOPIC": "orders",
+            "REAL_QID": queue_id,
+            "kept": "yes",
+        }
+        assert all(encoded.count(name.encode() + b"\x01") == 1 for name in LATER_PROPERTIES)
+
+
+def test_properties_leave_room_for_what_delivery_needs() -> None:
+    long = pa.array([[("x", "y" * 32_300)]], pa.map_(pa.string(), pa.string()))
+    Rows(pa.RecordBatch.from_pydict({"body": [b"0"], "properties": long}))
+    with pytest.raises(MessageTooLarge, match="at most 32127 are allowed"):
+        Rows(batch([NOON], properties=long))
