@@ -5,11 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-import pytest
-
-pa = pytest.importorskip("pyarrow")
-
 import numpy as np
+import pyarrow as pa
+import pytest
 
 from penstock.pipeline.topics.encoding import LATER_PROPERTIES, Rows
 from penstock.pipeline.topics.later import for_later, split_later
