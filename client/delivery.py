@@ -68,8 +68,10 @@ class TopicDelivery:
     else touches it until its outcome is known.
     """
 
-    def __init__(self, topic: str, shipping: Shipping, queues: WriteQueues, turn: int) -> None:
+    def __init__(self, topic: str, shipping: Shipping, queues: WriteQueues, turn: int, *, later: bool = False) -> None:
+        """``later``: its messages are for later, see :mod:`.later`."""
         self.topic = topic
+        self._later = later
         self.open = Accumulator(shipping.config.batch_bytes_max)
         self._shipping = shipping
         self._config = shipping.config
@@ -194,6 +196,7 @@ class TopicDelivery:
                     store_host_of(address),
                     timeout_ms=max(int(timeout_s * 900), 1),
                     no_wait=batch.parts[0].kind is Kind.ONEWAY,
+                    later=self._later,
                 )
             if not wait:
                 answer = shipping.connections.append(address, batch.message, timeout_s)
@@ -280,7 +283,7 @@ class TopicDelivery:
         if has_more:
             self._shipping.wake()
         if futures:
-            _resolve(futures, receipts_of(self.topic, batch, receipt, store_host_of(address)))
+            _resolve(futures, receipts_of(self.topic, batch, receipt, store_host_of(address), later=self._later))
         for part in batch.parts:
             self._report(part, batch.lane.broker_name, None)
 

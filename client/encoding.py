@@ -7,13 +7,14 @@ import time
 
 import numpy as np
 
-from penstock.proto import frames
+from penstock.proto import frames, names
 from penstock.proto.record.kernels import encode_batch, encoded_bytes
 from penstock.proto.record.layout import Host, SysFlag
 from penstock.proto.record.producer_mark import MARK_PREFIX, producer_mark
 from penstock.proto.wire.broker_pb2 import AppendHeader
 
 from .columns import Column
+from .later import later_producer, placed_later
 from .parts import Batch, Part
 
 MARK_BYTES_MAX = 80
@@ -40,25 +41,35 @@ class Encoder:
         self.epoch = epoch
         self._born_host = np.frombuffer(born_host.encode(), dtype=np.uint8)
 
-    def frame(self, batch: Batch, topic: str, store_host: Host, *, timeout_ms: int, no_wait: bool) -> bytes:
-        """The framed Append message of ``batch``; notes the records' sizes in it."""
-        count = batch.count
-        mark = mark_property(self.producer_id, self.epoch, batch.lane.number, batch.sequence, count)
-        bodies, properties = _columns_of_one(batch.parts[0], mark) if count == 1 else _columns(batch, mark)
-        encoded_topic = topic.encode()
+    def frame(
+        self, batch: Batch, topic: str, store_host: Host, *, timeout_ms: int, no_wait: bool, later: bool = False
+    ) -> bytes:
+        """The framed Append message of ``batch``; notes the records' sizes in it. ``later``: see :mod:`.later`."""
+        count, queue_ids, producer_id = batch.count, batch.queue_ids, self.producer_id
+        if later:
+            producer_id = later_producer(producer_id, topic)
+        mark = mark_property(producer_id, self.epoch, batch.lane.number, batch.sequence, count)
+        if later:
+            bodies, properties = _bodies(batch.parts), placed_later(_properties(batch.parts), topic, queue_ids)
+            properties = _marked(properties, mark)
+            queue_ids = np.zeros_like(queue_ids)
+        else:
+            bodies, properties = _columns_of_one(batch.parts[0], mark) if count == 1 else _columns(batch, mark)
+        encoded_topic = (names.TIMER_TOPIC if later else topic).encode()
         sys_flag = batch.parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
         size = encoded_bytes(
             count, len(bodies.data), len(properties.data), len(encoded_topic), sys_flag, len(self._born_host)
         )
         header = AppendHeader(
             topic=topic,
-            producer_id=self.producer_id,
+            producer_id=producer_id,
             producer_epoch=self.epoch,
             lane=batch.lane.number,
             sequence=batch.sequence,
             count=count,
             no_wait=no_wait,
             timeout_ms=timeout_ms,
+            later=later,
         )
         message, address = frames.allocate(header, size)
         out = np.frombuffer(_memory_at(address, size, _WRITABLE), dtype=np.uint8)
@@ -69,7 +80,7 @@ class Encoder:
             properties.data,
             properties.ends,
             np.frombuffer(encoded_topic, dtype=np.uint8),
-            batch.queue_ids,
+            queue_ids,
             sys_flag,
             0,
             time.time_ns() // 1_000_000,
@@ -97,8 +108,11 @@ def _columns(batch: Batch, mark: bytes) -> tuple[Column, Column]:
     if properties is None:
         ends = np.full(batch.count, len(mark), dtype=np.int64)
         return bodies, Column(np.frombuffer(mark, dtype=np.uint8), ends)
-    data = np.concatenate([np.frombuffer(mark, dtype=np.uint8), properties.data])
-    return bodies, Column(data, properties.ends + len(mark))
+    return bodies, _marked(properties, mark)
+
+
+def _marked(properties: Column, mark: bytes) -> Column:
+    return Column(np.concatenate([np.frombuffer(mark, dtype=np.uint8), properties.data]), properties.ends + len(mark))
 
 
 def _bodies(parts: list[Part]) -> Column:

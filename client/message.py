@@ -22,6 +22,8 @@ from penstock.proto.record.properties import (
 if TYPE_CHECKING:
     from penstock.proto.record.batch import RecordBatch
 
+    from .due import DeliverAt
+
 SYSTEM_PROPERTIES = frozenset({TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY})
 """Property names that have an attribute of their own, or are Penstock's alone."""
 
@@ -53,6 +55,8 @@ class Message:
     keys: Sequence[str] | str = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     sharding_key: str | None = None
+    deliver_at: DeliverAt | None = None
+    """When consumers are to get it; at once without."""
 
 
 class SendReceipt(NamedTuple):
@@ -62,7 +66,7 @@ class SendReceipt(NamedTuple):
     topic: str
     broker_name: str
     queue_id: int
-    queue_offset: int
+    queue_offset: int  # -1 of a message for later: it has none yet
     offset_message_id: str  # address of the broker and position in its log: finds the message without an index
     status: SendStatus
     store_timestamp_ms: int

@@ -17,6 +17,7 @@ from .accumulator import limited, new_part
 from .columns import Column, bytes_list, column_of, lengths_of
 from .compression import compress
 from .config import ProducerConfig
+from .due import DeliverAt, with_time
 from .keys import checked_body, checked_sharding_key, hashes_of, key_column, property_bytes, property_column, set_hashes
 from .message import Message
 from .parts import Kind, Part
@@ -50,10 +51,12 @@ class PartMaker:
         keys: Sequence[str] | str | None,
         properties: Mapping[str, str] | None,
         sharding_key: str | None,
+        deliver_at: DeliverAt | None,
         deadline: float,
     ) -> Part:
         """One message with a future and a UNIQ_KEY."""
         unique_key = new_unique_key()
+        properties = with_time(properties, deliver_at)
         encoded = property_bytes(tag, keys, properties, sharding_key, unique_key)
         part = self.single(Kind.SEND, body, encoded, sharding_key, deadline)
         part.futures.append(Future())
@@ -64,7 +67,7 @@ class PartMaker:
         """Messages with a future and a UNIQ_KEY each. One alone is compressed; several are not, as in RocketMQ."""
         if len(messages) == 1:
             (one,) = messages
-            return self.awaited(one.body, one.tag, one.keys, one.properties, one.sharding_key, deadline)
+            return self.awaited(one.body, one.tag, one.keys, one.properties, one.sharding_key, one.deliver_at, deadline)
         bodies: list[bytes] = []
         encoded: list[bytes | None] = []
         ids: list[str] = []
@@ -72,7 +75,13 @@ class PartMaker:
             unique_key = new_unique_key()
             bodies.append(checked_body(message.body, self._config.body_bytes_max))
             encoded.append(
-                property_bytes(message.tag, message.keys, message.properties, message.sharding_key, unique_key)
+                property_bytes(
+                    message.tag,
+                    message.keys,
+                    with_time(message.properties, message.deliver_at),
+                    message.sharding_key,
+                    unique_key,
+                )
             )
             ids.append(unique_key)
         part = new_part(Kind.SEND, bodies, encoded, deadline)

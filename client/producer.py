@@ -21,6 +21,7 @@ from .accumulator import Accumulator, Buffer, limited
 from .config import ProducerConfig
 from .connections import Connections
 from .delivery import Shipping, TopicDelivery
+from .due import DeliverAt
 from .hosts import local_host
 from .keys import property_bytes
 from .message import Delivery, FailedDelivery, Message, SendReceipt
@@ -90,6 +91,7 @@ class Producer:
         self._plain_below = self._maker.plain_below
         self._lock = threading.Lock()
         self._topics: dict[str, TopicDelivery] = {}
+        self._later: dict[str, TopicDelivery] = {}
         self._open: dict[str, Accumulator] = {}
         self._tags: dict[str, bytes] = {}
         self._is_closed = False
@@ -106,16 +108,19 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
         *,
+        deliver_at: DeliverAt | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and wait for its receipt; ``timeout_s`` covers all tries.
+
+        ``deliver_at``: consumers get it then, and not before; a ``datetime`` with a time zone, or ms since 1970 UTC.
 
         Raises:
             Refused, Retryable: not stored. OutcomeUnknown: it may be.
         """
         deadline = self._deadline(timeout_s)
-        delivery = self._delivery(topic, deadline)
-        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deadline)
+        delivery = self._delivery(topic, deadline, later=deliver_at is not None)
+        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deliver_at, deadline)
         future = part.futures[0]
         self._hold(delivery, part, deadline)
         batch = delivery.start_now(part)
@@ -132,6 +137,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
         *,
+        deliver_at: DeliverAt | None = None,
         timeout_s: float | None = None,
     ) -> Future[SendReceipt]:
         """Start to send one message; the future ends as :meth:`send` would.
@@ -139,8 +145,8 @@ class Producer:
         Blocks only for the first message to a topic (its route is looked up) and while the buffer is full.
         """
         deadline = self._deadline(timeout_s)
-        delivery = self._delivery(topic, deadline)
-        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deadline)
+        delivery = self._delivery(topic, deadline, later=deliver_at is not None)
+        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deliver_at, deadline)
         future = part.futures[0]
         self._hold(delivery, part, deadline)
         delivery.join(part)
@@ -168,7 +174,8 @@ class Producer:
     def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
         """Send messages together and wait; the receipts are in their order.
 
-        Those of one topic without sharding keys, up to the batch limits, go to one queue, all or none of them.
+        Those of one topic without sharding keys, up to the batch limits, go to one queue, all or none of them; those
+        with a time for themselves.
 
         Raises:
             DeliveryFailed: only some were stored. When all failed alike, that error itself.
@@ -176,15 +183,15 @@ class Producer:
         if not messages:
             raise InvalidArgument("send_batch of no messages: give at least one")
         deadline = self._deadline(timeout_s)
-        by_topic: dict[str, list[int]] = {}
+        by_topic: dict[tuple[str, bool], list[int]] = {}
         for index, message in enumerate(messages):
-            by_topic.setdefault(message.topic, []).append(index)
+            by_topic.setdefault((message.topic, message.deliver_at is not None), []).append(index)
         futures: dict[int, Future[SendReceipt]] = {}
         prepared = []
-        for topic, indexes in by_topic.items():
+        for (topic, later), indexes in by_topic.items():
             part = self._maker.waiting([messages[index] for index in indexes], deadline)
             futures.update(zip(indexes, part.futures, strict=True))
-            prepared.append((self._delivery(topic, deadline), part))
+            prepared.append((self._delivery(topic, deadline, later=later), part))
         for delivery, part in prepared:
             self._hold(delivery, part, deadline)
             try:
@@ -331,7 +338,7 @@ class Producer:
             self._wait_settled(timeout_s)
         finally:
             self._sender.stop()
-            for delivery in self._topics.values():
+            for delivery in self._deliveries():
                 delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
             self._routes.close()
             self._connections.close()
@@ -353,7 +360,7 @@ class Producer:
     # Inside.
 
     def _wait_settled(self, timeout_s: float) -> bool:
-        for delivery in tuple(self._topics.values()):
+        for delivery in self._deliveries():
             delivery.seal()
         self._sender.wake()
         return self._buffer.wait_settled(timeout_s)
@@ -362,8 +369,12 @@ class Producer:
         check_timeout(timeout_s)
         return time.monotonic() + (self.config.send_timeout_s if timeout_s is None else timeout_s)
 
-    def _delivery(self, topic: str, deadline: float) -> TopicDelivery:
-        delivery = self._topics.get(topic)
+    def _deliveries(self) -> list[TopicDelivery]:
+        return [*tuple(self._topics.values()), *tuple(self._later.values())]
+
+    def _delivery(self, topic: str, deadline: float, *, later: bool = False) -> TopicDelivery:
+        known = self._later if later else self._topics
+        delivery = known.get(topic)
         if delivery is not None and not self._is_closed:
             return delivery
         self._require_open()
@@ -377,12 +388,13 @@ class Producer:
         )
         with self._lock:
             self._require_open()
-            delivery = self._topics.get(topic)
+            delivery = known.get(topic)
             if delivery is None:
                 turn = random.randrange(1 << 16)  # noqa: S311  spreads producers over queues
-                delivery = TopicDelivery(topic, self._shipping, WriteQueues.of(route), turn)
-                self._topics[topic] = delivery
-                self._open[topic] = delivery.open
+                delivery = TopicDelivery(topic, self._shipping, WriteQueues.of(route), turn, later=later)
+                known[topic] = delivery
+                if not later:
+                    self._open[topic] = delivery.open
                 self._sender.add(delivery)
         newest = self._routes.known(topic)
         if newest is not None:
@@ -394,9 +406,10 @@ class Producer:
             raise ClientClosed("the producer is closed: make a new one")
 
     def _on_route(self, route: TopicRoute) -> None:
-        delivery = self._topics.get(route.topic)
-        if delivery is not None:
-            delivery.on_route(WriteQueues.of(route))
+        for known in (self._topics, self._later):
+            delivery = known.get(route.topic)
+            if delivery is not None:
+                delivery.on_route(WriteQueues.of(route))
 
     def _hold(self, delivery: TopicDelivery, part: Part, deadline: float) -> None:
         self._buffer.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0), self._sender.wake)

@@ -14,9 +14,16 @@ from .parts import Batch
 _STATUS = {value: SendStatus(name) for name, value in WireStatus.items()}
 
 
-def receipts_of(topic: str, batch: Batch, receipt: AppendReceipt, store_host: Host) -> list[SendReceipt]:
-    """Where each message of ``batch`` lies: records follow each other, and each queue's offsets count up."""
+def receipts_of(
+    topic: str, batch: Batch, receipt: AppendReceipt, store_host: Host, *, later: bool
+) -> list[SendReceipt]:
+    """Where each message of ``batch`` lies: records follow each other, and each queue's offsets count up.
+
+    A message for ``later`` has no offset in its queue yet.
+    """
     next_offsets = dict(zip(receipt.queue_ids, receipt.queue_offsets, strict=True))
+    if later:
+        next_offsets = dict.fromkeys(batch.queue_ids.tolist(), -1)
     positions = [receipt.physical_offset]
     if batch.record_sizes is not None:
         sizes = np.array(receipt.record_sizes, np.int64) if receipt.record_sizes else batch.record_sizes
@@ -28,7 +35,7 @@ def receipts_of(topic: str, batch: Batch, receipt: AppendReceipt, store_host: Ho
     receipts = []
     for message_id, queue_id, position in zip(message_ids, batch.queue_ids.tolist(), positions, strict=True):
         queue_offset = next_offsets[queue_id]
-        next_offsets[queue_id] = queue_offset + 1
+        next_offsets[queue_id] = queue_offset + (not later)
         receipts.append(
             SendReceipt(
                 message_id,

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from penstock.proto.errors import DeliveryFailed
 
 from ..config import ProducerConfig
+from ..due import DeliverAt
 from ..message import Delivery, Message, SendReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..timeouts import check_timeout
@@ -64,10 +65,13 @@ class AsyncProducer:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
         *,
+        deliver_at: DeliverAt | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and wait for its receipt; sends of many tasks share batches."""
-        return await self.send_async(topic, body, tag, keys, properties, sharding_key, timeout_s=timeout_s)
+        return await self.send_async(
+            topic, body, tag, keys, properties, sharding_key, deliver_at=deliver_at, timeout_s=timeout_s
+        )
 
     def send_async(
         self,
@@ -78,6 +82,7 @@ class AsyncProducer:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
         *,
+        deliver_at: DeliverAt | None = None,
         timeout_s: float | None = None,
     ) -> asyncio.Future[SendReceipt]:
         """Start to send one message; the future of the running loop ends as :meth:`send` would.
@@ -86,7 +91,8 @@ class AsyncProducer:
         thread; the order of the calls is kept. Await some of the futures now and then: above 10,000 waiting messages
         it raises ``BufferFull``.
         """
-        send = self._timed(self._producer.send_async, (topic, body, tag, keys, properties, sharding_key), timeout_s)
+        start = functools.partial(self._producer.send_async, deliver_at=deliver_at)
+        send = self._timed(start, (topic, body, tag, keys, properties, sharding_key), timeout_s)
         if not self._must_wait(topic, body):
             return self._outcomes_here().follow(send())
         return asyncio.ensure_future(self._outcome(self._turns.line_up(topic, send)))

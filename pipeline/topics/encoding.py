@@ -24,13 +24,14 @@ import pyarrow.compute as pc
 
 from penstock.client.columns import Column, column_of
 from penstock.client.compression import compressor
-from penstock.client.kernels import append_property, hash_rows
+from penstock.client.kernels import hash_rows
+from penstock.client.later import BYTES_MAX as LATER_BYTES_MAX
+from penstock.client.later import PROPERTIES as LATER_PROPERTIES
+from penstock.client.later import with_property
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
 from penstock.proto.record.properties import (
     KEYS,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
     RECORD_CRC,
     SHARDING_KEY,
     TAGS,
@@ -58,9 +59,6 @@ SINK_COLUMNS = {
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _QUEUE_ID_MAX = (1 << 31) - 1
 PROPERTIES_BYTES_MAX = 32767 - 128  # the mark of a batch needs some of its first record's
-LATER_PROPERTIES = (TIMER_DELIVER_MS, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID)
-LATER_BYTES_MAX = 512
-"""What the real topic and queue take of the properties of a message for later."""
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
@@ -147,15 +145,6 @@ class Rows:
         hashes: Ints = np.empty(self.count, np.int32)
         hash_rows(values.data, values.ends, hashes)
         return hashes
-
-
-def with_property(properties: Column, name: str, values: Column) -> Column:
-    """The property strings with one more pair each; none where the value is empty."""
-    encoded, count = np.frombuffer(name.encode(), np.uint8), len(properties)
-    room = len(properties.data) + len(values.data) + count * (len(encoded) + 2)
-    out, ends = np.empty(room, np.uint8), np.empty(count, np.int64)
-    size = append_property(properties.data, properties.ends, encoded, values.data, values.ends, out, ends)
-    return Column(out[:size], ends)
 
 
 def compressed(bodies: Column, algorithm: str) -> tuple[Column, int]:

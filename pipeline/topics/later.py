@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.columns import Column, column_of
-from penstock.proto.record.properties import REAL_QUEUE_ID, REAL_TOPIC
+from penstock.client.later import placed_later
 
-from .encoding import DELIVER_AT, with_property
+from .encoding import DELIVER_AT
 from .routing import Piece, without
 
 
@@ -37,8 +36,5 @@ def split_later(batch: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
 
 def for_later(piece: Piece, topic: str) -> Piece:
     """The piece as records of the timer topic, whose one queue they go to."""
-    count = len(piece.queue_ids)
-    properties = with_property(piece.properties, REAL_TOPIC, Column.repeated(topic.encode(), count))
-    queue_ids = column_of(pa.array(piece.queue_ids).cast(pa.string()))
-    properties = with_property(properties, REAL_QUEUE_ID, queue_ids)
-    return Piece(piece.target, piece.bodies, properties, np.zeros(count, np.int32))
+    properties = placed_later(piece.properties, topic, piece.queue_ids)
+    return Piece(piece.target, piece.bodies, properties, np.zeros_like(piece.queue_ids))

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.topics.encoding import LATER_PROPERTIES, Rows
+from penstock.client.later import PROPERTIES
+from penstock.pipeline.topics.encoding import Rows
 from penstock.pipeline.topics.later import for_later, split_later
 from penstock.pipeline.topics.routing import Piece
 from penstock.proto.errors import MessageTooLarge
@@ -63,7 +64,7 @@ def test_a_record_for_later_says_where_it_belongs_and_when(time: Any, of: Any, d
             "REAL_QID": queue_id,
             "kept": "yes",
         }
-        assert all(encoded.count(name.encode() + b"\x01") == 1 for name in LATER_PROPERTIES)
+        assert all(encoded.count(name.encode() + b"\x01") == 1 for name in PROPERTIES)
 
 
 def test_properties_leave_room_for_what_delivery_needs() -> None:

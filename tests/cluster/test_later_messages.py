@@ -1,0 +1,81 @@
+"""Messages for later with real processes: they come at their times, once, also when the master is killed before."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client import Message, Producer, SendReceipt
+from penstock.client.aio import AsyncProducer
+from penstock.deploy import LocalCluster
+from penstock.proto.errors import InvalidArgument
+from tests.support.failover import TOPIC, create_topic, local_cluster, read_all, wait_master
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with local_cluster(
+        tmp_path_factory.mktemp("later"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
+    ) as made:
+        create_topic(made.plan.nameserver_addresses)
+        yield made
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_messages_come_at_their_times_once_though_the_master_is_killed(shard: LocalCluster) -> None:
+    nameservers, count, first_ms = shard.plan.nameserver_addresses, 400, now_ms() + 1000
+    old, _ = wait_master(shard)
+    due = {f"later-{number}": first_ms + 20 * number for number in range(count)}  # 8 s, while the master changes
+    with Producer(nameservers) as producer:
+        messages = [
+            Message(TOPIC, body.encode(), tag="t", properties={"own": "yes"}, sharding_key=body, deliver_at=at)
+            for body, at in due.items()
+        ]
+        receipts = producer.send_batch(messages)
+        at_once = producer.send(TOPIC, b"at once")
+        shard.kill(old.name)
+        found = read_all(nameservers, count + 1, timeout_s=60)
+        shard.restart(old.name)
+        wait_master(shard)
+    assert at_once.queue_offset >= 0
+    assert all(receipt.queue_offset == -1 and receipt.topic == TOPIC for receipt in receipts)
+    bodies = [message.body.decode() for message in found]
+    assert sorted(bodies) == sorted([*due, "at once"])
+    ids = {receipt.message_id: receipt.queue_id for receipt in receipts}
+    for message in found:
+        body = message.body.decode()
+        if body in due:
+            assert message.store_timestamp_ms >= due[body]
+            assert message.queue_id == ids[message.message_id]
+            assert (message.tag, message.properties["own"], message.sharding_key) == ("t", "yes", body)
+    last = read_all(nameservers, count + 1)
+    assert len(last) == count + 1
+
+
+def test_every_way_to_send_one_takes_a_time(shard: LocalCluster) -> None:
+    nameservers = shard.plan.nameserver_addresses
+    before = len(read_all(nameservers, 0))
+    in_a_second = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+
+    async def send() -> SendReceipt:
+        async with AsyncProducer(nameservers) as producer:
+            return await producer.send(TOPIC, b"awaited", deliver_at=in_a_second)
+
+    with Producer(nameservers) as producer:
+        assert producer.send(TOPIC, b"overdue", deliver_at=1).queue_offset == -1
+        assert producer.send_async(TOPIC, b"future", deliver_at=now_ms() + 500).result().queue_offset == -1
+        with pytest.raises(InvalidArgument, match="more than 259200 s"):
+            producer.send(TOPIC, b"too late", deliver_at=now_ms() + 4 * 86_400_000)
+        with pytest.raises(InvalidArgument, match="no time zone"):
+            producer.send(TOPIC, b"naive", deliver_at=dt.datetime(2030, 1, 1))
+    asyncio.run(send())
+    found = read_all(nameservers, before + 3)
+    assert {b"overdue", b"future", b"awaited"} <= {message.body for message in found}
+    assert next(each for each in found if each.body == b"awaited").store_timestamp_ms >= in_a_second.timestamp() * 1000
