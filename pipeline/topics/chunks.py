@@ -18,7 +18,7 @@ from penstock.client.encoding import mark_property
 from penstock.client.hosts import local_host, store_host_of
 from penstock.client.retry import back_off_s
 from penstock.client.shards import ShardCalls
-from penstock.proto import frames
+from penstock.proto import frames, names
 from penstock.proto.errors import ChangedBatch, InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
 from penstock.proto.record.kernels import encode_batch, encoded_bytes
 from penstock.proto.record.layout import Host, SysFlag
@@ -35,6 +35,10 @@ _WRITABLE = 0x200  # PyBUF_WRITE
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
 _memory_at.restype = ctypes.py_object
 _memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+
+
+LaneKey = tuple[str, str, int, bool]
+"""Topic, broker, lane, and whether its messages are for later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class StageTo:
 
 @dataclass(slots=True)
 class Chunk:
-    """One call's records. ``number``: its place among the chunks that go to its broker."""
+    """One call's records. ``number``: its place among the chunks that go to its broker; ``later``: as :mod:`.later`."""
 
     topic: str
     broker: str
@@ -68,6 +72,7 @@ class Chunk:
     queue_ids: np.ndarray[Any, np.dtype[np.int32]]
     sys_flag: int
     mark: Mark | None
+    later: bool = False
     number: int = 0
 
 
@@ -100,13 +105,13 @@ class Sender:
         self._send_timeout_s = send_timeout_ms / 1000
         self._retry_timeout_s = (send_timeout_ms + retry_timeout_ms) / 1000
         self._stage_to = stage_to
-        self._lanes: dict[tuple[str, str, int], _Lane] = {}
+        self._lanes: dict[LaneKey, _Lane] = {}
         self._news = threading.Event()  # set by gRPC's threads
         self._born: dict[str, Host] = {}
         self.staged: dict[str, int] = {}  # broker -> chunks
         self.records = 0
 
-    def send(self, key: tuple[str, str, int], chunk: Chunk) -> None:
+    def send(self, key: LaneKey, chunk: Chunk) -> None:
         """Send behind everything sent with the same ``key``; waits while too much is under way.
 
         Raises:
@@ -215,7 +220,7 @@ class Sender:
             properties = Column(
                 np.concatenate([np.frombuffer(first, np.uint8), properties.data]), properties.ends + len(first)
             )
-        topic = chunk.topic.encode()
+        topic = (names.TIMER_TOPIC if chunk.later else chunk.topic).encode()
         flags = chunk.sys_flag | store_flag
         born_bytes = np.frombuffer(born.encode(), np.uint8)
         size = encoded_bytes(count, len(chunk.bodies.data), len(properties.data), len(topic), flags, len(born_bytes))
@@ -249,8 +254,10 @@ class Sender:
                 count=count,
                 coordinator=to.coordinator,
                 keep_ms=to.keep_ms,
+                later=chunk.later,
             )
-        header = AppendHeader(topic=chunk.topic, count=count, timeout_ms=max(1, int(timeout_s * 900)))
+        timeout_ms = max(1, int(timeout_s * 900))
+        header = AppendHeader(topic=chunk.topic, count=count, timeout_ms=timeout_ms, later=chunk.later)
         if chunk.mark is not None:
             header.producer_id = chunk.mark.producer_id
             header.lane = chunk.mark.lane

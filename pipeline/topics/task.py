@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.client.columns import Column
+from penstock.client.later import later_producer
 from penstock.proto.errors import ConfigError
 from penstock.proto.wire.pipeline_pb2 import WriterState
 
-from .chunks import Chunk, Mark, Sender, StageTo, cut
+from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
 from .cluster import Cluster
 from .content import Content
 from .encoding import Rows, bodies_of, compressed
+from .later import for_later, split_later
 from .options import SinkOptions, writable_topic
 from .routing import SETTINGS, Layout, Piece, Settings, by_topic, layout_of, layouts, rebatched
 from .sink import LANES_PER_PARTITION, SEQUENCE_BATCH_BITS, Identity, Written
@@ -37,7 +39,7 @@ class Task:
             timeout_s=(options.retry_timeout_ms + options.send_timeout_ms) / 1000,
         )
         self._layouts: dict[str, Layout] = {}
-        self._chunk_numbers: dict[tuple[str, str, int], int] = {}
+        self._chunk_numbers: dict[LaneKey, int] = {}
         self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
         self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
         self._content = Content() if options.producer_id else None
@@ -98,26 +100,31 @@ class Task:
         for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
             for topic, part in by_topic(batch, self._options.topic):
                 layout = self._layouts.get(topic) or self._new_layout(topic)
-                rows = Rows(part)
-                self._note(topic, rows.bodies)
                 topic_bytes = len(topic) if self._settings.counts_topics else 0
-                for piece in layout.split(rows, self._turn):
-                    for small in cut(piece, self._settings.batch_bytes, topic_bytes):
-                        self._send(sender, layout, small)
+                for is_later, some in split_later(part):
+                    rows = Rows(some)
+                    self._note(topic, rows.bodies)
+                    for piece in layout.split(rows, self._turn):
+                        placed = for_later(piece, topic) if is_later else piece
+                        for small in cut(placed, self._settings.batch_bytes, topic_bytes):
+                            self._send(sender, layout, small, is_later=is_later)
                 self._turn += 1
 
-    def _send(self, sender: Sender, layout: Layout, piece: Piece) -> None:
+    def _send(self, sender: Sender, layout: Layout, piece: Piece, *, is_later: bool) -> None:
         target = layout.targets[piece.target]
-        key = (layout.topic, target.broker, target.lane)
+        key = (layout.topic, target.broker, target.lane, is_later)
         number = self._chunk_numbers.get(key, 0)
         self._chunk_numbers[key] = number + 1
         mark = None
         if self._options.guarantee != "at-least-once":
             lane = self._identity.partition * LANES_PER_PARTITION + target.lane
-            mark = Mark(self._producer_id, lane, self._identity.batch << SEQUENCE_BATCH_BITS | number)
+            producer_id = later_producer(self._producer_id, layout.topic) if is_later else self._producer_id
+            mark = Mark(producer_id, lane, self._identity.batch << SEQUENCE_BATCH_BITS | number)
         # Compressed behind the cut: which row is in which chunk may not depend on how well bodies are packed.
         bodies, sys_flag = compressed(piece.bodies, self._settings.compression)
-        chunk = Chunk(layout.topic, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark)
+        chunk = Chunk(
+            layout.topic, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark, later=is_later
+        )
         sender.send(key, chunk)
 
     def _new_layout(self, topic: str) -> Layout:

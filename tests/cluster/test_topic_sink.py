@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,12 +12,13 @@ import pytest
 
 from penstock.client import Admin
 from tests.support.cluster import Cluster, cluster
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from penstock.pipeline.topics import sink
 from penstock.pipeline.topics.cluster import cluster as cluster_of
@@ -27,6 +29,12 @@ from penstock.pipeline.topics.task import Task
 from penstock.proto.errors import ChangedBatch, ConfigError
 
 SCHEMA = StructType([StructField("body", BinaryType())])
+COLUMNS = [
+    ("body", BinaryType()),
+    ("topic", StringType()),
+    ("queueId", IntegerType()),
+    ("storeTimestamp", TimestampType()),
+]
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +124,39 @@ def test_times_that_contradict_each_other_are_refused(brokers: Cluster) -> None:
     del given["startingTimestamp"]
     with pytest.raises(ConfigError, match=r"startingOffsets begins at .*, behind endingTimestamp's"):
         TopicReader(source_options(given, streaming=False), SCHEMA).partitions()
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "idempotent", "exactly-once"])
+def test_rows_for_later_come_once_at_their_times(brokers: Cluster, guarantee: str) -> None:
+    topics = [f"later-{guarantee}-{number}" for number in range(2)]
+    with Admin(brokers.nameservers) as admin:
+        for topic in topics:
+            admin.create_topic(topic, queues=3)
+    due_ms = time.time_ns() // 1_000_000 + 2000
+    times = [None if number % 3 == 0 else due_ms + number % 3 for number in range(60)]
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "body": [b"%d" % number for number in range(60)],
+            "topic": [topics[number % 2] for number in range(60)],
+            "queueId": pa.array([number % 3 for number in range(60)], pa.int32()),
+            "deliverAt": pa.array(times, pa.int64()).cast(pa.timestamp("ms", "UTC")),
+        }
+    )
+    told = []
+    for _ in range(1 if guarantee == "at-least-once" else 2):
+        identity = Identity(f"later-{guarantee}", "one run", 7, 0)
+        task = Task(cluster_of(brokers.nameservers), options(brokers, "", guarantee), identity)
+        told.append(task.run([rows]))
+        sink._commit(options(brokers, "", guarantee), [told[0]], 7)
+    assert sum(count(brokers, topic) for topic in topics) == 20
+    wait_until(lambda: sum(count(brokers, topic) for topic in topics) >= 60, 20, "rows for later")
+    given = {"nameServer": brokers.nameservers, "subscribe": ",".join(topics)}
+    schema = StructType([StructField(name, kind) for name, kind in COLUMNS])
+    reader = TopicReader(source_options(given, streaming=False), schema)
+    found = [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
+    assert len(found) == 60
+    for row in found:
+        number = int(row["body"])
+        assert (row["topic"], row["queueId"]) == (topics[number % 2], number % 3)
+        stored_ms = row["storeTimestamp"].timestamp() * 1000
+        assert (stored_ms >= due_ms) == (number % 3 > 0)
