@@ -15,25 +15,41 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.proto.errors import Corrupt
 
 from .tables import LOADED
+from .timer_wheel import Longs
 
 TIMER_RUN: Final = "TIMER_RUN"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``before_ms``, ``before_end``: time and end of the run before, all of which is delivered. ``floor``: nothing
-    below that offset waits, or is in this run.
+    """``before``: time and end of earlier runs, all of which is delivered; one pair, unless a master's clock went back.
+    ``floor``: nothing below that offset waits, or is in this run.
     """
 
     number: int = 0
-    before_ms: int = -1
-    before_end: int = 0
+    before: tuple[tuple[int, int], ...] = ()
     until_ms: int = -1
     end: int = 0
     floor: int = 0
+
+    def delivered(self) -> tuple[tuple[int, int], ...]:
+        """``before`` of what comes behind this run, without pairs that say less than another one."""
+        mine = (self.until_ms, self.end)
+        kept = [(ms, end) for ms, end in self.before if ms > mine[0] or end > mine[1]]
+        return (*kept, mine)
+
+    def is_before(self, due: Longs, offsets: Longs) -> npt.NDArray[np.bool_]:
+        """Which of the messages are delivered by earlier runs."""
+        found = np.zeros(len(due), np.bool_)
+        for ms, end in self.before:
+            found |= (due <= ms) & (offsets < end)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The body of a ``TIMER_RUN`` record."""
@@ -42,7 +58,13 @@ class Run:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Run:
         """The run of such a body. Raises KeyError, TypeError or ValueError when it is none."""
-        return cls(**{name: int(document[name]) for name in cls.__slots__})
+        return cls(
+            number=int(document["number"]),
+            before=tuple((int(ms), int(end)) for ms, end in document["before"]),
+            until_ms=int(document["until_ms"]),
+            end=int(document["end"]),
+            floor=int(document["floor"]),
+        )
 
 
 _CHECKPOINT = struct.Struct(">4q")
@@ -64,7 +86,7 @@ def imported_run(path: Path) -> Run | None:
     if len(head) < _CHECKPOINT.size:
         raise Corrupt(f"{path}: {len(head)} bytes, where RocketMQ's has {_CHECKPOINT.size} or more", path=str(path))
     read_ms, _, queue_offset, _ = _CHECKPOINT.unpack(head)
-    return Run(1, read_ms, queue_offset, read_ms, queue_offset, 0)
+    return Run(1, ((read_ms, queue_offset),), read_ms, queue_offset)
 
 
 class TimerTable:

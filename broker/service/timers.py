@@ -24,7 +24,7 @@ import numpy as np
 
 from penstock.proto import names
 from penstock.proto.clock import Clock
-from penstock.proto.errors import CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
+from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge, PenstockError
 from penstock.proto.record.producer_mark import MARK_PREFIX, producer_mark
 
 from .metrics import Counters, Families
@@ -97,6 +97,7 @@ class Timers:
         self._page_bytes = min(PAGE_BYTES, page_bytes_max)
         self._delay_ms_max = delay_ms_max
         self._waiting_max = waiting_max
+        self._term = 0  # grows with each change of role: what was begun before is nobody's any more
         self._wheel: TimerWheel | None = None
         self._scanned = 0
         self._unfinished: tuple[Run, Longs, Longs] | None = None
@@ -109,6 +110,7 @@ class Timers:
         """The broker has become master, or slave (None)."""
         self._state_log = state_log
         self._wheel = self._unfinished = None
+        self._term += 1
 
     def check(self, records: memoryview, topic: Topic) -> None:
         """That each record can be delivered to ``topic``.
@@ -117,7 +119,6 @@ class Timers:
             CorruptBatch, MessageTooLarge, InvalidArgument: ``details['index']`` names the one that cannot.
             FlowControl: too many wait already.
         """
-        from penstock.proto.errors import FlowControl
         from penstock.proto.record.timers import TimerStatus, check_timers
 
         if self._wheel is not None and len(self._wheel) >= self._waiting_max:
@@ -160,24 +161,27 @@ class Timers:
 
     async def turn(self) -> None:
         """Look at what has come, and deliver what is due now."""
-        state_log = self._state_log
-        if state_log is None or not self._role.can_acknowledge():
+        term, state_log = self._term, self._state_log
+        if state_log is None or not self._may_append(term):
             return
-        if self._wheel is None and not await self._load():
+        if self._wheel is None and not await self._load(term):
             return
         wheel = self._wheel
-        if wheel is None or self._state_log is not state_log:
+        assert wheel is not None, "loaded in this term"
+        await self._scan(wheel, term)
+        if not self._may_append(term):
             return
-        await self._scan(wheel)
         if self._unfinished is None:
             self._begin(wheel, state_log)
         if self._unfinished is not None:
-            await self._deliver(*self._unfinished, state_log)
-            if self._state_log is state_log:
+            if await self._deliver(*self._unfinished, term):
                 self._unfinished = None
         elif self._clock.monotonic_s() >= self._settle_at:
             self._settle_at = self._clock.monotonic_s() + SETTLE_S
             self._settle(wheel, state_log)
+
+    def _may_append(self, term: int) -> bool:
+        return term == self._term and self._role.can_acknowledge()
 
     def describe(self, families: Families) -> None:
         """Add this module's metrics."""
@@ -188,17 +192,17 @@ class Timers:
 
     def _begin(self, wheel: TimerWheel, state_log: StateLog) -> None:
         last = self._table.last
-        now_ms = max(self._clock.wall_ms(), last.until_ms)
+        now_ms = self._clock.wall_ms()
         first = wheel.first_offset()
         due, offsets = wheel.take(now_ms)
         if not len(due):
             return
         assert first is not None
-        run = Run(last.number + 1, last.until_ms, last.end, now_ms, self._scanned, first)
+        run = Run(last.number + 1, last.delivered() if last.number else (), now_ms, self._scanned, first)
         try:
             state_log.put(TIMER_RUN, run.to_json())
         except BaseException:
-            wheel.add(due, offsets)
+            self._wheel = None  # to be filled again
             raise
         self._unfinished = (run, due, offsets)
 
@@ -208,26 +212,28 @@ class Timers:
         first = wheel.first_offset()
         floor = self._scanned if first is None else first
         if last.number and floor > last.floor:
-            settled = replace(last, before_ms=last.until_ms, before_end=last.end, floor=floor)
+            settled = replace(last, before=last.delivered(), floor=floor)
             state_log.put(TIMER_RUN, settled.to_json())
 
-    async def _load(self) -> bool:
+    async def _load(self, term: int) -> bool:
         """Fill the wheel from the queue; whether all of it is there."""
         last = self._table.last
         low, high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)
         if high < last.end:
             return False  # dispatch has not come there yet
-        wheel, state_log = TimerWheel(), self._state_log
+        wheel = TimerWheel()
         due_parts, offset_parts = [], []
         async for due, offsets in self._due(max(low, last.floor), high):
-            if self._state_log is not state_log:
+            if term != self._term:
                 return False
-            is_before = (offsets < last.before_end) & (due <= last.before_ms)
+            is_before = last.is_before(due, offsets)
             is_now = ~is_before & (offsets < last.end) & (due <= last.until_ms)
             due_parts.append(due[is_now])
             offset_parts.append(offsets[is_now])
             rest = ~is_before & ~is_now
             wheel.add(due[rest], offsets[rest])
+        if term != self._term:
+            return False
         self._wheel, self._scanned = wheel, max(high, last.end)
         if sum(map(len, due_parts)):
             self._unfinished = (last, np.concatenate(due_parts), np.concatenate(offset_parts))
@@ -235,14 +241,14 @@ class Timers:
             log.info("messages for later loaded waiting=%d", len(wheel))
         return True
 
-    async def _scan(self, wheel: TimerWheel) -> None:
+    async def _scan(self, wheel: TimerWheel, term: int) -> None:
         high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)[1]
         async for due, offsets in self._due(self._scanned, high):
-            if self._wheel is not wheel:
+            if term != self._term:
                 return
             wheel.add(due, offsets)
             self._scanned = int(offsets[-1]) + 1 if len(offsets) else self._scanned
-        if self._wheel is wheel:
+        if term == self._term:
             self._scanned = max(self._scanned, high)
 
     async def _due(self, start: int, end: int) -> Any:
@@ -266,8 +272,8 @@ class Timers:
             start = stop
             await asyncio.sleep(0)
 
-    async def _deliver(self, run: Run, due: Longs, offsets: Longs, state_log: StateLog) -> None:
-        """Append every message of the run that is not there yet, by their times."""
+    async def _deliver(self, run: Run, due: Longs, offsets: Longs, term: int) -> bool:
+        """Append every message of the run that is not there yet, by their times; whether it came to its end."""
         picker = self._store.picker
         located = picker.locate(names.TIMER_TOPIC, QUEUE, np.sort(offsets))
         self.dropped += len(offsets) - len(located.offsets)
@@ -279,10 +285,11 @@ class Timers:
             chosen = np.sort(page)
             picked = located.part(chosen)
             await _bring(picker.absent(picked))
-            if self._state_log is not state_log:
-                return
+            if not self._may_append(term):
+                return False
             self._deliver_page(run, number, picked, np.searchsorted(chosen, page))
             await asyncio.sleep(0)
+        return term == self._term
 
     def _deliver_page(self, run: Run, number: int, picked: Picked, order: Longs) -> None:
         """``order``: places in ``picked``, by time."""
@@ -319,14 +326,13 @@ class Timers:
             log.warning("messages for later dropped, their topic is gone topic=%s count=%d", name, count)
             return
         mark = MARK_PREFIX + producer_mark(PRODUCER_ID, 0, QUEUE, sequence, count) + b"\x02"
+        queues = max(topic.write_queues, 1)
         out = np.empty(int(sizes.sum()) + GROWTH_MAX + count * TOPIC_GROWTH_MAX + TOPIC_GROWTH_MAX, np.uint8)
         target = np.frombuffer(name.encode(), np.uint8)
-        length = int(
-            delivered_records(records, positions, sizes, target, topic.write_queues, np.frombuffer(mark, np.uint8), out)
-        )
+        length = int(delivered_records(records, positions, sizes, target, queues, np.frombuffer(mark, np.uint8), out))
         assert length > 0, "sound records, and room for them"
         try:
-            placed = self._store.append(name, out[:length].data, queues=topic.write_queues)
+            placed = self._store.append(name, out[:length].data, queues=queues)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
             self.dropped += count
             log.error("messages for later cannot be delivered topic=%s count=%d error=%s", name, count, error)
