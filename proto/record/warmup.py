@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-_MODULES = ("crc", "text", "record_crc", "scanning", "encoding", "placing", "sealing")
+_MODULES = ("crc", "text", "record_crc", "scanning", "encoding", "placing", "sealing", "lights", "timers")
 
 Progress = Callable[[str, int, int], None]
 """Called with what is compiled next, how many steps are done, and how many there are."""
