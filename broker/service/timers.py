@@ -275,12 +275,12 @@ class Timers:
     async def _deliver(self, run: Run, due: Longs, offsets: Longs, term: int) -> bool:
         """Append every message of the run that is not there yet, by their times; whether it came to its end."""
         picker = self._store.picker
-        located = picker.locate(names.TIMER_TOPIC, QUEUE, np.sort(offsets))
-        self.dropped += len(offsets) - len(located.offsets)
-        is_there = np.isin(offsets, located.offsets)
-        due, offsets = due[is_there], offsets[is_there]
-        order = np.lexsort((offsets, due))
-        places = np.searchsorted(located.offsets, offsets[order])  # in the order of their times
+        wanted, places = await asyncio.to_thread(_in_order, due, offsets)
+        located = await self._locate(wanted)
+        if len(located.offsets) < len(wanted):
+            self.dropped += len(wanted) - len(located.offsets)
+            kept = np.isin(wanted, located.offsets)
+            places = (np.cumsum(kept) - 1)[places[kept[places]]]
         for number, page in enumerate(_pages(places, located.sizes[places], self._page_bytes)):
             chosen = np.sort(page)
             picked = located.part(chosen)
@@ -290,6 +290,16 @@ class Timers:
             self._deliver_page(run, number, picked, np.searchsorted(chosen, page))
             await asyncio.sleep(0)
         return term == self._term
+
+    async def _locate(self, offsets: Longs) -> Picked:
+        """Where the messages are, in pieces that hold nobody up."""
+        from ..store.picking import Picked
+
+        parts = []
+        for start in range(0, len(offsets), SCAN_COUNT):
+            parts.append(self._store.picker.locate(names.TIMER_TOPIC, QUEUE, offsets[start : start + SCAN_COUNT]))
+            await asyncio.sleep(0)
+        return Picked(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def _deliver_page(self, run: Run, number: int, picked: Picked, order: Longs) -> None:
         """``order``: places in ``picked``, by time."""
@@ -349,6 +359,14 @@ class Timers:
         self._counters.topic(name).on_appended(placed.count, length)
         self.delivered += placed.count
         self._on_appended(placed.end)
+
+
+def _in_order(due: Longs, offsets: Longs) -> tuple[Longs, Longs]:
+    """The offsets ascending, and their places in that in the order of their times."""
+    ascending = np.argsort(offsets, kind="stable")
+    rank = np.empty(len(offsets), np.int64)
+    rank[ascending] = np.arange(len(offsets))
+    return offsets[ascending], rank[np.lexsort((offsets, due))]
 
 
 def _pages(places: Longs, sizes: Any, bytes_max: int) -> Iterator[Longs]:
