@@ -19,6 +19,7 @@ from .service.dispatch import Dispatcher
 from .service.elected_role import ElectedRole
 from .service.pipeline_api import PositionsService, StagingService
 from .service.positions import Positions
+from .service.producers import ProducerTable
 from .service.roles import Role
 from .service.send import Send
 from .service.staging import Staging
@@ -33,6 +34,7 @@ class PipelineParts:
     """Made by :meth:`make`."""
 
     writers: Writers
+    producers: ProducerTable
     writer_log: WriterLog
     staging: Staging
     positions: Positions
@@ -72,11 +74,14 @@ class PipelineParts:
             ask_coordinator=Coordinators(config.nameservers.addresses).ask,
         )
         positions = Positions(store, state, role, acknowledgements, state_log, catch_up=dispatcher.catch_up)
-        return cls(writers, writer_log, staging, positions)
+        return cls(writers, opened.producers, writer_log, staging, positions)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Have ``server`` answer for them."""
-        service, positions = StagingService(self.writers, self.staging), PositionsService(self.positions)
+        service, positions = (
+            StagingService(self.writers, self.staging, self.producers),
+            PositionsService(self.positions),
+        )
         add_StagingServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         add_PositionsServicer_to_server(positions, server)  # type: ignore[no-untyped-call]
         data = {"Stage": grpc.unary_unary_rpc_method_handler(reporting(self.staging.stage))}

@@ -17,7 +17,7 @@ from .columns import Column
 from .later import later_producer, placed_later
 from .parts import Batch, Part
 
-MARK_BYTES_MAX = 80
+MARK_BYTES_MAX = 96
 """Property bytes that the first record of a batch needs for the producer's mark."""
 
 _WRITABLE = 0x200  # PyBUF_WRITE
@@ -26,9 +26,9 @@ _memory_at.restype = ctypes.py_object
 _memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 
 
-def mark_property(producer_id: int, epoch: int, lane: int, sequence: int, count: int) -> bytes:
+def mark_property(producer_id: int, epoch: int, lane: int, sequence: int, count: int, digest: int = 0) -> bytes:
     """The property that numbers a batch, with its name and separators."""
-    mark = MARK_PREFIX + producer_mark(producer_id, epoch, lane, sequence, count) + b"\x02"
+    mark = MARK_PREFIX + producer_mark(producer_id, epoch, lane, sequence, count, digest) + b"\x02"
     assert len(mark) <= MARK_BYTES_MAX
     return mark
 

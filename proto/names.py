@@ -27,7 +27,7 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Internal topic, one queue, RocketMQ's: messages that are delivered to their own topic later."""
 
 PRODUCER_PROPERTY = "__PSEQ"
-"""First property of a batch's first record: ``producer id:epoch:lane:sequence:count``, lower-case hex."""
+"""First property of a batch's first record: see :mod:`.record.producer_mark`."""
 
 TOPIC_LENGTH_MAX = 127
 DERIVED_TOPIC_LENGTH_MAX = 255

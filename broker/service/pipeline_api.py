@@ -9,6 +9,7 @@ from penstock.proto.wire import common_pb2, pipeline_pb2
 from penstock.proto.wire.pipeline_pb2_grpc import PositionsServicer, StagingServicer
 
 from .positions import Positions
+from .producers import ProducerTable
 from .staging import Staging
 from .staging_table import Keys, Writer
 from .watermarks import REMOVED, Watermark
@@ -18,9 +19,10 @@ from .writers import Writers
 class StagingService(StagingServicer):
     """``penstock.v1.Staging``."""
 
-    def __init__(self, writers: Writers, staging: Staging) -> None:
+    def __init__(self, writers: Writers, staging: Staging, producers: ProducerTable) -> None:
         self._writers = writers
         self._staging = staging
+        self._producers = producers
 
     @reporting
     async def OpenWriter(self, request: pipeline_pb2.OpenWriterRequest, context: Any) -> pipeline_pb2.WriterState:
@@ -55,6 +57,12 @@ class StagingService(StagingServicer):
     async def Drop(self, request: pipeline_pb2.StagedKeys, context: Any) -> common_pb2.Empty:
         await self._staging.drop(request.writer, request.batch, request.keys)
         return common_pb2.Empty()
+
+    @reporting
+    async def QueryLanes(self, request: pipeline_pb2.LanesRequest, context: Any) -> pipeline_pb2.LanesReply:
+        self._writers.check_master()
+        known = (self._producers.last_sequence(each.producer_id, each.topic, each.lane) for each in request.lanes)
+        return pipeline_pb2.LanesReply(last_sequences=[-1 if last is None else last for last in known])
 
 
 class PositionsService(PositionsServicer):

@@ -40,6 +40,8 @@ class Receipt(NamedTuple):
     store_timestamp_ms: int
     queue_ids: list[int]
     queue_offsets: list[int]
+    digest: int = 0
+    """What the producer says that its lane holds up to here; 0: nothing."""
 
 
 class Marked(Protocol):
@@ -156,7 +158,13 @@ class ProducerTable:
         if held is not None and held.epoch == mark.epoch and held.receipts[-1].sequence >= mark.sequence:
             return  # on the master the append has noted it already
         receipt = Receipt(
-            mark.sequence, batch.start, batch.end, batch.store_timestamp_ms, batch.queue_ids, batch.queue_offsets
+            mark.sequence,
+            batch.start,
+            batch.end,
+            batch.store_timestamp_ms,
+            batch.queue_ids,
+            batch.queue_offsets,
+            mark.digest,
         )
         self.remember(mark.producer_id, mark.epoch, batch.topic, mark.lane, receipt)
 
@@ -214,10 +222,16 @@ class ProducerTable:
         Raises KeyError, TypeError or ValueError when they are no such rows.
         """
         for producer_id, topic, lane, epoch, receipts in rows:
-            for sequence, start, end, store_timestamp_ms, queue_ids, queue_offsets in receipts:
+            for sequence, start, end, store_timestamp_ms, queue_ids, queue_offsets, *digest in receipts:
                 if int(end) <= end_offset:
                     receipt = Receipt(
-                        int(sequence), int(start), int(end), int(store_timestamp_ms), queue_ids, queue_offsets
+                        int(sequence),
+                        int(start),
+                        int(end),
+                        int(store_timestamp_ms),
+                        queue_ids,
+                        queue_offsets,
+                        *map(int, digest),
                     )
                     self.remember(int(producer_id, 16), int(epoch), str(topic), int(lane), receipt)
 

@@ -20,9 +20,11 @@ from penstock.proto.errors import (
     InvalidArgument,
     MessageTooLarge,
     NotEnoughReplicas,
+    StaleProducer,
     TopicNotFound,
 )
 from penstock.proto.frames import unpack
+from penstock.proto.record.producer_mark import ProducerMark
 from penstock.proto.wire import broker_pb2
 
 from .acknowledge import SEND_OK, Acknowledgements
@@ -125,7 +127,8 @@ class Send:
         topic = self.writable_topic(header.topic)
         self._check_size(header, records)
         target = Target.of(topic, later=header.later)
-        duplicate = self._check_producer(header, target, records)
+        mark = mark_of(records)
+        duplicate = self._check_producer(header, target, records, mark)
         if duplicate is not None:
             receipt = duplicate
         else:
@@ -135,7 +138,7 @@ class Send:
                 )
             if header.later:
                 self._timers.check(records, topic)
-            receipt = self._place(header, target, records)
+            receipt = self._place(header, target, records, digest=0 if mark is None else mark.digest)
         return Placed(
             receipt,
             is_duplicate=duplicate is not None,
@@ -195,8 +198,17 @@ class Send:
         if not 1 <= header.count <= COUNT_MAX:
             raise InvalidArgument(f"count {header.count}: a batch has 1..{COUNT_MAX} records")
 
-    def _check_producer(self, header: broker_pb2.AppendHeader, target: Target, records: memoryview) -> Receipt | None:
-        mark = mark_of(records)
+    def _check_run(self, header: broker_pb2.AppendHeader) -> None:
+        writer = self._state.staging.writers.get(header.writer)
+        if writer is not None and header.run in writer.fenced and header.run != writer.run:
+            raise StaleProducer(
+                f"writer {header.writer}: run {header.run} is fenced: run {writer.run} has taken over",
+                epoch=writer.epoch,
+            )
+
+    def _check_producer(
+        self, header: broker_pb2.AppendHeader, target: Target, records: memoryview, mark: ProducerMark | None
+    ) -> Receipt | None:
         if mark is None:
             if header.producer_id:
                 raise CorruptBatch(
@@ -207,17 +219,25 @@ class Send:
         expected = (header.producer_id, header.producer_epoch, header.lane, header.sequence, header.count)
         if (mark.producer_id, mark.epoch, mark.lane, mark.sequence, mark.count) != expected:
             raise CorruptBatch(f"record 0: its mark {mark} is not the header's {expected}", index=0)
+        if header.writer:
+            self._check_run(header)
         found = self._producers.find_duplicate(
             header.producer_id, header.producer_epoch, target.stored, header.lane, header.sequence
         )
-        if found is not None and not self._store.holds(found.start, found.end, records):
+        if found is None:
+            return None
+        if mark.digest and found.digest:
+            is_same = mark.digest == found.digest
+        else:
+            is_same = self._store.holds(found.start, found.end, records)
+        if not is_same:
             raise ChangedBatch(
                 f"producer {header.producer_id:016x} lane {header.lane} topic {header.topic}: sequence "
                 f"{header.sequence} stands for other messages, stored at {found.start}: nothing was stored"
             )
         return found
 
-    def _place(self, header: broker_pb2.AppendHeader, target: Target, records: memoryview) -> Receipt:
+    def _place(self, header: broker_pb2.AppendHeader, target: Target, records: memoryview, *, digest: int) -> Receipt:
         if self._stalls is not None:
             self._stalls.check()
         started = time.perf_counter()
@@ -231,6 +251,7 @@ class Send:
             result.store_timestamp_ms,
             result.queue_ids,
             result.queue_offsets,
+            digest,
         )
         if header.producer_id:
             self._producers.remember(header.producer_id, header.producer_epoch, target.stored, header.lane, receipt)

@@ -138,6 +138,10 @@ class Writers:
             self._put(held)
         return await self._settled(name)
 
+    def check_master(self) -> None:
+        """Raises NotMaster."""
+        self._log.check_master()
+
     async def query_writer(self, name: str) -> Writer | None:
         """What is known of the writer, as safe as the mode promises."""
         self._log.check_master()

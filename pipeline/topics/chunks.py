@@ -31,6 +31,12 @@ COUNT_MAX = 65_536
 WAIT_S_MAX = 0.5
 PENDING_MAX = 4  # chunks that wait behind the one under way, per target
 
+SAME_AGAIN = (
+    "A batch that is written again must have the same rows in the same partitions (no shuffle whose order is free, no "
+    "random functions), a producerId the same data: else use deliveryGuarantee=exactly-once, or a producerId of their "
+    "own for other data"
+)
+
 _WRITABLE = 0x200  # PyBUF_WRITE
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
 _memory_at.restype = ctypes.py_object
@@ -48,6 +54,8 @@ class Mark:
     producer_id: int
     lane: int
     sequence: int
+    digest: int = 0
+    """What the lane holds of the batch up to here, see :mod:`.digests`; 0: nobody will ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ class _Lane:
 class Sender:
     """Sends chunks of one task; for one thread.
 
-    ``stage_to``: keep them aside instead of appending them.
+    ``stage_to``: keep them aside instead of appending them. ``writer`` and ``run``: who appends chunks with marks.
     """
 
     def __init__(
@@ -100,8 +108,11 @@ class Sender:
         send_timeout_ms: int,
         retry_timeout_ms: int,
         stage_to: StageTo | None = None,
+        writer: str = "",
+        run: str = "",
     ) -> None:
         self._calls = calls
+        self._writer, self._run = writer, run
         self._send_timeout_s = send_timeout_ms / 1000
         self._retry_timeout_s = (send_timeout_ms + retry_timeout_ms) / 1000
         self._stage_to = stage_to
@@ -200,11 +211,7 @@ class Sender:
             self._done(lane)  # stored by an earlier attempt, whose receipt nobody needs
             return
         if isinstance(error, ChangedBatch):
-            raise ChangedBatch(
-                f"{error.message}. A batch that is written again must have the same rows in the same partitions (no "
-                "shuffle whose order is free, no random functions), a producerId the same data: else use "
-                "deliveryGuarantee=exactly-once, or a producerId of their own for other data"
-            ) from error
+            raise ChangedBatch(f"{error.message}. {SAME_AGAIN}") from error
         lane.attempt += 1
         wait_s = back_off_s(lane.attempt)
         if not error.retryable or time.monotonic() + wait_s >= lane.deadline:
@@ -216,7 +223,7 @@ class Sender:
         store_flag = SysFlag.STORE_HOST_V6 if store_host_of(address).is_ipv6 else 0
         properties, mark, count = chunk.properties, chunk.mark, len(chunk.queue_ids)
         if mark is not None:
-            first = mark_property(mark.producer_id, 0, mark.lane, mark.sequence, count)
+            first = mark_property(mark.producer_id, 0, mark.lane, mark.sequence, count, mark.digest)
             properties = Column(
                 np.concatenate([np.frombuffer(first, np.uint8), properties.data]), properties.ends + len(first)
             )
@@ -262,6 +269,7 @@ class Sender:
             header.producer_id = chunk.mark.producer_id
             header.lane = chunk.mark.lane
             header.sequence = chunk.mark.sequence
+            header.writer, header.run = self._writer, self._run
         return header
 
 

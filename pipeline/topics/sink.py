@@ -38,15 +38,13 @@ from ..workers import keep_loaded
 from .content import Content
 from .encoding import check_sink_schema
 from .options import SinkOptions
-from .routing import CONTENT
+from .routing import CONTENT, SETTINGS
 
 log = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
-SEQUENCE_BATCH_BITS = 24
-LANES_PER_PARTITION = 64
 _ALONE = 0
 """The batch of a job that is no micro-batch."""
 
@@ -91,7 +89,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, Identity(query, run or "unknown", int(batch), context.partitionId()), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Decide and publish the batch; safe to repeat."""
+        """Decide and publish the batch; safe to repeat.
+
+        Raises:
+            ChangedBatch: the batch has come again with fewer partitions than the brokers hold.
+        """
+        _require_all_partitions(self._options, messages, batchId)
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
@@ -177,6 +180,28 @@ def _calls(options: SinkOptions, message: Written) -> Any:
 
     timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
     return WriterCalls(cluster(options.name_server).calls, message.writer, message.run, timeout_s=timeout_s)
+
+
+def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
+    """Tasks see what is missing of their own partitions; of the others, the first that is not there tells."""
+    told = next((message for message in messages if message is not None), None)
+    if options.guarantee != "idempotent" or told is None:
+        return
+    from .cluster import cluster
+    from .leftovers import require_none
+    from .routing import Settings, layouts
+    from .task import producer_of
+
+    state = _calls(options, told).known(told.coordinator)
+    require_none(
+        cluster(options.name_server).calls,
+        layouts(state.layout, Settings.parse(state.layout[SETTINGS], options.compression).lanes).values(),
+        producer_of(options.guarantee, told.writer),
+        len(messages),
+        batch,
+        {},
+        (options.retry_timeout_ms + options.send_timeout_ms) / 1000,
+    )
 
 
 def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:

@@ -15,14 +15,21 @@ from penstock.proto.wire.pipeline_pb2 import WriterState
 from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
 from .cluster import Cluster
 from .content import Content
+from .digests import running
 from .encoding import Rows, bodies_of, compressed
 from .later import for_later, split_later
+from .leftovers import lane_of, require_none, sequence_of
 from .options import SinkOptions, writable_topic
 from .routing import SETTINGS, Layout, Piece, Settings, by_topic, layout_of, layouts, rebatched
-from .sink import LANES_PER_PARTITION, SEQUENCE_BATCH_BITS, Identity, Written
+from .sink import Identity, Written
 from .writers import WriterCalls, hash_64
 
 log = logging.getLogger(__name__)
+
+
+def producer_of(guarantee: str, writer: str) -> int:
+    """The producer that a writer is for the brokers."""
+    return hash_64(f"{guarantee}:{writer}")
 
 
 class Task:
@@ -40,7 +47,8 @@ class Task:
         )
         self._layouts: dict[str, Layout] = {}
         self._chunk_numbers: dict[LaneKey, int] = {}
-        self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
+        self._digests: dict[LaneKey, int] = {}
+        self._producer_id = producer_of(options.guarantee, identity.writer)
         self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
         self._content = Content() if options.producer_id else None
         self._noted: set[str] = set()  # topics of which the content knows when they were created
@@ -71,10 +79,14 @@ class Task:
             send_timeout_ms=options.send_timeout_ms,
             retry_timeout_ms=options.retry_timeout_ms,
             stage_to=stage_to,
+            writer=identity.writer,
+            run=identity.run,
         )
         try:
             self._send_all(sender, batches)
             sender.finish()
+            if options.guarantee == "idempotent":
+                self._require_no_more()
         except BaseException:
             sender.cancel()
             raise
@@ -117,15 +129,32 @@ class Task:
         self._chunk_numbers[key] = number + 1
         mark = None
         if self._options.guarantee != "at-least-once":
-            lane = self._identity.partition * LANES_PER_PARTITION + target.lane
+            lane = lane_of(self._identity.partition, target.lane)
             producer_id = later_producer(self._producer_id, layout.topic) if is_later else self._producer_id
-            mark = Mark(producer_id, lane, self._identity.batch << SEQUENCE_BATCH_BITS | number)
+            digest = 0
+            if self._options.guarantee == "idempotent":
+                digest = self._digests[key] = running(self._digests.get(key, 0), piece)
+            mark = Mark(producer_id, lane, sequence_of(self._identity.batch, number), digest)
         # Compressed behind the cut: which row is in which chunk may not depend on how well bodies are packed.
         bodies, sys_flag = compressed(piece.bodies, self._settings.compression)
         chunk = Chunk(
             layout.topic, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark, later=is_later
         )
         sender.send(key, chunk)
+
+    def _require_no_more(self) -> None:
+        """Nothing, unless the brokers hold more of this batch than came now; then raises ChangedBatch."""
+        identity, options = self._identity, self._options
+        timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
+        require_none(
+            self._cluster.calls,
+            self._layouts.values(),
+            self._producer_id,
+            identity.partition,
+            identity.batch,
+            self._chunk_numbers,
+            timeout_s,
+        )
 
     def _new_layout(self, topic: str) -> Layout:
         writable_topic(topic, "column topic")

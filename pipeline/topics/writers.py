@@ -85,6 +85,11 @@ class WriterCalls:
             list(pool.map(lambda name: self._call(name, "OpenWriter", request), behind))
         return state
 
+    def known(self, coordinator: str) -> WriterState:
+        """What the coordinator knows of the writer."""
+        state: WriterState = self._call(coordinator, "QueryWriter", WriterName(writer=self.writer))
+        return state
+
     def decide(self, coordinator: str, batch: int, keys: Keys, content: str = "") -> WriterState:
         """Let these attempts be the batch, unless it is decided; a batch before it is published first.
 
@@ -94,7 +99,7 @@ class WriterCalls:
             StaleProducer, StagedDataGone: this run may not, or cannot.
         """
         request = DecideRequest(writer=self.writer, run=self.run, batch=batch, keys=_to_wire(keys), content=content)
-        state: WriterState = self._call(coordinator, "QueryWriter", WriterName(writer=self.writer))
+        state = self.known(coordinator)
         if state.decided_batch < batch and not state.finished:
             self.complete(coordinator, state)
         decided: WriterState = self._call(coordinator, "Decide", request)

@@ -20,7 +20,7 @@ FLUSH_SLAVE_TIMEOUT: SendStatus
 SLAVE_NOT_AVAILABLE: SendStatus
 
 class AppendHeader(_message.Message):
-    __slots__ = ("topic", "producer_id", "producer_epoch", "lane", "sequence", "count", "no_wait", "timeout_ms", "later")
+    __slots__ = ("topic", "producer_id", "producer_epoch", "lane", "sequence", "count", "no_wait", "timeout_ms", "writer", "run", "later")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,8 @@ class AppendHeader(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NO_WAIT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     producer_id: int
@@ -38,8 +40,10 @@ class AppendHeader(_message.Message):
     count: int
     no_wait: bool
     timeout_ms: int
+    writer: str
+    run: str
     later: bool
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., later: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., later: _Optional[bool] = ...) -> None: ...
 
 class AppendReceipt(_message.Message):
     __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "record_sizes")

@@ -35,6 +35,27 @@ class StageReply(_message.Message):
     duplicate: bool
     def __init__(self, duplicate: _Optional[bool] = ...) -> None: ...
 
+class LanesRequest(_message.Message):
+    __slots__ = ("lanes",)
+    class Lane(_message.Message):
+        __slots__ = ("topic", "producer_id", "lane")
+        TOPIC_FIELD_NUMBER: _ClassVar[int]
+        PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+        LANE_FIELD_NUMBER: _ClassVar[int]
+        topic: str
+        producer_id: int
+        lane: int
+        def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., lane: _Optional[int] = ...) -> None: ...
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    lanes: _containers.RepeatedCompositeFieldContainer[LanesRequest.Lane]
+    def __init__(self, lanes: _Optional[_Iterable[_Union[LanesRequest.Lane, _Mapping]]] = ...) -> None: ...
+
+class LanesReply(_message.Message):
+    __slots__ = ("last_sequences",)
+    LAST_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    last_sequences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, last_sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class WriterName(_message.Message):
     __slots__ = ("writer",)
     WRITER_FIELD_NUMBER: _ClassVar[int]

@@ -70,6 +70,11 @@ class StagingStub:
                 request_serializer=penstock_dot_proto_dot_wire_dot_pipeline__pb2.StagedKeys.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_wire_dot_common__pb2.Empty.FromString,
                 _registered_method=True)
+        self.QueryLanes = channel.unary_unary(
+                '/penstock.v1.Staging/QueryLanes',
+                request_serializer=penstock_dot_proto_dot_wire_dot_pipeline__pb2.LanesRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_wire_dot_pipeline__pb2.LanesReply.FromString,
+                _registered_method=True)
 
 
 class StagingServicer:
@@ -119,6 +124,13 @@ class StagingServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryLanes(self, request, context):
+        """What the shard has of an idempotent writer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StagingServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,6 +168,11 @@ def add_StagingServicer_to_server(servicer, server):
                     servicer.Drop,
                     request_deserializer=penstock_dot_proto_dot_wire_dot_pipeline__pb2.StagedKeys.FromString,
                     response_serializer=penstock_dot_proto_dot_wire_dot_common__pb2.Empty.SerializeToString,
+            ),
+            'QueryLanes': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryLanes,
+                    request_deserializer=penstock_dot_proto_dot_wire_dot_pipeline__pb2.LanesRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_wire_dot_pipeline__pb2.LanesReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -347,6 +364,33 @@ class Staging:
             '/penstock.v1.Staging/Drop',
             penstock_dot_proto_dot_wire_dot_pipeline__pb2.StagedKeys.SerializeToString,
             penstock_dot_proto_dot_wire_dot_common__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryLanes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Staging/QueryLanes',
+            penstock_dot_proto_dot_wire_dot_pipeline__pb2.LanesRequest.SerializeToString,
+            penstock_dot_proto_dot_wire_dot_pipeline__pb2.LanesReply.FromString,
             options,
             channel_credentials,
             insecure,

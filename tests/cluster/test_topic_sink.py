@@ -26,7 +26,7 @@ from penstock.pipeline.topics.options import SinkOptions, sink_options, source_o
 from penstock.pipeline.topics.sink import Identity, TopicBatchWriter, Written
 from penstock.pipeline.topics.source import TopicReader
 from penstock.pipeline.topics.task import Task
-from penstock.proto.errors import ChangedBatch, ConfigError
+from penstock.proto.errors import ChangedBatch, ConfigError, StaleProducer
 
 SCHEMA = StructType([StructField("body", BinaryType())])
 COLUMNS = [
@@ -160,3 +160,93 @@ def test_rows_for_later_come_once_at_their_times(brokers: Cluster, guarantee: st
         assert (row["topic"], row["queueId"]) == (topics[number % 2], number % 3)
         stored_ms = row["storeTimestamp"].timestamp() * 1000
         assert (stored_ms >= due_ms) == (number % 3 > 0)
+
+
+ROWS = [b"%d" % number * 600 for number in range(60)]
+
+
+def replay(
+    brokers: Cluster, topic: str, rows: list[bytes], *, partition: int = 0, batch: int = 3, run: str = ""
+) -> int:
+    """Write a batch of an idempotent writer in chunks of about four rows; how many messages there are."""
+    given = {"nameServer": brokers.nameservers, "topic": topic, "batchBytes": "4096", "maxInFlight": "1"}
+    made = sink_options(given, streaming=True)
+    identity = Identity(topic, run or uuid.uuid4().hex, batch, partition)
+    Task(cluster_of(brokers.nameservers), made, identity).run(
+        [pa.RecordBatch.from_pydict({"body": pa.array(rows, pa.binary())})]
+    )
+    return count(brokers, topic)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("shorter", ROWS[:40]),
+        ("gone", []),
+        ("longer", [*ROWS, b"more"]),
+        ("early", [b"other" * 300, *ROWS[1:]]),
+        ("swapped", [ROWS[1], ROWS[0], *ROWS[2:]]),
+    ],
+)
+def test_a_batch_that_comes_again_and_is_another_is_refused_whatever_its_length(
+    brokers: Cluster, name: str, rows: list[bytes]
+) -> None:
+    topic = f"replay-{name}"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+    assert replay(brokers, topic, ROWS) == 60
+    assert replay(brokers, topic, ROWS) == 60
+    with pytest.raises(ChangedBatch, match="must have the same rows in the same partitions"):
+        replay(brokers, topic, rows)
+    assert count(brokers, topic) == 60
+    assert replay(brokers, topic, [], partition=1) == 60
+    assert replay(brokers, topic, ROWS[:5], batch=4) == 65
+
+
+def test_a_batch_that_comes_again_with_fewer_partitions_is_not_committed(brokers: Cluster) -> None:
+    topic = "fewer"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+    made = options(brokers, topic, "idempotent")
+    writer = sink.TopicStreamWriter(made, SCHEMA)
+
+    def run(partitions: int, batch: int) -> None:
+        rows = pa.RecordBatch.from_pydict({"body": [b"row"]})
+        tasks = [Identity(topic, "run", batch, number) for number in range(partitions)]
+        writer.commit([Task(cluster_of(brokers.nameservers), made, each).run([rows]) for each in tasks], batch)
+
+    run(3, 0)
+    run(3, 0)
+    with pytest.raises(ChangedBatch, match="holds 1 chunks of batch 0 from partition 2, and now it has 0"):
+        run(2, 0)
+    run(2, 1)
+    assert count(brokers, topic) == 5
+
+
+def test_a_run_that_was_replaced_writes_nothing_more(brokers: Cluster) -> None:
+    topic = "fenced"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+    assert replay(brokers, topic, ROWS, run="one") == 60
+    assert replay(brokers, topic, ROWS, run="two") == 60
+    with pytest.raises(StaleProducer, match="run one is fenced"):
+        replay(brokers, topic, ROWS, batch=4, run="one")
+    assert replay(brokers, topic, ROWS, batch=4, run="two") == 120
+
+
+def test_a_task_under_way_is_fenced_in_the_middle(brokers: Cluster) -> None:
+    topic = "fenced-later"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            if number == 1:
+                replay(brokers, topic, ROWS, run="two")
+            yield pa.RecordBatch.from_pydict({"body": [b"x" * 600] * 10_000})
+
+    given = {"nameServer": brokers.nameservers, "topic": topic, "batchBytes": "65536"}
+    made = sink_options(given, streaming=True)
+    task = Task(cluster_of(brokers.nameservers), made, Identity(topic, "one", 2, 0))
+    with pytest.raises(StaleProducer, match="run one is fenced: run two has taken over"):
+        task.run(rows())

@@ -280,6 +280,7 @@ def batch(
     tag: str = "",
     producer: tuple[int, int, int, int] | None = None,
     marked: bool = True,
+    digest: int = 0,
     **header: Any,
 ) -> bytes:
     """A framed append; ``producer``: (producer id, epoch, lane, sequence)."""
@@ -287,7 +288,7 @@ def batch(
     header.setdefault("count", len(bodies))
     if producer is not None:
         producer_id, epoch, lane, sequence = producer
-        mark = producer_mark(producer_id, epoch, lane, sequence, len(bodies)) if marked else None
+        mark = producer_mark(producer_id, epoch, lane, sequence, len(bodies), digest) if marked else None
         header |= {"producer_id": producer_id, "producer_epoch": epoch, "lane": lane, "sequence": sequence}
     properties = [encode_properties({TAGS: tag})] * len(bodies) if tag else None
     records = encode_messages(topic, bodies, properties, queue_id, born_host=BORN, mark=mark)

@@ -115,6 +115,39 @@ def test_a_sequence_that_comes_with_other_messages_is_refused(bodies: list[bytes
 
 
 @in_loop
+async def test_a_digest_tells_whether_a_sequence_is_the_same_also_after_a_restart() -> None:
+    parts = Parts()
+    parts.add_topic()
+    first = await parts.append([b"a"], producer=PRODUCER, digest=11)
+    for node in (parts, Parts.restarted(parts)):
+        again = await node.append([b"a"], producer=PRODUCER, digest=11)
+        assert (again.duplicate, again.physical_offset) == (True, first.physical_offset)
+        with pytest.raises(ChangedBatch, match="stands for other messages"):
+            await node.append([b"a"], producer=PRODUCER, digest=12)
+        document = {"rows": node.producers.rows()}
+        loaded = ProducerTable()
+        loaded.apply(1 << 40, document)
+        assert loaded.rows() == node.producers.rows()
+
+
+@in_loop
+async def test_runs_that_are_fenced_append_nothing() -> None:
+    parts = Parts()
+    parts.add_topic()
+    await parts.append(producer=PRODUCER, writer="w", run="r1")  # a shard that has not met the writer
+    await parts.writers.open_writer("w", "r1")
+    producer_id, epoch, lane, sequence = PRODUCER
+    await parts.append(producer=(producer_id, epoch, lane, sequence + 1), writer="w", run="r1")
+    await parts.writers.open_writer("w", "r2")
+    end = parts.store.end_offset
+    for each in (sequence, sequence + 2):  # one that it has stored, too
+        with pytest.raises(StaleProducer, match="writer w: run r1 is fenced: run r2 has taken over"):
+            await parts.append(producer=(producer_id, epoch, lane, each), writer="w", run="r1")
+    assert parts.store.end_offset == end
+    assert (await parts.append(producer=PRODUCER, writer="w", run="r2")).duplicate
+
+
+@in_loop
 async def test_the_duplicate_table_is_rebuilt_from_the_marks_in_the_log() -> None:
     parts = Parts()
     parts.add_topic()
