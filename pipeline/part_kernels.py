@@ -1,4 +1,4 @@
-"""Kernels that gather rows by the part of a queue that they belong to, and digest each part.
+"""Kernels that gather rows by the part of a queue that they belong to, digest each part, and find light queues' rows.
 
 The digest of a part is the exclusive or of one 64-bit number per (queue offset, physical offset, size, tags code), so
 the rows may come in any order and in pieces. The mixing is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast
@@ -15,8 +15,17 @@ from numba import njit, types
 
 from penstock.proto.record.crc import BYTES
 from penstock.proto.record.freshness import drop_stale_kernels
+from penstock.proto.record.lights import (
+    COMMA,
+    allows_lights_at,
+    equally_long_at,
+    is_light_name_at,
+    lists_at,
+    offset_at,
+)
 from penstock.proto.record.memory import address_of, load_u8
 from penstock.proto.record.scanning import INTS, LONGS
+from penstock.proto.record.text import find_byte_at
 
 from .column_kernels import equal_at
 
@@ -76,12 +85,16 @@ def group_rows(buffer, topics, topic_sizes, queue_ids, parts, flags, table, grou
 
 
 @njit(
-    [types.void(INTS, LONGS, LONGS, INTS, LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS)],
+    [
+        types.void(
+            INTS, LONGS, LONGS, INTS, LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS
+        )
+    ],
     nogil=True,
     cache=True,
 )
-def digest_groups(groups, offsets, physical, sizes, tags, counts, first, last, total, digests):
-    """Per group: how many rows, the least and the greatest queue offset, the sum of the sizes, the digest.
+def digest_groups(groups, offsets, physical, sizes, tags, counts, first, last, total, digests, numbers):
+    """Per group: how many rows, the least and greatest queue offset, the sum of the sizes, the digest, the offsets'.
 
     The outputs are as long as there are groups, each of which has a row; what they held before is overwritten.
     """
@@ -95,12 +108,78 @@ def digest_groups(groups, offsets, physical, sizes, tags, counts, first, last, t
             first[group] = last[group] = offset
             total[group] = sizes[i]
             digests[group] = digest
+            numbers[group] = np.int64(_mix(np.uint64(offset)))
         else:
             first[group] = min(first[group], offset)
             last[group] = max(last[group], offset)
             total[group] += sizes[i]
             digests[group] ^= digest
+            numbers[group] ^= np.int64(_mix(np.uint64(offset)))
         counts[group] += 1
+
+
+@njit([types.int64(types.int64, types.int64)], nogil=True, cache=True)
+def digest_range(first, last):
+    """What :func:`digest_groups` tells of the offsets of a group that has each from ``first`` to ``last`` once."""
+    digest = np.uint64(0)
+    for offset in range(first, last + 1):
+        digest ^= _mix(np.uint64(offset))
+    return np.int64(digest)
+
+
+@njit([types.int64(BYTES, LONGS, INTS)], nogil=True, cache=True)
+def count_lights(buffer, properties, sizes):
+    """How many light queues the records with these properties may stand in, at most."""
+    address = address_of(buffer)
+    total = np.int64(0)
+    for i in range(len(properties)):
+        end = properties[i] + sizes[i]
+        names, names_end, offsets, offsets_end = lists_at(address, properties[i], end, len(buffer))
+        if names < names_end and offsets < offsets_end:
+            total += 1
+            for at in range(names, names_end):
+                total += load_u8(address, at) == COMMA
+    return total
+
+
+@njit(
+    [types.int64(BYTES, LONGS, INTS, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_LONGS, _OUT_INTS)],
+    nogil=True,
+    cache=True,
+)
+def find_lights(buffer, topics, topic_sizes, properties, sizes, numbers, offsets, names, name_sizes):
+    """The light queues that records stand in, in the records' order; how many.
+
+    Of each: the number of the record, its offset in the queue, where the queue's name is. The outputs are as long as
+    :func:`count_lights` says. Passed over is what a broker's dispatch passes over: lists that do not fit each other,
+    names that no light queue has, offsets that are no numbers; of a queue that is named twice the first offset counts.
+    """
+    address = address_of(buffer)
+    count = np.int64(0)
+    for i in range(len(properties)):
+        end = properties[i] + sizes[i]
+        name, list_end, offset, offsets_end = lists_at(address, properties[i], end, len(buffer))
+        if name == list_end or offset == offsets_end:
+            continue
+        if not allows_lights_at(address, topics[i], np.int64(topic_sizes[i])):
+            continue
+        if not equally_long_at(address, name, list_end, offset, offsets_end):
+            continue
+        first = count
+        while name < list_end:
+            name_end = find_byte_at(address, name, list_end, len(buffer), COMMA)
+            size = name_end - name
+            queue_offset, offset_end = offset_at(address, offset, offsets_end)
+            if queue_offset >= 0 and is_light_name_at(address, name, name_end):
+                known = first
+                while known < count and not (name_sizes[known] == size and equal_at(address, names[known], name, size)):
+                    known += 1
+                if known == count:
+                    numbers[count], offsets[count] = i, queue_offset
+                    names[count], name_sizes[count] = name, size
+                    count += 1
+            name, offset = name_end + 1, offset_end + 1
+    return count
 
 
 @njit([types.UniTuple(types.int64, 2)(INTS, INTS, types.int64, _OUT_INTS)], nogil=True, cache=True)

@@ -11,6 +11,7 @@ from ..arrow_types import arrow_schema
 from ..stores.derived import QUEUE_PART_COLUMNS, DerivedSplit, find_queue_files, pack_queues, plan_index
 from ..stores.model import Store
 from ..stores.options import PART_OFFSETS
+from .lives import find_deletions, with_lives
 from .reading import one_task_each, read_stores
 from .report import Report
 
@@ -39,9 +40,10 @@ class Frames:
         self._spark = spark
         self._config = config
         self.stores = {store.broker_name: store for store in stores}
+        self.deletions = {store.broker_name: find_deletions(spark, store) for store in stores}
 
     def log(self, view: str, schema: str, **more: object) -> Any:
-        """A view of all logs."""
+        """A view of all logs; of parts, with their lives."""
         frames = [self.one(broker, view, schema, **more) for broker in self.stores]
         together = frames[0]
         for frame in frames[1:]:
@@ -50,22 +52,27 @@ class Frames:
 
     def queue_parts(self, report: Report) -> Any:
         """Queues of all stores by their parts, with problems: :func:`prove_queue_files`. Notes impossible names."""
-        splits: list[tuple[DerivedSplit, bool]] = []
+        splits: list[tuple[DerivedSplit, bool, dict[str, int]]] = []
         for store in self.stores.values():
             files, wrong = find_queue_files(store.root)
             for text in wrong:
                 report.problem(text, broker=store.broker_name)
-            splits += [(split, store.is_open) for split in pack_queues(store, files)]
+            deleted = self.last_deletions(store.broker_name)
+            splits += [(split, store.is_open, deleted) for split in pack_queues(store, files)]
         columns = QUEUE_PART_COLUMNS | {"problem": "string"}
         schema = arrow_schema(columns)
 
-        def prove(item: tuple[DerivedSplit, bool]) -> Iterator[pa.RecordBatch]:
+        def prove(item: tuple[DerivedSplit, bool, dict[str, int]]) -> Iterator[pa.RecordBatch]:
             from ..stores.parts import prove_queue_files  # its kernels take a moment, which the driver can save
 
-            split, is_open = item
-            return prove_queue_files(split, schema, PART_OFFSETS, is_open=is_open)
+            split, is_open, deleted = item
+            return prove_queue_files(split, schema, PART_OFFSETS, is_open=is_open, deleted=deleted)
 
         return self._tasks(splits, prove, columns)
+
+    def last_deletions(self, broker: str) -> dict[str, int]:
+        """Per topic the log position of the record that deletes it last."""
+        return {topic: positions[-1] for topic, positions in self.deletions[broker].items()}
 
     def index_entries(
         self,
@@ -91,12 +98,13 @@ class Frames:
         return one_task_each(self._spark, items, work, ddl)
 
     def one(self, broker: str, view: str, schema: str = "", **more: object) -> Any:
-        """A view of one store. What its queues say counts for nothing."""
+        """A view of one store; of parts, with their lives. What its queues say counts for nothing."""
         store = self.stores[broker]
         more = {"brokerName": broker, "upTo": self._config.up_to, "useConsumeQueue": "false"} | more
         if store.is_open:
             more = {"endPhysicalOffset": store.end} | more
-        return read_stores(self._spark, (store.root,), schema, view=view, **more)
+        found = read_stores(self._spark, (store.root,), schema, view=view, **more)
+        return with_lives(self._spark, found, self.deletions[broker]) if view == "parts" else found
 
 
 def count_hidden(report: Report, broker: str, count: int) -> None:

@@ -5,8 +5,9 @@ of megabytes per task however large a queue is. Missing offsets are reported and
 divided by neighbouring parts of the log with at most two million keys, one file and task each. Nothing in the store is
 touched; the new directory appears when it is complete. Every executor must see it.
 
-Left out, and so problems of the report, are light queues (``%LMQ%``), in which records of other topics stand too, and
-the queues of inner batches: ``penstock store rebuild`` makes these.
+Where the log deletes a topic, its queues have what lies behind the last deletion alone, as a broker's have. Light
+queues (``%LMQ%``) have an entry for each record that names them, also where the broker's configuration leaves them out;
+their missing offsets are filled, as brokers do. Inner batches have their units in ``batchconsumequeue``.
 """
 
 from __future__ import annotations
@@ -22,28 +23,31 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.proto.errors import ConfigError
+from penstock.proto.names import LIGHT_PREFIX
 from penstock.proto.record.layout import SysFlag
 
 from ..schema import nearest
 from ..stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
+from ..stores.directory import list_store
 from ..stores.files import expand_roots
 from ..stores.parts import DELAY_TOPIC, PART_ENTRY, delivery_times
+from .batch_files import join_batch_files, write_batch_part
 from .config import setting
 from .index_files import WRITTEN, divide, file_names, write_index_files
+from .lives import Deletions, find_deletions, with_lives
 from .reading import is_sound_name, read_stores
 from .report import Report, Table
 
 _PARTS = (
-    "topic string, queueId int, part bigint, hasEntries boolean, entries binary, innerBatches bigint, "
-    "lightQueues string"
+    "topic string, queueId int, part bigint, hasEntries boolean, physicalOffset bigint, entries binary, "
+    "innerBatches bigint, batches binary"
 )
 _QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
 """Names of queue files are byte positions."""
 _WRITTEN = (
     "topic string, queueId int, file bigint, entries int, missing int, duplicates int, first bigint, last bigint, "
-    "innerBatches bigint, lightQueues array<string>"
+    "innerBatches bigint, units bigint"
 )
-NAMES_SHOWN = 10
 INDEX_UNIT_BYTES = 64 << 20
 """What a part of the index begins and ends at: a whole number of these in the log."""
 
@@ -55,7 +59,10 @@ class Config:
     store: str = setting("the store's directory")
     into: str = setting("a new directory, in which consumequeue/ is made")
     entries_per_file: int = setting("entries of one queue file (mappedFileSizeConsumeQueue / 20)", 300_000)
-    topics: tuple[str, ...] = setting("only these topics, and no index", ())
+    batches_per_file: int = setting(
+        "units of one file of inner batches (mapperFileSizeBatchConsumeQueue / 46)", 300_000
+    )
+    topics: tuple[str, ...] = setting("only these topics and light queues, and no index", ())
     index: bool = setting("the index of keys too", True)
     index_slots: int = setting("hash slots of one index file (maxHashSlotNum)", DEFAULT_SLOTS)
     index_entries: int = setting("entries of one index file (maxIndexNum)", DEFAULT_ENTRIES)
@@ -83,7 +90,7 @@ def _root(config: Config) -> str:
 
 
 def run(spark: Any, config: Config) -> Report:
-    """Make queues and index. The report fails where a queue has holes, and where queues are left out.
+    """Make queues and index. The report fails where a queue has holes.
 
     Raises:
         ConfigError: an option is wrong, or the log has no record of any of the wanted topics.
@@ -95,7 +102,8 @@ def run(spark: Any, config: Config) -> Report:
     per_file, root = config.entries_per_file, str(partial)
     options = {"onCorrupt": config.on_corrupt, "partOffsets": per_file}
     # Positions from the queues that are there would give their faults to the new ones.
-    parts = read_stores(spark, (store,), _PARTS, view="parts", useConsumeQueue="false", topics=config.topics, **options)
+    deletions = find_deletions(spark, list_store(store))
+    parts = with_lives(spark, _read_parts(spark, store, config.topics, **options), deletions).where("isLast")
 
     def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         return write_part(root, table, per_file)
@@ -103,13 +111,14 @@ def run(spark: Any, config: Config) -> Report:
     try:
         partial.mkdir(parents=True)
         written = parts.groupBy("topic", "queueId", "part").applyInArrow(write, _WRITTEN).collect()
-        _require_topics(spark, config, store, {row["topic"] for row in written}, report)
+        _require_topics(spark, config, store, {row["topic"] for row in written}, deletions, report)
+        join_batch_files(partial, written, config.batches_per_file)
         indexed = _write_index(spark, config, store, root) if config.index and not config.topics else []
         partial.rename(into)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    _summarize(report, written)
-    tell_left_out(report, written)
+    _summarize(report, written, deletions)
+    tell_batches(report, written)
     report.figures["keys"] = sum(row["keys"] for row in indexed)
     lines = [[row[name] for name in ("part", "keys", "first", "last")] for row in sorted(indexed)]
     report.tables.append(Table("Index", ["part", "keys", "first position", "last position"], lines))
@@ -118,7 +127,18 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
-def _require_topics(spark: Any, config: Config, store: str, found: set[str], report: Report) -> None:
+def _read_parts(spark: Any, store: str, topics: tuple[str, ...], **options: object) -> Any:
+    """The parts of the wanted topics and light queues. Records of any topic may stand in a light queue."""
+    more = {"view": "parts", "useConsumeQueue": "false"} | options
+    if topics and not any(topic.startswith(LIGHT_PREFIX) for topic in topics):
+        return read_stores(spark, (store,), _PARTS, topics=topics, **more)
+    parts = read_stores(spark, (store,), f"{_PARTS}, isLight boolean", **more)
+    return parts.where(parts["topic"].isin(list(topics))) if topics else parts
+
+
+def _require_topics(
+    spark: Any, config: Config, store: str, found: set[str], deletions: Deletions, report: Report
+) -> None:
     """Notes wanted topics that have no record.
 
     Raises:
@@ -127,28 +147,29 @@ def _require_topics(spark: Any, config: Config, store: str, found: set[str], rep
     missing = sorted(set(config.topics) - found)
     if not missing:
         return
-    names = read_stores(spark, (store,), "topic string", view="parts", useConsumeQueue="false", onCorrupt="skip")
-    known = sorted(row["topic"] for row in names.distinct().collect())
+    columns = "topic string, isLight boolean"
+    names = read_stores(spark, (store,), columns, view="parts", useConsumeQueue="false", onCorrupt="skip")
+    known = sorted(row["topic"] for row in names.select("topic").distinct().collect())
     for topic in missing:
         text = f"no record in {store} is of the topic {topic!r}{nearest(topic, known)}"
+        if topic in deletions:
+            text = f"no record in {store} is behind the deletion of the topic {topic!r} at {deletions[topic][-1]}"
         if not found:
             raise ConfigError(f"rebuild: {text}: nothing was made")
         report.problem(text, topic=topic)
 
 
-def tell_left_out(report: Report, written: list[Any]) -> None:
-    """Note the queues that the log has records for, and that are not made."""
-    lights = sorted({name for row in written for name in row["lightQueues"]})
-    batches: dict[str, int] = {}
-    for row in written:
-        if row["innerBatches"]:
-            batches[row["topic"]] = batches.get(row["topic"], 0) + row["innerBatches"]
-    report.figures |= {"light_queues_left_out": len(lights), "inner_batches_left_out": sum(batches.values())}
-    for kind, names in (("light queues", lights), ("queues of inner batches", sorted(batches))):
-        if names:
-            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            shown = ", ".join(names[:NAMES_SHOWN])
-            report.problem(f"{kind} were left out: {shown}{more}: penstock store rebuild makes them")
+def tell_batches(report: Report, written: list[Any]) -> None:
+    """Note how many inner batches have units, and which cannot have one."""
+    report.figures["inner_batches"] = sum(row["units"] for row in written)
+    for topic in sorted({row["topic"] for row in written if row["units"] < row["innerBatches"]}):
+        count = sum(row["innerBatches"] - row["units"] for row in written if row["topic"] == topic)
+        report.problem(
+            f"{count} inner batches have no unit: they are transactions, do not say how many messages they hold, or no "
+            "queue may be called so",
+            count=count,
+            topic=topic,
+        )
 
 
 def _write_index(spark: Any, config: Config, store: str, root: str) -> list[Any]:
@@ -188,6 +209,8 @@ def _check_target(into: Path, store: str, config: Config) -> None:
         )
     if not 1 <= config.entries_per_file <= 10_000_000:
         raise ConfigError(f"rebuild: entries_per_file is {config.entries_per_file}: 1 to 10000000 are allowed")
+    if not 1 <= config.batches_per_file <= 10_000_000:
+        raise ConfigError(f"rebuild: batches_per_file is {config.batches_per_file}: 1 to 10000000 are allowed")
     if into.exists():
         raise ConfigError(f"{into}: exists: name a directory that does not, the queues are never changed in place")
     source = Path(store).resolve()
@@ -206,10 +229,9 @@ def write_part(root: str, table: pa.Table, per_file: int) -> pa.Table:
     else:
         topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
         row = _written(topic, queue_id, file, entries=0, duplicates=0, first=0, last=-1)
-    lights = {name for text in table.column("lightQueues").to_pylist() if text for name in text.split(",")}
     inner = sum(table.column("innerBatches").to_pylist())
     row = row.append_column("innerBatches", pa.array([inner], pa.int64()))
-    return row.append_column("lightQueues", pa.array([sorted(lights)], pa.list_(pa.field("element", pa.string()))))
+    return row.append_column("units", pa.array([write_batch_part(root, table)], pa.int64()))
 
 
 def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
@@ -219,6 +241,11 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     """
     topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
     found = np.frombuffer(b"".join(table.column("entries").to_pylist()), PART_ENTRY)
+    found = found[np.argsort(found["physical_offset"], kind="stable")]
+    is_light = topic.startswith(LIGHT_PREFIX)
+    found = (
+        found[::-1] if is_light else found
+    )  # of several the last one stays: there it is the log's first, as at brokers
     offsets = found["queue_offset"]
     first, last = int(offsets.min()), int(offsets.max())
     if (
@@ -235,6 +262,8 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     used[places] = True
     # Before the queue's first message stand fillers, as a broker writes them; holes stay unused.
     entries["size"][: first - file] = FILLER_SIZE
+    if is_light:  # RocketMQ skips offsets there
+        entries["size"][first - file : last - file] = FILLER_SIZE
     for name in ("physical_offset", "size", "tags_code"):
         entries[name][places] = found[name]
     if topic == DELAY_TOPIC:
@@ -264,7 +293,7 @@ def _written(topic: str, queue_id: int, file: int, *, entries: int, duplicates: 
     return pa.table({name: pa.array(row[name], kind) for name, kind in zip(row, kinds, strict=True)})
 
 
-def _summarize(report: Report, written: list[Any]) -> None:
+def _summarize(report: Report, written: list[Any], deletions: Deletions) -> None:
     made = [row for row in written if row["first"] <= row["last"]]
     rows = sorted(made, key=lambda row: (row["topic"], row["queueId"], row["file"]))
     files = [row for row in rows if row["entries"]]
@@ -283,6 +312,8 @@ def _summarize(report: Report, written: list[Any]) -> None:
             report.problem(f"no queue file {reason} {offsets}", **where)
             continue
         former = before.get(queue)
+        if former is None and row["first"] and queue[0] in deletions:
+            report.problem(f"offsets 0 to {row['first'] - 1} are not in the log behind the topic's deletion", **where)
         if former is not None and row["first"] != former["last"] + 1:
             report.problem(f"offsets {former['last'] + 1} to {row['first'] - 1} are not in the log", **where)
         if row["missing"]:

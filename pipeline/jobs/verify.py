@@ -5,6 +5,8 @@
 - Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends,
   the bytes and a digest of (offset, position, size, tags code) of records and of entries; parts that differ are
   compared entry by entry, all in one more pass over the log.
+- Where the log deletes topics (:mod:`.verify_lives`), each life of a topic is contiguous, and begins at 0 behind a
+  deletion; queues have the last one alone.
 - The index has the hashes of the log's keys, and no others: per 64 MiB of the log, the number and a digest of
   (position, hash); where they differ, key by key. Slots and chains lead to each entry. A store with keys and no index
   is a problem, unless it is left out.
@@ -41,13 +43,17 @@ from .frames import EXAMPLES_MAX, Frames, count_hidden
 from .reading import is_sound, is_sound_name, list_stores, one_task_each, require_names
 from .report import PROBLEMS_MAX, Report, Table
 from .verify_index import prove_index
+from .verify_lives import prove_lives
 
 _SCHEMA = "topic string, brokerName string, physicalOffset bigint, size int, corrupt string"
 _PARTS = (
     "topic string, brokerName string, queueId int, part bigint, messages bigint, firstOffset bigint, "
-    "lastOffset bigint, bytes bigint, digest bigint, hasEntries boolean, physicalOffset bigint, corrupt string"
+    "lastOffset bigint, bytes bigint, digest bigint, offsets bigint, hasEntries boolean, physicalOffset bigint, "
+    "corrupt string"
 )
-_ENTRIES = "topic string, queueId int, part bigint, hasEntries boolean, entries binary, corrupt string"
+_ENTRIES = (
+    "topic string, queueId int, part bigint, hasEntries boolean, physicalOffset bigint, entries binary, corrupt string"
+)
 _FOUND = "topic string, queueId int, queueOffset bigint, problem string, messages bigint, late bigint"
 BLOCK_BYTES = 1 << 20
 RUN_BLOCKS = 8
@@ -109,16 +115,18 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
-def _digest(parts: Any, *more: Any) -> Any:
+def _digest(parts: Any, keys: tuple[Any, ...], *more: Any) -> Any:
+    """The sums of each part; ``keys`` tell more of them apart, ``more`` are further sums."""
     from pyspark.sql import functions as f
 
-    return parts.groupBy("brokerName", "topic", "queueId", "part", *more).agg(
+    return parts.groupBy("brokerName", "topic", "queueId", "part", *keys).agg(
         f.count("*").alias("rows"),
         f.sum("messages").alias("messages"),
         f.min("firstOffset").alias("first"),
         f.max("lastOffset").alias("last"),
         f.bit_xor("digest").alias("digest"),
         f.sum("bytes").alias("bytes"),
+        *more,
     )
 
 
@@ -127,13 +135,14 @@ def _compare(report: Report, frames: Frames) -> None:
 
     entries: list[Any] = []
     unreadable: list[Any] = []
-    for row in _digest(frames.queue_parts(report), "problem").collect():
+    for row in _digest(frames.queue_parts(report), ("problem",)).collect():
         (entries if row["problem"] is None else unreadable).append(row)
     for row in sorted(unreadable, key=lambda row: (row["topic"], row["queueId"], row["first"])):
         where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
         report.problem(row["problem"], count=row["messages"], **where, queue_offset=row["first"])
     parts = frames.log("parts", _PARTS, partOffsets=PART_OFFSETS, onCorrupt="emit")
-    found = _digest(parts, "hasEntries", f.col("corrupt").isNotNull().alias("damaged")).collect()
+    keys = "hasEntries", "life", "isLast", f.col("corrupt").isNotNull().alias("damaged")
+    found = _digest(parts, keys, f.bit_xor("offsets").alias("offsets")).collect()
     sound = [row for row in found if not row["damaged"]]
     for row in found:
         if row["damaged"]:
@@ -149,7 +158,8 @@ def _compare(report: Report, frames: Frames) -> None:
     for row, last in jumps(in_log):
         where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
         report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
-    _name_differences(report, frames, differing_parts(in_log, entries), entries)
+    prove_lives(report, in_log, frames.deletions)
+    _name_differences(report, frames, differing_parts([row for row in in_log if row["isLast"]], entries), entries)
 
 
 def _name_damage(report: Report, frames: Frames, broker: str, count: int) -> None:
@@ -205,10 +215,11 @@ def differing_parts(log: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[
 
 
 def jumps(log: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """The parts of queues whose first offset does not follow the last one of the part before, and that one."""
-    rows = sorted(log, key=lambda row: (row["brokerName"], row["topic"], row["queueId"], row["first"]))
+    """The parts of a queue's life whose first offset does not follow the last one of the part before, and that one."""
+    names = "brokerName", "topic", "queueId", "life"
+    rows = sorted(log, key=lambda row: (*(row[name] for name in names), row["first"]))
     for former, row in pairwise(rows):
-        same = all(former[name] == row[name] for name in ("brokerName", "topic", "queueId"))
+        same = all(former[name] == row[name] for name in names)
         if same and row["first"] != former["last"] + 1:
             yield row, former["last"]
 
@@ -232,22 +243,36 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
         log = frames.one(broker, "parts", _ENTRIES, partOffsets=PART_OFFSETS, onCorrupt="emit", topics=chosen)
         # Retention may have deleted log files of an open store since its queues were summed up.
         start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
-        compare = _Comparison(store, start, list_queue_files(store.root), reached, examples)
+        deleted = frames.last_deletions(broker) if store.is_open else {}
+        compare = _Comparison(store, start, list_queue_files(store.root), reached, examples, deleted)
         known = frames.frame([place[1:] for place in places], "topic string, queueId int, part bigint")
         keys = ["topic", "queueId", "part"]
-        records = log.where("hasEntries and corrupt is null").join(f.broadcast(known), keys).select(*keys, "entries")
+        records = (
+            log.where("hasEntries and isLast and corrupt is null")
+            .join(f.broadcast(known), keys)
+            .select(*keys, "entries")
+        )
         both = records.union(known.withColumn("entries", f.lit(b"")))  # a part without records has a row too
         found = both.groupBy(*keys).applyInArrow(compare.as_function(), _FOUND).collect()
         _name_found(report, broker, found)
 
 
 class _Comparison:
-    """Compares the records of a part with its queue, from the log position ``start`` on; travels to the workers."""
+    """Compares the records of a part with its queue, from the log position ``start`` on; travels to the workers.
+
+    ``deleted``: positions, per topic, in front of which its queues may still have entries, which count for nothing.
+    """
 
     def __init__(
-        self, store: Store, start: int, files: list[QueueFile], reached: dict[tuple[str, int], int], examples: int
+        self,
+        store: Store,
+        start: int,
+        files: list[QueueFile],
+        reached: dict[tuple[str, int], int],
+        examples: int,
+        deleted: dict[str, int],
     ) -> None:
-        self._store, self._start = store, start
+        self._store, self._start, self._deleted = store, start, deleted
         self._files: dict[tuple[str, int], list[QueueFile]] = {}
         for file in files:
             self._files.setdefault((file.topic, file.queue_id), []).append(file)
@@ -295,7 +320,7 @@ class _Comparison:
                 continue
             physical = entries["physical_offset"]
             kept = (offsets >= part) & (offsets < part + PART_OFFSETS)
-            kept &= (physical >= self._start) & (physical < store.end)
+            kept &= (physical >= max(self._start, self._deleted.get(topic, 0))) & (physical < store.end)
             found.append((offsets[kept], entries[kept]))
         return tuple(np.concatenate(columns) for columns in zip(*found, strict=True))  # type: ignore[return-value]
 

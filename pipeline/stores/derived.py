@@ -52,16 +52,20 @@ QUEUE_PART_COLUMNS = {
 }
 """``part``: the first queue offset that belongs to it."""
 PART_COLUMNS = QUEUE_PART_COLUMNS | {
+    "offsets": "bigint",
     "hasEntries": "boolean",
     "physicalOffset": "bigint",
     "entries": "binary",
     "innerBatches": "bigint",
-    "lightQueues": "string",
+    "batches": "binary",
+    "isLight": "boolean",
 }
-"""``hasEntries``: whether consume queues name these messages. ``physicalOffset``: of the first one in the stretch.
-``entries``: see :data:`.parts.PART_ENTRY`. ``innerBatches``: how many of them are inner batches. ``lightQueues``: the
-light queues that the messages also stand in, with ``,`` between; null without one. With ``onCorrupt=emit`` damage has a
-row of its own, with its place and bytes and the reason in ``corrupt``."""
+"""``offsets``: a digest of the queue offsets alone. ``hasEntries``: whether consume queues name these messages.
+``physicalOffset``: of the first one in the stretch. ``entries``: see :data:`.parts.PART_ENTRY`. ``innerBatches``: how
+many of them are inner batches; ``batches``: their units, see :data:`.inner_batches.BATCH_UNIT`. ``isLight``: whether
+this is a part of a light queue (``%LMQ%``), whose messages have rows of their own queues, too; such rows are there
+where this column is read. With ``onCorrupt=emit`` damage has a row of its own, with its place and bytes and the reason
+in ``corrupt``."""
 INDEX_COLUMNS = {
     "brokerName": "string",
     "file": "string",

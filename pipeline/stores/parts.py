@@ -4,12 +4,13 @@ A part is ``partOffsets`` neighbouring queue offsets. A row sums up the messages
 log (or in a queue file), so a query over a large store gathers some rows per queue and stretch, where the view
 ``messages`` has one per message. A part has several rows; together they are ``sum(messages)``, ``min(firstOffset)``,
 ``max(lastOffset)``, ``sum(bytes)`` and ``bit_xor(digest)``. A log and its queues agree on where a part's messages are
-if all of these do; of what the messages hold, the digest has the tags code alone.
+if all of these do; of what the messages hold, the digest has the tags code alone. In the view ``parts`` no row has
+messages of two lives of a topic (:mod:`.deletions`): each lies in front of any deletion, or behind it, as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ import pyarrow.compute as pc
 
 from penstock.proto.errors import StorageError
 from penstock.proto.names import LIGHT_PREFIX
-from penstock.proto.record.layout import SysFlag
-from penstock.proto.record.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 
 from .. import part_kernels as kernels
 from ..columns import Bytes, Rows, text_column
+from .deletions import find_deletion_rows
 from .derived import ENTRY_BYTES, DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
 from .files import open_file_system
+from .inner_batches import batch_units, is_inner_batch
 from .scanning import has_no_entry
 
 PART_ENTRY = np.dtype(
@@ -41,8 +42,6 @@ PART_ENTRY = np.dtype(
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """RocketMQ's default ``messageDelayLevel``: delayed messages have their time of delivery in place of the tag."""
-_LIGHT_LIST, _LIGHT_OFFSETS = (name.encode() + b"\1" for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET))
-_PAIR_END = b"\2"
 Longs = npt.NDArray[np.int64]
 
 
@@ -59,8 +58,8 @@ class _Parts:
         self, count: int, groups: npt.NDArray[np.int32], offsets: Longs, physical: Longs, sizes: Any, tags: Any
     ) -> None:
         self.groups = groups
-        self.messages, self.first, self.last, self.bytes, self.digest = (np.empty(count, np.int64) for _ in range(5))
-        outputs = self.messages, self.first, self.last, self.bytes, self.digest
+        outputs = tuple(np.empty(count, np.int64) for _ in range(6))
+        self.messages, self.first, self.last, self.bytes, self.digest, self.offsets = outputs
         inputs = np.ascontiguousarray(sizes, np.int32), np.ascontiguousarray(tags, np.int64)
         kernels.digest_groups(groups, offsets, physical, *inputs, *outputs)
 
@@ -84,7 +83,14 @@ class PartWriter:
         self._part_offsets = part_offsets
 
     def batches(self, buffer: Bytes, rows: Rows) -> Iterator[pa.RecordBatch]:
-        """One batch: a row per part of a queue that ``rows`` belong to."""
+        """A row per part of a queue that ``rows`` belong to, and per part of a light queue if that column is read."""
+        for piece in np.split(rows, find_deletion_rows(buffer, rows)):
+            lit = _light_rows(buffer, piece) if "isLight" in self._schema.names else piece[:0]
+            for each, is_light in ((piece, False), (lit, True)):
+                if len(each):
+                    yield self._batch(buffer, each, is_light=is_light)
+
+    def _batch(self, buffer: Bytes, rows: Rows, *, is_light: bool) -> pa.RecordBatch:
         offsets, physical = (np.ascontiguousarray(rows[name]) for name in ("queue_offset", "physical_offset"))
         topics, topic_sizes = (np.ascontiguousarray(rows[name]) for name in ("topic_position", "topic_size"))
         queue_ids = np.ascontiguousarray(rows["queue_id"])
@@ -100,22 +106,54 @@ class PartWriter:
         if delayed.any():
             tags = np.where(delayed, delivery_times(queue_ids, rows["store_timestamp"]), tags)
         parts = _Parts(count, groups, offsets, physical, rows["size"], tags)
-        inner = groups[rows["sys_flag"] & SysFlag.INNER_BATCH != 0]
         values = parts.sums() | {
             "topic": names,
             "brokerName": self._broker_name,
             "queueId": queue_ids[firsts],
             "part": starts[firsts],
+            "offsets": parts.offsets,
             "hasEntries": named[firsts],
             "physicalOffset": physical[firsts],
-            "innerBatches": np.bincount(inner, minlength=count),
+            "innerBatches": np.bincount(groups[is_inner_batch(rows)], minlength=count),
+            "isLight": is_light,
             "corrupt": None,
         }
-        if "lightQueues" in self._schema.names:
-            values["lightQueues"] = _light_queues(buffer, rows, groups, count)
+        if "batches" in self._schema.names:
+            numbers, units = batch_units(buffer, rows)
+            values["batches"] = _packed(units, groups[numbers], count)
         if "entries" in self._schema.names:
-            values["entries"] = _entries(rows, parts)
-        yield batch_of(values, count, self._schema)
+            entries = np.empty(len(rows), PART_ENTRY)
+            for name in PART_ENTRY.names or ():
+                entries[name] = rows[name]
+            values["entries"] = _packed(entries, groups, count)
+        return batch_of(values, count, self._schema)
+
+
+def _packed(items: npt.NDArray[np.void], groups: npt.NDArray[np.int32], count: int) -> pa.Array:
+    """The items of each group end to end, in their order."""
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(groups, minlength=count) * items.dtype.itemsize, out=ends[1:])
+    ordered = items[np.argsort(groups, kind="stable")]
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(ordered)])
+
+
+def _light_rows(buffer: Bytes, rows: Rows) -> Rows:
+    """A row for each light queue that a record stands in: the record's, with queue and offset of that."""
+    special = has_no_entry(rows)
+    named = rows[~special] if special.any() else rows
+    topics, properties = (np.ascontiguousarray(named[name]) for name in ("topic_position", "properties_position"))
+    topic_sizes, sizes = (np.ascontiguousarray(named[name]) for name in ("topic_size", "properties_size"))
+    most = int(kernels.count_lights(buffer, properties, sizes))
+    if not most:
+        return rows[:0]
+    numbers, name_sizes = np.empty(most, np.int32), np.empty(most, np.int32)
+    offsets, names = np.empty(most, np.int64), np.empty(most, np.int64)
+    inputs = topics, topic_sizes, properties, sizes
+    count = kernels.find_lights(buffer, *inputs, numbers, offsets, names, name_sizes)
+    lit = named[numbers[:count]]
+    lit["topic_position"], lit["topic_size"] = names[:count], name_sizes[:count]
+    lit["queue_id"], lit["queue_offset"] = 0, offsets[:count]
+    return lit
 
 
 def read_queue_parts(split: DerivedSplit, schema: pa.Schema, end: int, part_offsets: int) -> Iterator[pa.RecordBatch]:
@@ -127,13 +165,14 @@ def read_queue_parts(split: DerivedSplit, schema: pa.Schema, end: int, part_offs
 
 
 def prove_queue_files(
-    split: DerivedSplit, schema: pa.Schema, part_offsets: int, *, is_open: bool
+    split: DerivedSplit, schema: pa.Schema, part_offsets: int, *, is_open: bool, deleted: Mapping[str, int]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of :func:`read_queue_parts`, and one for each problem of a file, in the column ``problem``.
 
     Entries below the log's start are left by retention. Entries at or behind its end are a problem of a closed store;
     an open one may have them by now. ``messages`` is their number, and ``firstOffset`` the first of them in the queue.
-    Light queues (``%LMQ%``), which repeat other queues' records, have no rows of the first kind.
+    Light queues (``%LMQ%``), which repeat other queues' records, have no rows of the first kind. ``deleted``: where the
+    log deletes topics last; of an open store, whose dispatch may not be there yet, entries in front of it are left out.
     """
     file_system, _ = open_file_system(split.root)
     for file in split.files:
@@ -153,7 +192,8 @@ def prove_queue_files(
                 f"behind the log's end {split.end}: records are lost, or the queue is another log's"
             )
             yield _problem(schema, values, int(offsets[first]), count, text)
-        kept = (physical >= split.start) & (physical < split.end)
+        start = max(split.start, deleted.get(file.topic, 0)) if is_open else split.start
+        kept = (physical >= start) & (physical < split.end)
         if kept.any() and not file.topic.startswith(LIGHT_PREFIX):
             yield _queue_parts(split, schema, file, offsets[kept], entries[kept], part_offsets)
 
@@ -177,34 +217,6 @@ def _queue_parts(
         "problem": None,
     }
     return batch_of(values, len(starts), schema)
-
-
-def _light_queues(buffer: Bytes, rows: Rows, groups: npt.NDArray[np.int32], count: int) -> pa.Array:
-    """Per group, the light queues that records of it were given offsets in."""
-    found: dict[int, set[str]] = {}
-    starts = np.ascontiguousarray(rows["properties_position"])
-    ends = starts + rows["properties_size"]
-    text = buffer.tobytes()
-    at = text.find(_LIGHT_LIST, int(starts[0]))
-    while at >= 0:
-        row = int(np.searchsorted(starts, at, side="right")) - 1
-        start, end = int(starts[row]), int(ends[row])
-        is_name = at < end and (at == start or text[at - 1 : at] == _PAIR_END)  # no body, no longer property's name
-        if is_name and text.find(_LIGHT_OFFSETS, start, end) >= 0:
-            names = text[at + len(_LIGHT_LIST) : end].split(_PAIR_END, 1)[0].decode(errors="replace").split(",")
-            found.setdefault(int(groups[row]), set()).update(name for name in names if name.startswith(LIGHT_PREFIX))
-        at = text.find(_LIGHT_LIST, at + 1)
-    return pa.array([",".join(sorted(found.get(group, ()))) or None for group in range(count)], pa.string())
-
-
-def _entries(rows: Rows, parts: _Parts) -> pa.Array:
-    packed = np.empty(len(rows), PART_ENTRY)
-    for name in PART_ENTRY.names or ():
-        packed[name] = rows[name]
-    packed = packed[np.argsort(parts.groups, kind="stable")]
-    ends = np.zeros(len(parts.messages) + 1, np.int32)
-    np.cumsum(parts.messages * PART_ENTRY.itemsize, out=ends[1:])
-    return pa.Array.from_buffers(pa.binary(), len(parts.messages), [None, pa.py_buffer(ends), pa.py_buffer(packed)])
 
 
 FOUND = pa.schema(

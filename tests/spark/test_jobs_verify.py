@@ -12,8 +12,13 @@ import pytest
 
 from penstock.pipeline.jobs import rebuild, verify
 from penstock.pipeline.stores.derived import ENTRY_BYTES, INDEX_ENTRY
+from penstock.pipeline.stores.parts import PART_ENTRY
 from penstock.proto.errors import ConfigError
+from penstock.proto.names import STATE_TOPIC
 from tests.support import golden
+from tests.support.lives import PER_FILE, Made, lit, of_two_lives
+from tests.support.stores import patch, tree
+from tests.unit.pipeline.test_lives import parts
 
 NAME = "multi-queue"
 READ = ("commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "epochFileCheckpoint")
@@ -221,11 +226,92 @@ def test_rebuild_refuses_topics_that_the_log_does_not_have(spark: Any, store: Pa
     assert report.figures["entries"] == 640
 
 
-def test_rebuild_tells_which_queues_it_leaves_out(spark: Any, tmp_path: Path) -> None:
-    root = golden.unpack("direct", tmp_path / "store", only=READ)
-    report = rebuild.run(spark, rebuild.Config(store=str(root), into=str(tmp_path / "made"), index=False))
-    assert [problem["problem"] for problem in report.problems] == [
-        "light queues were left out: %LMQ%one, %LMQ%two: penstock store rebuild makes them",
-        "queues of inner batches were left out: InnerBatch: penstock store rebuild makes them",
-    ]
-    assert report.figures["light_queues_left_out"] == 2
+def test_rebuild_makes_light_queues_and_queues_of_inner_batches(spark: Any, tmp_path: Path) -> None:
+    root = golden.unpack("direct", tmp_path / "store", only=(*READ, "batchconsumequeue"))
+    into = tmp_path / "made"
+    report = rebuild.run(spark, rebuild.Config(store=str(root), into=str(into), index=False))
+    assert (report.ok, report.figures["inner_batches"]) == (True, 14)
+    for queue in [*(root / "consumequeue").glob("%LMQ%*/0"), *(root / "batchconsumequeue").glob("*/*")]:
+        made, theirs = (
+            b"".join(path.read_bytes() for path in sorted(folder.iterdir())).rstrip(b"\0")
+            for folder in (into / queue.relative_to(root), queue)
+        )
+        assert made == theirs
+    only = rebuild.Config(store=str(root), into=str(tmp_path / "one"), topics=("%LMQ%one", "LmqParent"))
+    assert rebuild.run(spark, only).ok
+    assert {path.name for path in (tmp_path / "one" / "consumequeue").iterdir()} == {"%LMQ%one", "LmqParent"}
+    only = rebuild.Config(store=str(root), into=str(tmp_path / "two"), topics=("LmqParent",))
+    assert rebuild.run(spark, only).ok
+    assert {path.name for path in (tmp_path / "two" / "consumequeue").iterdir()} == {"LmqParent"}
+
+
+@pytest.mark.parametrize("state_queue", ["whole", "gone", "torn"])
+def test_a_topic_that_was_made_anew_passes_and_its_queues_are_made(
+    spark: Any, state_queue: str, tmp_path: Path
+) -> None:
+    root, into = tmp_path / "store", tmp_path / "made"
+    of_two_lives(root)
+    queues = tree(root / "consumequeue")
+    if state_queue != "whole":
+        first, *_ = sorted((root / "consumequeue" / STATE_TOPIC / "0").iterdir())
+        if state_queue == "gone":
+            shutil.rmtree(first.parent.parent)
+        else:
+            first.write_bytes(first.read_bytes()[:100] + bytes(20) + first.read_bytes()[120:])
+    report = verify.run(spark, verify.Config(store=(str(root),)))
+    assert {problem["topic"] for problem in report.problems} == (set() if state_queue == "whole" else {STATE_TOPIC})
+    report = rebuild.run(spark, rebuild.Config(store=str(root), into=str(into), entries_per_file=PER_FILE))
+    assert report.ok, report.problems
+    assert tree(into / "consumequeue") == queues
+
+
+def test_light_queues_of_a_broker_s_store_are_rebuilt(spark: Any, tmp_path: Path) -> None:
+    root, into = tmp_path / "store", tmp_path / "made"
+    lit(root)
+    report = rebuild.run(spark, rebuild.Config(store=str(root), into=str(into), entries_per_file=PER_FILE))
+    assert report.ok, report.problems
+    assert tree(into / "consumequeue") == tree(root / "consumequeue")
+    assert verify.run(spark, verify.Config(store=(str(root),))).ok
+
+
+def test_a_jump_within_a_life_fails(spark: Any, tmp_path: Path) -> None:
+    store, deleted = of_two_lives(tmp_path / "store")
+    rows = [row for row in parts(store) if row["topic"] == "t" and row["queueId"] == 0]
+    entries = np.concatenate([np.frombuffer(row["entries"], PART_ENTRY) for row in rows])
+    former, last = (entries[entries["physical_offset"] < deleted], entries[entries["physical_offset"] > deleted])
+    for entry, offset in ((former[30], 31), (last[7], 9)):
+        patch(tmp_path / "store", int(entry["physical_offset"]) + 20, offset.to_bytes(8, "big"))
+    report = verify.run(spark, verify.Config(store=(str(tmp_path / "store"),)))
+    told = {problem["problem"] for problem in report.problems}
+    assert {
+        f"50 records have the queue offsets 0 to 49, in front of the topic's deletion at {deleted}: some are missing, "
+        "or there twice",
+        "queue offset 8 follows 6 in the log",
+        f"the queue entry names {last[7]['physical_offset']}, where no record of this queue lies",
+    } <= told
+    assert {problem["topic"] for problem in report.problems} == {"t"}
+    report = rebuild.run(
+        spark, rebuild.Config(store=str(tmp_path / "store"), into=str(tmp_path / "made"), entries_per_file=PER_FILE)
+    )
+    told = {problem["problem"] for problem in report.problems}
+    assert told == {"1 offsets between 0 and 19 are not in the log", "1 offsets from 0 to 19 are in the log twice"}
+
+
+def test_a_queue_that_still_has_the_deleted_life_of_its_topic_fails(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    made = Made(root)
+    made.put("t", 15)
+    made.close()
+    before = shutil.copytree(root / "consumequeue" / "t", tmp_path / "before")
+    made = Made(root)
+    deleted = made.delete("t")
+    made.close()
+    assert verify.run(spark, verify.Config(store=(str(root),))).ok
+    with pytest.raises(ConfigError, match=f"behind the deletion of the topic 't' at {deleted}: nothing was made"):
+        rebuild.run(spark, rebuild.Config(store=str(root), into=str(tmp_path / "made"), topics=("t",)))
+    shutil.copytree(before, root / "consumequeue" / "t")
+    report = verify.run(spark, verify.Config(store=(str(root),)))
+    assert (report.problem_count, report.problems[0]["problem"]) == (
+        15,
+        "the queue entry names 0, where no record of this queue lies",
+    )

@@ -12,7 +12,6 @@ import pytest
 
 from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.jobs import rebuild
-from penstock.pipeline.jobs.report import Report
 from penstock.pipeline.jobs.verify import BLOCK_BYTES, differing_parts, differing_records, jumps, runs_of
 from penstock.pipeline.jobs.verify_index import prove_index_file
 from penstock.pipeline.stores.derived import (
@@ -49,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 def queue_rows(store: Store, part_offsets: int = 40) -> list[dict[str, Any]]:
     schema = arrow_schema(QUEUE_PART_COLUMNS | {"problem": "string"})
     splits = pack_queues(store, list_queue_files(store.root))
-    proved = [prove_queue_files(split, schema, part_offsets, is_open=store.is_open) for split in splits]
+    proved = [prove_queue_files(split, schema, part_offsets, is_open=store.is_open, deleted={}) for split in splits]
     return pa.Table.from_batches([batch for batches in proved for batch in batches], schema).to_pylist()
 
 
@@ -130,7 +129,7 @@ def test_entries_of_log_files_that_retention_deleted_are_no_difference(root: Pat
 def part(first: int, last: int, start: int, broker: str = "b", queue: int = 0) -> dict[str, Any]:
     count = last - first + 1
     ends = {"first": first, "last": last, "messages": count, "bytes": count, "digest": 1}
-    return {"brokerName": broker, "topic": "T", "queueId": queue, "part": start} | ends
+    return {"brokerName": broker, "topic": "T", "queueId": queue, "part": start, "life": 0} | ends
 
 
 def test_a_jump_at_the_border_of_two_parts_is_seen() -> None:
@@ -193,7 +192,7 @@ def test_a_wrong_tags_code_changes_the_digest_of_its_part(name: str, tmp_path: P
     def in_log() -> dict[Any, int]:
         digests: dict[Any, int] = {}
         for row in log_rows(root):
-            if row["hasEntries"]:
+            if row["hasEntries"] and not row["isLight"]:
                 place = row["topic"], row["queueId"], row["part"]
                 digests[place] = digests.get(place, 0) ^ row["digest"]
         return digests
@@ -323,50 +322,6 @@ def test_neighbouring_blocks_are_one_run_of_limited_length() -> None:
         (8 * BLOCK_BYTES, 10 * BLOCK_BYTES),
         (20 * BLOCK_BYTES, 20 * BLOCK_BYTES + 5),
     ]
-
-
-def test_light_queues_and_inner_batches_are_told_as_left_out(tmp_path: Path) -> None:
-    root = golden.unpack("direct", tmp_path / "store", only=("commitlog", "consumequeue", "batchconsumequeue"))
-    rows = log_rows(root)
-    lights = {path.name for path in (root / "consumequeue").iterdir() if path.name.startswith("%LMQ%")}
-    assert lights
-    assert {name for row in rows for name in (row["lightQueues"] or "").split(",") if name} == lights
-    assert {row["topic"] for row in rows if row["innerBatches"]} == {
-        path.name for path in (root / "batchconsumequeue").glob("*")
-    }
-    report = Report("rebuild", {})
-    written = [
-        {
-            "topic": row["topic"],
-            "innerBatches": row["innerBatches"],
-            "lightQueues": (row["lightQueues"] or "%LMQ%one").split(","),
-        }
-        for row in rows
-    ]
-    rebuild.tell_left_out(report, written)
-    assert not report.ok
-    assert report.figures["light_queues_left_out"] == len(lights)
-    assert sorted(lights)[0] in report.problems[0]["problem"]
-    assert "penstock store rebuild makes them" in report.problems[0]["problem"]
-
-
-def test_a_queue_is_made_of_its_rows_with_entries_and_says_what_it_lacks(tmp_path: Path) -> None:
-    made, _ = records(3)
-    made["queue_offset"] -= 7
-    rows = {
-        "topic": ["T", "T"],
-        "queueId": pa.array([0, 0], pa.int32()),
-        "part": [0, 0],
-        "hasEntries": [True, False],
-        "entries": [made.tobytes(), made.tobytes()],
-        "innerBatches": [0, 3],
-        "lightQueues": ["%LMQ%b,%LMQ%a", None],
-    }
-    (row,) = rebuild.write_part(str(tmp_path), pa.table(rows), 10).to_pylist()
-    assert (row["entries"], row["duplicates"], row["innerBatches"]) == (3, 0, 3)
-    assert row["lightQueues"] == ["%LMQ%a", "%LMQ%b"]
-    (row,) = rebuild.write_part(str(tmp_path), pa.table(rows).slice(1), 10).to_pylist()
-    assert (row["entries"], row["first"] > row["last"]) == (0, True)
 
 
 def test_the_queues_of_two_stores_are_not_made_in_one_directory(tmp_path: Path) -> None:
