@@ -315,3 +315,17 @@ def test_a_queue_that_still_has_the_deleted_life_of_its_topic_fails(spark: Any, 
         15,
         "the queue entry names 0, where no record of this queue lies",
     )
+
+
+def test_a_deletion_that_a_killed_broker_had_not_dispatched_is_no_difference(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    made = Made(root)
+    made.put("t", 15)
+    made.put("other", 3)
+    made.dispatch()
+    made.delete("t")
+    made.put("t", 2)
+    made.abandon()
+    report = verify.run(spark, verify.Config(store=(str(root),), up_to="end"))
+    assert report.ok, report.problems
+    assert report.figures["not_dispatched_yet"] == 3

@@ -43,6 +43,15 @@ class Made:
         self._store.append(STATE_TOPIC, batch(STATE_TOPIC, [body], properties=[b"TAGS\x01" + tag + b"\x02"]), queues=1)
         return start
 
+    def dispatch(self) -> None:
+        """Bring the queues up to the log's end, and into their files."""
+        dispatch_all(self._store)
+        self._store.checkpoint()
+
+    def abandon(self) -> None:
+        """As a killed broker does."""
+        self._store.abandon()
+
     def close(self) -> Store:
         dispatch_all(self._store)
         self._store.close()
