@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import dir_option, json_option, key_values
+from .options import dir_option, json_option, key_values, namesrv_option
 from .output import ProgressLine, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -132,6 +132,21 @@ def _require_good_settings(plan: Plan) -> None:
 def _late(name: str) -> str:
     """That a slave follows and has not everything yet."""
     return f"{name} is not in sync with its master yet: it catches up, see `penstock cluster status`"
+
+
+@cluster.command()
+@click.argument("broker_name")
+@namesrv_option
+def forget(broker_name: str, namesrv: str) -> None:
+    """Have the nameservers tell no more of a broker group that is gone for good.
+
+    They remember one of which no member lives, so that nobody takes what is left of its topics for all of it.
+    """
+    from penstock.client import Admin
+
+    with Admin(namesrv) as admin:
+        admin.forget_shard(broker_name)
+    print(f"{broker_name} forgotten")
 
 
 @cluster.command()

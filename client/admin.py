@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from penstock.proto import names
-from penstock.proto.errors import GroupNotFound, InvalidArgument, TopicNotFound
+from penstock.proto.errors import BrokerUnavailable, GroupNotFound, InvalidArgument, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
 from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
@@ -113,6 +113,7 @@ class Admin:
 
         Raises:
             TopicNotFound: no master has it.
+            BrokerUnavailable: it is deleted where it could be; a broker group that is down has it still.
         """
         names.check_topic(topic)
         missing = 0
@@ -122,13 +123,28 @@ class Admin:
                 self._calls.at_master(name, "DeleteTopic", TopicName(topic=topic), timeout_s)
             except TopicNotFound:
                 missing += 1
-        if missing == len(targets):
+        route = self._calls.wait_route(topic, lambda route: not route.shards or not route.exists, timeout_s)
+        absent = [part.broker_name for part in route.absent]
+        if missing == len(targets) and not absent:
             raise self._calls.topic_not_found(topic, timeout_s)
-        self._calls.wait_route(topic, lambda route: not route.exists, timeout_s)
+        if absent:
+            raise BrokerUnavailable(
+                f"topic {topic} is on {', '.join(absent)} still, of which no member lives: delete it again when they "
+                "are there, or penstock cluster forget, if they never will be"
+            )
         log.info("topic deleted topic=%s", topic)
 
+    def forget_shard(self, broker_name: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Have every nameserver tell no more of a broker group that is gone for good, and of its topics.
+
+        Raises:
+            InvalidArgument: a member of it lives, or no nameserver knows it.
+            NameserverUnavailable: one does not answer; the others have forgotten it.
+        """
+        self._calls.forget_shard(names.check_broker_name(broker_name), timeout_s)
+
     def list_topics(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
-        """The names of all topics with a living broker, without internal ones; sorted."""
+        """The names of all topics, also of broker groups that are down, without internal ones; sorted."""
         return self._calls.topics(timeout_s)
 
     def topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicInfo:

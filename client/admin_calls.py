@@ -14,6 +14,7 @@ from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
     GroupNotFound,
+    InvalidArgument,
     PenstockError,
     Retryable,
     RouteNotFound,
@@ -21,7 +22,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import GroupDescription, GroupName
 from penstock.proto.wire.common_pb2 import Empty
-from penstock.proto.wire.nameserver_pb2 import ClusterView, RouteQuery, ShardView, TopicRoute
+from penstock.proto.wire.nameserver_pb2 import ClusterView, RouteQuery, ShardName, ShardView, TopicRoute
 
 from .connections import Connections, rpc_error
 from .nearest import hint
@@ -125,10 +126,35 @@ class AdminCalls:
         return route
 
     def topics(self, timeout_s: float) -> list[str]:
-        """The names of all topics with a living broker, without internal ones; sorted."""
+        """The names of all topics, also of broker groups that are down, without internal ones; sorted."""
         check_timeout(timeout_s)
         found = self.connections.query_nameserver("ListTopics", Empty(), timeout_s)
         return sorted(topic for topic in found.topics if not names.is_system_topic(topic))
+
+    def forget_shard(self, broker_name: str, timeout_s: float) -> None:
+        """At every nameserver; see :meth:`Admin.forget_shard`."""
+        check_timeout(timeout_s)
+        request = ShardName(broker_name=broker_name)
+        connections = self.connections
+        calls = [
+            (address, connections.nameserver(address).ForgetShard.future(request, timeout=timeout_s))
+            for address in connections.addresses
+        ]
+        unknown: list[PenstockError] = []
+        failed: PenstockError | None = None
+        for address, call in calls:
+            try:
+                call.result()
+            except grpc.RpcError as broken:
+                error = rpc_error(broken, f"nameserver {address}")
+                if isinstance(error, InvalidArgument):
+                    unknown.append(error)
+                else:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
+        if len(unknown) == len(calls):
+            raise unknown[0]
 
     def topic_not_found(self, topic: str, timeout_s: float) -> TopicNotFound:
         """The error that says so, with the nearest topic there is."""

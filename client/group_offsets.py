@@ -43,6 +43,7 @@ class GroupOffsets:
             for name in sorted(answers)
             for each in answers[name].ranges
         ]
+        unreachable = sorted({*unreachable, *(part.broker_name for part in route.absent)})
         return TopicStats(topic, sum(queue.messages for queue in queues), queues, unreachable)
 
     def group_lag(self, group: str, timeout_s: float) -> GroupLag:

@@ -1,5 +1,9 @@
 """The route table: which broker groups live, and which queues of which topics they serve.
 
+A group whose last member went is *absent*: its messages are still there, so who reads a topic must know that it does
+not get all of it. It is remembered until a member returns, or an operator says that none will; a nameserver that was
+started since does not know of it.
+
 Pure: no sockets, no files, time passed in. Every mutation returns a :class:`Change`, so that only those who watch
 what changed are told. Nothing here costs more than the topics and brokers that a report speaks of.
 """
@@ -22,6 +26,8 @@ BROKERS_MAX = 10_000
 TOPICS_PER_BROKER_MAX = 100_000
 QUEUES_MAX = 65_536
 ADDRESS_LENGTH_MAX = 300
+ABSENT_TOPICS_MAX = 1_000_000
+"""Topics of absent groups, counted per group; above, the group that went first is forgotten."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
 
@@ -56,6 +62,8 @@ class RouteTable:
         self._shards: dict[str, Shard] = {}
         self._views: dict[str, ShardView] = {}  # built when asked for, dropped at each report of the shard
         self._holders: dict[str, set[str]] = {}  # topic -> names of the shards that serve it
+        self._absent: dict[str, Shard] = {}  # whose last member went, the longest gone first; topics as it left them
+        self._absent_holders: dict[str, set[str]] = {}
         self._keys: dict[int, _Key] = {}  # session -> the broker it speaks for
         self._addresses: dict[str, _Key] = {}
         self._liveness = Liveness(expiry_ms)
@@ -83,6 +91,7 @@ class RouteTable:
             if old.session != session:
                 self._forget(old.session)
                 ended = (old.session,)
+        returned = self._return(key.broker_name)
         self._shards[key.broker_name] = shard
         self._addresses[identity.address] = key
         self._keys[session] = key
@@ -97,7 +106,8 @@ class RouteTable:
             auto_create_topics=registration.auto_create_topics,
             end_offset=registration.end_offset,
         )
-        return self._settle(shard, before, seen)._replace(ended=ended)
+        change = self._settle(shard, before, seen)
+        return change._replace(topics=change.topics | returned, ended=ended)
 
     def heartbeat(self, session: int, report: BrokerReport.Heartbeat, now_s: float) -> Change:
         """Note a sign of life, the offsets, and the role when it changed.
@@ -175,20 +185,19 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute:
         """Where ``topic`` is; when it is nowhere, all living shards, for whoever may create it."""
-        holders = self._holders.get(topic)
+        holders = self._holders.get(topic, ())
+        absent = [
+            _queue_data(name, self._absent[name].topics()[topic])
+            for name in sorted(self._absent_holders.get(topic, ()))
+        ]
+        if not holders and absent:
+            return TopicRoute(topic=topic, exists=True, queues=absent, absent=absent)
         if not holders:
             return TopicRoute(topic=topic, exists=False, shards=[self._view(name) for name in sorted(self._shards)])
-        route = TopicRoute(topic=topic, exists=True)
+        route = TopicRoute(topic=topic, exists=True, absent=absent)
         for name in sorted(holders):
             config = self._shards[name].topics()[topic]
-            route.queues.append(
-                QueueData(
-                    broker_name=name,
-                    read_queues=config.read_queues,
-                    write_queues=config.write_queues,
-                    perm=config.perm,
-                )
-            )
+            route.queues.append(_queue_data(name, config))
             route.shards.append(self._view(name))
             for attribute, value in config.attributes.items():
                 if attribute not in route.attributes:
@@ -200,15 +209,31 @@ class RouteTable:
         return self._view(broker_name) if broker_name in self._shards else ShardView(broker_name=broker_name)
 
     def cluster(self) -> ClusterView:
-        """All living shards, by name."""
-        return ClusterView(shards=[self._view(name) for name in sorted(self._shards)])
+        """All living shards, by name, and the absent ones."""
+        return ClusterView(
+            shards=[self._view(name) for name in sorted(self._shards)],
+            absent=[self._absent[name].view() for name in sorted(self._absent)],
+        )
 
     def topics(self) -> list[str]:
-        """All topics that a shard serves, sorted."""
-        return sorted(self._holders)
+        """All topics that a shard serves, or would if it were there, sorted."""
+        return sorted(self._holders.keys() | self._absent_holders.keys())
+
+    def forget(self, broker_name: str) -> Change:
+        """Tell of an absent shard no more.
+
+        Raises:
+            InvalidArgument: a member lives, or no such shard is known.
+        """
+        if broker_name in self._shards:
+            living = ", ".join(member.address for member in self._shards[broker_name].members.values())
+            raise InvalidArgument(f"broker group {broker_name} is not gone: {living} lives; stop it first")
+        if broker_name not in self._absent:
+            raise InvalidArgument(f"broker group {broker_name} is not known here{_listed(sorted(self._absent))}")
+        return Change(topics=self._return(broker_name))
 
     def exists(self, topic: str) -> bool:
-        return topic in self._holders
+        return topic in self._holders or topic in self._absent_holders
 
     def serves(self, broker_name: str, topic: str) -> bool:
         """Whether the route of ``topic`` leads through ``broker_name``."""
@@ -260,11 +285,33 @@ class RouteTable:
         if not shard.members:
             del self._shards[name]
             self._hold(name, before, {})
+            self._leave(shard, before)
             return Change(topics=frozenset(before), shards=frozenset((name,)))
         after = shard.topics()
         changed = _difference(before, after)
         self._hold(name, changed, after)
         return Change(topics=changed, shards=frozenset((name,)) if _signature(shard) != seen else frozenset())
+
+    def _leave(self, shard: Shard, topics: Topics) -> None:
+        """Remember the shard, whose last member went."""
+        shard.last_master_topics = topics  # of a slave, where no master was ever seen
+        self._absent[shard.broker_name] = shard
+        for topic in topics:
+            self._absent_holders.setdefault(topic, set()).add(shard.broker_name)
+        while sum(len(each.topics()) for each in self._absent.values()) > ABSENT_TOPICS_MAX:
+            self._return(next(iter(self._absent)))
+
+    def _return(self, name: str) -> frozenset[str]:
+        """Take the shard out of the absent ones; the topics that it held."""
+        shard = self._absent.pop(name, None)
+        if shard is None:
+            return frozenset()
+        for topic in shard.topics():
+            holders = self._absent_holders[topic]
+            holders.discard(name)
+            if not holders:
+                del self._absent_holders[topic]
+        return frozenset(shard.topics())
 
     def _hold(self, name: str, touched: Iterable[str], topics: Topics) -> None:
         for topic in touched:
@@ -280,6 +327,16 @@ class RouteTable:
         if view is None:
             view = self._views[name] = self._shards[name].view()
         return view
+
+
+def _queue_data(name: str, config: TopicConfig) -> QueueData:
+    return QueueData(
+        broker_name=name, read_queues=config.read_queues, write_queues=config.write_queues, perm=config.perm
+    )
+
+
+def _listed(absent: list[str]) -> str:
+    return f": absent are {', '.join(absent)}" if absent else ", and none is absent"
 
 
 def _signature(shard: Shard) -> object:

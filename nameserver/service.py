@@ -28,6 +28,7 @@ from penstock.proto.wire.nameserver_pb2 import (
     KeyValues,
     RouteQuery,
     RouteUpdate,
+    ShardName,
     TopicNames,
     WatchRequest,
 )
@@ -131,6 +132,12 @@ class NameserverService(NameserverServicer):
     @reporting
     async def ListTopics(self, request: Empty, context: Context) -> TopicNames:
         return TopicNames(topics=self._table.topics())
+
+    @reporting
+    async def ForgetShard(self, request: ShardName, context: Context) -> Empty:
+        self._publish(self._table.forget(names.check_broker_name(request.broker_name)))
+        log.info("broker group forgotten broker_name=%s peer=%s", request.broker_name, context.peer())
+        return Empty()
 
     @reporting
     async def PutKeyValue(self, request: KeyValue, context: Context) -> Empty:

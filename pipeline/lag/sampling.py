@@ -116,11 +116,12 @@ def _queues(cluster: Cluster, topics: Iterable[str]) -> list[Queue]:
     found = []
     for topic in sorted(topics):
         try:
-            route = cluster.route(topic)
+            route = cluster.known_route(topic)
         except TopicNotFound as error:
             log.info("topic left out of the sample error=%s", error)
             continue
-        for part in route.queues:
+        # Groups that are down too: each that does not answer is told.
+        for part in {each.broker_name: each for each in (*route.absent, *route.queues)}.values():
             if part.perm & names.PERM_READ:
                 found += [Queue(topic, part.broker_name, number) for number in range(part.read_queues)]
     return found

@@ -45,7 +45,8 @@ _clusters: dict[tuple[int, str], Cluster] = {}
 class Positions(dict[Queue, Range]):
     """What each queue has; ``by_time``: first offset at the time asked for, where there is one.
 
-    ``certain``: queues whose master answered, so that nothing newer exists. ``created``: when a topic was created at a
+    ``certain``: queues whose master answered, so that nothing newer exists. ``absent``: topics and broker groups of
+    which nobody lives, and which are left out. ``created``: when a topic was created at a
     broker group, in ms, where that is known. ``log_offsets``: the same master's log below holds none of the topic's
     messages but those of these ranges.
     """
@@ -54,6 +55,7 @@ class Positions(dict[Queue, Range]):
         super().__init__()
         self.by_time: dict[Queue, int] = {}
         self.certain: set[Queue] = set()
+        self.absent: set[tuple[str, str]] = set()
         self.created: dict[tuple[str, str], int] = {}
         self.log_offsets: dict[tuple[str, str], int] = {}
 
@@ -91,18 +93,23 @@ class Cluster:
         times: Offsets | int | None = None,
         timeout_s: float = 10.0,
         tolerates_missing: bool = False,
+        needs_all: bool = False,
         held: Collection[tuple[str, str]] = (),
     ) -> Positions:
         """Every queue that the options name, with its range; ``times``: one for all, or one per queue.
 
         ``tolerates_missing``: topics that are not there (yet, or any more) have no queues, instead of raising.
+        ``needs_all``: a broker group of a topic that is down is not passed over.
         ``held``: topics and broker groups that have been there: what no nameserver knows is gone when a group says so.
 
         Raises:
-            TopicNotFound, RouteNotFound: as :meth:`topics`; RouteNotFound too where no group of a held topic answers.
+            TopicNotFound, RouteNotFound: as :meth:`topics`; RouteNotFound too where no group of a held topic answers,
+                or one that is needed has no living member.
             ConfigError: an assigned queue that does not exist.
         """
         wanted: list[tuple[str, str, int | None]] = []
+        absent: set[tuple[str, str]] = set()
+        unreachable: RouteNotFound | None = None
         topics = self.topics(options)
         for topic in topics:
             try:
@@ -112,19 +119,31 @@ class Cluster:
                     self._require_gone(topic, [broker for name, broker in sorted(held) if name == topic])
                     raise
                 continue
+            except RouteNotFound as error:
+                if not tolerates_missing:
+                    raise
+                unreachable = error
+                continue
             brokers = [queues.broker_name for queues in route.queues if queues.perm & names.PERM_READ]
+            down = [queues.broker_name for queues in route.absent if queues.perm & names.PERM_READ]
+            if down and needs_all:
+                raise _down(topic, down, "; failOnDataLoss=false reads without them")
+            absent.update((topic, broker) for broker in down)
             if isinstance(times, int) or times is None:
                 wanted += [(topic, broker, times) for broker in brokers]
             else:
                 own = {(queue.broker, time_ms) for queue, time_ms in times.items() if queue.topic == topic}
                 wanted += [(topic, broker, time_ms) for broker, time_ms in sorted(own)]
                 wanted += [(topic, broker, None) for broker in brokers if broker not in {name for name, _ in own}]
+        if not wanted and unreachable is not None:
+            raise unreachable
         if not wanted and tolerates_missing:
             return Positions()
         if not wanted:
             where = f"subscribePattern {options.pattern!r}" if options.pattern else f"topics {', '.join(topics)}"
             raise TopicNotFound(f"{where}: no readable topic of the cluster matches")
         found = Positions()
+        found.absent = absent
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(wanted))) as pool:
             calls = [pool.submit(self._add, found, each, times, timeout_s) for each in wanted]
             for call in calls:
@@ -139,8 +158,16 @@ class Cluster:
         """The route of a topic.
 
         Raises:
-            TopicNotFound: living brokers, and none has it. RouteNotFound: no living broker is known.
+            TopicNotFound: living brokers, and none has it. RouteNotFound: no living broker is known, or none that has
+                it.
         """
+        route = self.known_route(topic)
+        if route.absent and not route.shards:
+            raise _down(topic, [part.broker_name for part in route.absent])
+        return route
+
+    def known_route(self, topic: str) -> nameserver_pb2.TopicRoute:
+        """The same, also where no member of the topic's broker groups lives: then without shards."""
         route = self.calls.route(topic)
         if not route.exists:
             if not route.shards:
@@ -302,6 +329,13 @@ class Cluster:
             found.by_time.pop(queue, None)
             found.certain.discard(queue)
         return found
+
+
+def _down(topic: str, brokers: list[str], instead: str = "") -> RouteNotFound:
+    return RouteNotFound(
+        f"topic {topic}: no member of {', '.join(brokers)} lives, where messages of it are: start one{instead}; if it "
+        "is gone for good: penstock cluster forget"
+    )
 
 
 def cluster(name_server: str) -> Cluster:

@@ -24,11 +24,18 @@ def starting_offsets(
         ConfigError: an offset, queue or group that does not exist; a time without message, unless the
             strategy is latest.
         DataLoss: an offset below its queue's begin, with ``failOnDataLoss``.
+        RouteNotFound: a broker group of a topic is down; without ``failOnDataLoss`` it is passed over.
     """
     wanted = options.starting
     positions = cluster.positions(
-        options, times=_times(wanted), timeout_s=timeout_s, tolerates_missing=tolerates_missing
+        options,
+        times=_times(wanted),
+        timeout_s=timeout_s,
+        tolerates_missing=tolerates_missing,
+        needs_all=options.fail_on_data_loss,
     )
+    for topic, broker in sorted(positions.absent):
+        log.warning("topic %s is read without what is at %s, of which no member lives", topic, broker)
     if wanted.at == "group":
         committed = cluster.committed(options.group, positions, timeout_s)
         if positions and not committed:
@@ -56,7 +63,7 @@ def ending_offsets(
     wanted = options.ending
     times = _times(wanted)
     if times is not None:
-        positions = cluster.positions(options, times=times, timeout_s=timeout_s)
+        positions = cluster.positions(options, times=times, timeout_s=timeout_s, needs_all=options.fail_on_data_loss)
     return _at(wanted, positions, options, default="latest")
 
 

@@ -123,7 +123,7 @@ class QueueData(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., perm: _Optional[int] = ...) -> None: ...
 
 class TopicRoute(_message.Message):
-    __slots__ = ("topic", "exists", "queues", "shards", "attributes")
+    __slots__ = ("topic", "exists", "queues", "shards", "attributes", "absent")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -136,12 +136,20 @@ class TopicRoute(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     exists: bool
     queues: _containers.RepeatedCompositeFieldContainer[QueueData]
     shards: _containers.RepeatedCompositeFieldContainer[ShardView]
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    absent: _containers.RepeatedCompositeFieldContainer[QueueData]
+    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., attributes: _Optional[_Mapping[str, str]] = ..., absent: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ...) -> None: ...
+
+class ShardName(_message.Message):
+    __slots__ = ("broker_name",)
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    def __init__(self, broker_name: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("add_topics", "remove_topics")
@@ -164,10 +172,12 @@ class RouteQuery(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClusterView(_message.Message):
-    __slots__ = ("shards",)
+    __slots__ = ("shards", "absent")
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     shards: _containers.RepeatedCompositeFieldContainer[ShardView]
-    def __init__(self, shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ...) -> None: ...
+    absent: _containers.RepeatedCompositeFieldContainer[ShardView]
+    def __init__(self, shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ...) -> None: ...
 
 class TopicNames(_message.Message):
     __slots__ = ("topics",)

@@ -60,6 +60,11 @@ class NameserverStub:
                 request_serializer=penstock_dot_proto_dot_wire_dot_common__pb2.Empty.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_wire_dot_nameserver__pb2.TopicNames.FromString,
                 _registered_method=True)
+        self.ForgetShard = channel.unary_unary(
+                '/penstock.v1.Nameserver/ForgetShard',
+                request_serializer=penstock_dot_proto_dot_wire_dot_nameserver__pb2.ShardName.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_wire_dot_common__pb2.Empty.FromString,
+                _registered_method=True)
         self.PutKeyValue = channel.unary_unary(
                 '/penstock.v1.Nameserver/PutKeyValue',
                 request_serializer=penstock_dot_proto_dot_wire_dot_nameserver__pb2.KeyValue.SerializeToString,
@@ -118,6 +123,13 @@ class NameserverServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetShard(self, request, context):
+        """A broker group that is gone for good is told of no more; refused while a member lives.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutKeyValue(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -169,6 +181,11 @@ def add_NameserverServicer_to_server(servicer, server):
                     servicer.ListTopics,
                     request_deserializer=penstock_dot_proto_dot_wire_dot_common__pb2.Empty.FromString,
                     response_serializer=penstock_dot_proto_dot_wire_dot_nameserver__pb2.TopicNames.SerializeToString,
+            ),
+            'ForgetShard': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetShard,
+                    request_deserializer=penstock_dot_proto_dot_wire_dot_nameserver__pb2.ShardName.FromString,
+                    response_serializer=penstock_dot_proto_dot_wire_dot_common__pb2.Empty.SerializeToString,
             ),
             'PutKeyValue': grpc.unary_unary_rpc_method_handler(
                     servicer.PutKeyValue,
@@ -326,6 +343,33 @@ class Nameserver:
             '/penstock.v1.Nameserver/ListTopics',
             penstock_dot_proto_dot_wire_dot_common__pb2.Empty.SerializeToString,
             penstock_dot_proto_dot_wire_dot_nameserver__pb2.TopicNames.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetShard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Nameserver/ForgetShard',
+            penstock_dot_proto_dot_wire_dot_nameserver__pb2.ShardName.SerializeToString,
+            penstock_dot_proto_dot_wire_dot_common__pb2.Empty.FromString,
             options,
             channel_credentials,
             insecure,

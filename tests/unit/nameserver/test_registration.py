@@ -76,7 +76,7 @@ def test_a_broker_is_registered_with_every_nameserver_and_leaves_all_when_cancel
                 assert len(broker.views) == 1  # both say the same
                 assert broker.views[0].members[0].role == MASTER
             for stub in (a, b):
-                await reaches(stub, lambda seen: not seen.exists)
+                await reaches(stub, lambda seen: bool(seen.absent))
 
     asyncio.run(scenario())
 

@@ -58,16 +58,61 @@ def test_when_the_master_is_gone_its_topics_stay_with_the_slave() -> None:
     assert members_of(table.route("U")) == {"broker-a": {1: "SLAVE"}}
 
 
-def test_when_all_members_are_gone_the_shard_leaves_its_topics() -> None:
+def test_when_all_members_are_gone_the_shard_is_remembered_as_absent() -> None:
     table = RouteTable()
     table.register(1, registration(topics=("T",)), 0.0)
     table.register(2, registration(broker_id=1, role=SLAVE, topics=("T",)), 0.0)
     table.unregister(1)
     change = table.unregister(2)
     assert change.topics == {"T"}
+    route = table.route("T")
+    assert route.exists
+    assert queues_of(route) == {"broker-a": 4}
+    assert [queues.broker_name for queues in route.absent] == ["broker-a"]
+    assert not route.shards
+    assert table.topics() == ["T"]
+    assert not table.cluster().shards
+    assert [shard.broker_name for shard in table.cluster().absent] == ["broker-a"]
+
+
+def test_an_absent_shard_is_no_place_for_messages_and_told_beside_those_that_live() -> None:
+    table = RouteTable()
+    table.register(1, registration("broker-a", topics=("T",)), 0.0)
+    table.register(2, registration("broker-b", topics=("T", "U")), 0.0)
+    table.unregister(2)
+    route = table.route("T")
+    assert queues_of(route) == {"broker-a": 4}
+    assert [queues.broker_name for queues in route.absent] == ["broker-b"]
+    assert [shard.broker_name for shard in table.route("new").shards] == ["broker-a"]
+    change = table.register(3, registration("broker-b", topics=("T",)), 1.0)  # U was deleted meanwhile
+    assert change.topics == {"T", "U"}
+    assert not table.route("T").absent
+    assert not table.route("U").exists
+
+
+def test_an_absent_shard_is_forgotten_by_name_and_a_living_one_is_not() -> None:
+    table = RouteTable()
+    table.register(1, registration("broker-a", topics=("T",)), 0.0)
+    with pytest.raises(InvalidArgument, match=r"broker group broker-a is not gone: .* lives; stop it first"):
+        table.forget("broker-a")
+    with pytest.raises(InvalidArgument, match="broker group broker-b is not known here, and none is absent"):
+        table.forget("broker-b")
+    table.unregister(1)
+    with pytest.raises(InvalidArgument, match="broker-b is not known here: absent are broker-a"):
+        table.forget("broker-b")
+    assert table.forget("broker-a").topics == {"T"}
     assert not table.route("T").exists
     assert table.topics() == []
-    assert not table.cluster().shards
+
+
+def test_the_memory_of_absent_shards_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.nameserver.routes.ABSENT_TOPICS_MAX", 3)
+    table = RouteTable()
+    for number, name in enumerate(("broker-a", "broker-b")):
+        table.register(number, registration(name, topics=("T", f"only-{name}")), 0.0)
+        table.unregister(number)
+    assert [shard.broker_name for shard in table.cluster().absent] == ["broker-b"]
+    assert not table.route("only-broker-a").exists
 
 
 def test_a_nameserver_that_never_saw_the_master_learns_topics_from_the_slave() -> None:
@@ -245,7 +290,7 @@ def test_a_silent_broker_is_out_after_the_expiry_time_and_no_earlier() -> None:
     assert change.ended == (1,)
     assert change.topics == {"T"}
     assert change.shards == {"broker-a"}
-    assert not table.route("T").exists
+    assert not table.route("T").shards
 
 
 def test_silence_is_excused_when_the_nameserver_stood_still() -> None:

@@ -81,6 +81,7 @@ class RoutesAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.table = RouteTable()
         self.groups: dict[str, Group] = {}
+        self.absent: dict[str, dict[str, int]] = {}
         self.now = 0.0
         self.sessions = 0
         self.watches = Watches()
@@ -96,10 +97,17 @@ class RoutesAgainstModel(RuleBasedStateMachine):
         return None
 
     def settle(self, name: str) -> None:
-        if not self.groups[name].live:
-            del self.groups[name]
+        self.absent.pop(name, None)
+        self.groups[name].note()
+
+    def leave(self, name: str, broker_id: int) -> None:
+        topics = dict(self.groups[name].topics())
+        del self.groups[name].live[broker_id]
+        if self.groups[name].live:
+            self.settle(name)
         else:
-            self.groups[name].note()
+            del self.groups[name]
+            self.absent[name] = topics
 
     def publish(self, change: Change) -> None:
         self.watches.publish(change, self.table)
@@ -109,7 +117,8 @@ class RoutesAgainstModel(RuleBasedStateMachine):
 
     def told(self, topic: str) -> Any:
         route = self.table.route(topic)
-        return route.exists, queues_of(route), members_of(route), [shard.epoch for shard in route.shards]
+        epochs = [shard.epoch for shard in route.shards]
+        return route.exists, queues_of(route), members_of(route), epochs, [each.broker_name for each in route.absent]
 
     @rule(name=NAMES, broker_id=IDS, role=ROLES, epoch=EPOCHS, topics=TABLES, moved=st.booleans(), again=st.booleans())
     def register(
@@ -182,8 +191,17 @@ class RoutesAgainstModel(RuleBasedStateMachine):
         if found is None:
             assert change == Change()
             return
-        del self.groups[found[0]].live[found[1]]
-        self.settle(found[0])
+        self.leave(found[0], found[1])
+        self.publish(change)
+
+    @rule(name=NAMES)
+    def forget(self, name: str) -> None:
+        try:
+            change = self.table.forget(name)
+        except InvalidArgument:
+            assert name not in self.absent
+            return
+        assert change.topics == self.absent.pop(name).keys()
         self.publish(change)
 
     @rule(seconds=st.floats(0, 3, allow_nan=False))
@@ -197,8 +215,7 @@ class RoutesAgainstModel(RuleBasedStateMachine):
         ]
         # One after the other, the longest silent first, as the table does: who is last decides nothing else.
         for name, broker_id, _ in sorted(silent, key=lambda item: (item[2].heard, item[2].session)):
-            del self.groups[name].live[broker_id]
-            self.settle(name)
+            self.leave(name, broker_id)
         change = self.table.expire(self.now)
         assert set(change.ended) == {broker.session for _, _, broker in silent}
         self.publish(change)
@@ -207,12 +224,18 @@ class RoutesAgainstModel(RuleBasedStateMachine):
     def every_route_equals_the_models(self) -> None:
         for topic in TOPICS:
             holders = {name: group for name, group in self.groups.items() if topic in group.topics()}
+            absent = {name: topics[topic] for name, topics in self.absent.items() if topic in topics}
             route = self.table.route(topic)
-            assert route.exists == bool(holders)
-            assert queues_of(route) == {name: group.topics()[topic] for name, group in holders.items()}
-            shown = holders or self.groups
+            assert route.exists == bool(holders or absent)
+            assert queues_of(route) == ({name: group.topics()[topic] for name, group in holders.items()} or absent)
+            assert {queues.broker_name: queues.read_queues for queues in route.absent} == absent
+            shown = holders if route.exists else self.groups
             assert members_of(route) == {name: group.shown() for name, group in shown.items()}
-        assert self.table.topics() == sorted({topic for group in self.groups.values() for topic in group.topics()})
+        tables = [*(group.topics() for group in self.groups.values()), *self.absent.values()]
+        assert self.table.topics() == sorted({topic for topics in tables for topic in topics})
+        cluster = self.table.cluster()
+        assert [shard.broker_name for shard in cluster.shards] == sorted(self.groups)
+        assert [shard.broker_name for shard in cluster.absent] == sorted(self.absent)
 
     @invariant()
     def the_watcher_was_sent_every_change(self) -> None:

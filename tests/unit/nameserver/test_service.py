@@ -22,6 +22,7 @@ from penstock.proto.wire.nameserver_pb2 import (
     KeyValue,
     RouteQuery,
     RouteUpdate,
+    ShardName,
     TopicRoute,
     WatchRequest,
 )
@@ -233,6 +234,9 @@ def test_a_watch_is_pushed_the_route_at_once_and_whenever_it_changes(tmp_path: P
             await eventually(lambda: watch.members("T") == {"broker-a": {1: "SLAVE"}})
             assert queues_of(watch.routes["T"]) == {"broker-a": 4}
             slave.cancel()
+            await eventually(lambda: [each.broker_name for each in watch.routes["T"].absent] == ["broker-a"])
+            assert watch.routes["T"].exists
+            await stub.ForgetShard(ShardName(broker_name="broker-a"))
             await eventually(lambda: not watch.routes["T"].exists)
 
     asyncio.run(scenario())
@@ -252,8 +256,8 @@ def test_a_watch_hears_only_of_its_topics(tmp_path: Path) -> None:
                 await watch.call.write(WatchRequest(remove_topics=["T"], add_topics=["U"]))
                 await eventually(lambda: "U" in watch.routes)
                 broker_a.cancel()
-                await eventually(lambda: not watch.routes["U"].exists)
-                assert watch.routes["T"].exists  # what was last sent: it is watched no more
+                await eventually(lambda: bool(watch.routes["U"].absent))
+                assert not watch.routes["T"].absent  # what was last sent: it is watched no more
 
     asyncio.run(scenario())
 
