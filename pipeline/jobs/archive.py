@@ -10,12 +10,9 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,14 +21,24 @@ from pyarrow import fs
 from penstock.proto.errors import ConfigError, StorageError
 
 from ..arrow_types import arrow_schema
-from ..lake import Lake, Manifest, folder_name, holes, manifest_name, reach, watermark
-from ..lake_files import COLUMNS, examine, write_sorted
+from ..lake import Lake, Manifest, folder_name, manifest_name, reach, watermark
+from ..lake_files import COLUMNS, write_sorted
 from ..schema import CORRUPT_COLUMN, STORE_COLUMNS, as_struct
 from ..stores.files import FileReader, open_file_system
 from ..stores.model import LogFile, Store
 from ..stores.options import StoreOptions
 from ..stores.planning import Split, plan_splits
 from ..workers import keep_loaded
+from .archive_check import check_lake
+from .archive_logs import (
+    checksums_of,
+    epochs_of,
+    epochs_within,
+    ranges_of,
+    report_holes,
+    require_same_logs,
+    sample,
+)
 from .archive_marks import archive_marks, require_forward, require_groups, set_watermarks
 from .config import setting
 from .reading import list_stores, one_task_each, require_names
@@ -43,12 +50,6 @@ STAGED_S = 86_400
 """No job works on a few log files for so long."""
 REPLACED_S = 6 * 3600
 """Few queries read for so long; those that do are told that a file was replaced."""
-SAMPLE_BYTES = 4096
-"""So much of a log file's beginning and end tells it from every other log's: records name their time, host and id."""
-_READ_BYTES = 8 << 20
-_SAMPLED_AT_ONCE = 16
-_EXAMINED_BYTES = 256 << 20
-"""About what a task of the check reads of the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +117,10 @@ def run(spark: Any, config: Config) -> Report:
     if config.check:
         lake.require()
         for store in stores:
-            _check(spark, report, lake, store)
+            check_lake(spark, report, lake, store)
         return report.finish()
     for store in stores:  # all of them before anything is written
-        _require_same_logs(spark, lake, store)
+        require_same_logs(spark, lake, store)
     manifests = lake.manifests()
     pending = {store.broker_name: _pending(store, manifests, tail=config.tail) for store in stores}
     name = config.archive_name or lake.mark_name("archive")
@@ -134,7 +135,7 @@ def run(spark: Any, config: Config) -> Report:
         _archive_store(job, store, pending[store.broker_name])
     manifests = lake.manifests()
     for store in stores:
-        _report_holes(report, store, manifests, store.files[0].start)
+        report_holes(report, store, manifests, store.files[0].start)
     reached = {store.broker_name: watermark(manifests, store.broker_name, store.files[0].start) for store in stores}
     if config.namesrv is not None:
         set_watermarks(config.namesrv, name, reached)
@@ -179,27 +180,7 @@ def require_kind(lake: Lake, *, of_topics: bool) -> None:
 
 def _due(store: Store, manifests: list[Manifest], pending: list[LogFile]) -> int:
     """The watermark of the store's log when these are archived too."""
-    return reach(_ranges(store.broker_name, manifests, pending), store.files[0].start)
-
-
-def _ranges(broker: str, manifests: Iterable[Manifest], files: Iterable[LogFile]) -> list[tuple[int, int]]:
-    archived = [(one.startPhysicalOffset, one.endPhysicalOffset) for one in manifests if one.broker == broker]
-    return archived + [(file.start, file.start + file.end) for file in files]
-
-
-def _report_holes(report: Report, store: Store, manifests: list[Manifest], since: int) -> None:
-    """Tell the report which bytes from ``since`` on neither the store nor the lake has."""
-    where: dict[str, Any] = {"broker": store.broker_name, "store": store.root}
-    remedy = "archive a replica that has them under the same broker_name"
-    ranges = _ranges(store.broker_name, manifests, store.files)
-    for start, end in holes(ranges, since):
-        stays = f"; until then the watermark stays at {start}" if start >= store.files[0].start else ""
-        text = f"neither the store nor the lake has the bytes {start} to {end} of the log: {remedy}{stays}"
-        report.problem(text, **where)
-    reached = max(end for _, end in ranges)
-    for gap in store.gaps:
-        if gap.start >= reached:
-            report.problem(f"{gap.reason}: {remedy}", **where, offset=gap.start)
+    return reach(ranges_of(store.broker_name, manifests, pending), store.files[0].start)
 
 
 def _pending(store: Store, manifests: list[Manifest], *, tail: bool) -> list[LogFile]:
@@ -215,118 +196,6 @@ def _is_pending(file: LogFile, manifest: Manifest | None, *, tail: bool) -> bool
         return True
     end, held = file.start + file.end, manifest.endPhysicalOffset
     return end >= held and file.is_sealed >= manifest.sealed and (end, file.is_sealed) != (held, manifest.sealed)
-
-
-def epochs_of(store: Store) -> tuple[tuple[int, int], ...] | None:
-    """Each master's epoch and where its part of the log begins, oldest first; None where the store does not say.
-
-    ``epochFileCheckpoint`` has the number of entries, the CRC-32 of what follows, masked with ``0x7FFFFFFF``, and the
-    entries as ``epoch-position``, one in a line.
-    """
-    file_system, root = open_file_system(store.root)
-    path = f"{root}/epochFileCheckpoint"
-    try:
-        with file_system.open_input_file(path) as file:
-            count, crc, lines = file.read().split(b"\n", 2)
-        pairs = (line.split(b"-") for line in lines.splitlines())
-        entries = tuple((int(epoch), int(start)) for epoch, start in pairs)
-        if (int(count), int(crc)) != (len(entries), crc32(lines) & 0x7FFFFFFF):
-            raise ValueError("its count or checksum is another")
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        log.warning("epochs are not known path=%s error=%s", path, error)
-        return None
-    return entries
-
-
-def epochs_within(
-    entries: tuple[tuple[int, int], ...] | None, start: int, end: int
-) -> tuple[tuple[int, int], ...] | None:
-    """The epochs that wrote bytes of ``[start, end)``; None where the entries begin behind ``start``."""
-    if not entries or entries[0][1] > start:
-        return None
-    stops = (*(at for _, at in entries[1:]), end)
-    return tuple(one for one, stop in zip(entries, stops, strict=True) if max(one[1], start) < min(stop, end))
-
-
-def _require_same_logs(spark: Any, lake: Lake, store: Store) -> None:
-    """Nothing, if what the lake holds under the store's name is of the store's log, as far as both have it.
-
-    A manifest of version 1 knows its log file by the checksum of the whole only: that is proven once, and it is written
-    again with what is proven cheaply.
-
-    Raises:
-        ConfigError: the lake holds another log.
-    """
-    manifests = [one for one in lake.manifests() if one.broker == store.broker_name]
-    files = {file.start: file for file in store.files}
-    _require_same_borders(lake, store, manifests)
-    both = [(one, files[one.segment]) for one in manifests if one.segment in files]
-    with ThreadPoolExecutor(_SAMPLED_AT_ONCE) as pool:
-        samples = list(pool.map(lambda pair: _sample_of(store.root, *pair), both))
-    unproven: list[tuple[Manifest, LogFile, tuple[int, int]]] = []
-    for (manifest, file), (head, tail) in zip(both, samples, strict=True):
-        is_cut = file.is_sealed and manifest.sealed and file.end != _length(manifest)
-        differs = head is not None and manifest.headCrc32 not in (None, head)
-        if is_cut or differs or (manifest.sealed and tail is not None and manifest.tailCrc32 not in (None, tail)):
-            raise _another_log(lake, store, manifest, file)
-        if manifest.headCrc32 is None and head is not None and tail is not None:
-            unproven.append((manifest, file, (head, tail)))
-    if not unproven:
-        return
-    cut = [replace(file, end=_length(manifest)) for manifest, file, _ in unproven]
-    checksums = _checksums(spark, store, cut)
-    unproven = [one for one in unproven if one[1].start in checksums]
-    for manifest, file, _ in unproven:
-        if checksums[file.start] != manifest.crc32:
-            raise _another_log(lake, store, manifest, file)
-    for manifest, _, (head, tail) in unproven:
-        lake.commit(replace(manifest, headCrc32=head, tailCrc32=tail))
-
-
-def _require_same_borders(lake: Lake, store: Store, manifests: list[Manifest]) -> None:
-    """Nothing, if no log file of the lake begins within one of the store's, or the other way round."""
-    places: list[tuple[int, int, LogFile | Manifest]] = [(file.start, file.size, file) for file in store.files]
-    places += [(one.segment, one.fileBytes, one) for one in manifests]
-    for (start, size, former), (following, _, latter) in pairwise(sorted(places, key=lambda place: place[:2])):
-        if start < following < start + size:
-            file, manifest = (former, latter) if isinstance(former, LogFile) else (latter, former)
-            if isinstance(file, LogFile) and isinstance(manifest, Manifest):
-                raise _another_log(lake, store, manifest, file)
-
-
-def _another_log(lake: Lake, store: Store, manifest: Manifest, file: LogFile) -> ConfigError:
-    return ConfigError(
-        f"archive: {lake.root}/{manifest.name} is about another log than {file.path} of the store {store.root}, and "
-        f"both would be broker {store.broker_name!r}: set broker_name to another name for this store, or name another "
-        "lake. Nothing was archived, and no watermark set. (If it is the same log, it is damaged, which penstock store "
-        "verify tells, or was cut off there and written anew since: then delete the manifest.)"
-    )
-
-
-def _length(manifest: Manifest) -> int:
-    return manifest.endPhysicalOffset - manifest.startPhysicalOffset
-
-
-def _sample_of(root: str, manifest: Manifest, file: LogFile) -> tuple[int | None, int | None]:
-    """See :func:`sample`; None for what the store has not, as a replica that follows, or has no longer."""
-    length = _length(manifest)
-    try:
-        if file.end >= length:
-            return sample(root, file, length)
-        return (sample(root, file, SAMPLE_BYTES)[0] if file.end >= SAMPLE_BYTES else None), None
-    except StorageError as error:  # retention takes what is archived
-        log.info("log file not compared with the lake's path=%s error=%s", file.path, error)
-        return None, None
-
-
-def sample(root: str, file: LogFile, length: int) -> tuple[int, int]:
-    """CRC-32 of the first and of the last :data:`SAMPLE_BYTES` of a log file's first ``length`` bytes."""
-    file_system, _ = open_file_system(root)
-    count = min(SAMPLE_BYTES, length)
-    with FileReader(file_system, file.path) as reader:
-        return crc32(reader.read(0, count).data), crc32(reader.read(length - count, count).data)
 
 
 def _runs(files: list[LogFile], count_max: int) -> Iterator[list[LogFile]]:
@@ -375,7 +244,7 @@ def _archive(job: _Job, store: Store, files: list[LogFile], epochs: tuple[tuple[
     lake, on_corrupt = job.lake, job.config.on_corrupt
     with staging(lake) as folder:
         written = _write(job.spark, lake, store, files, folder, on_corrupt)
-        checksums = _checksums(job.spark, store, files)
+        checksums = checksums_of(job.spark, store, files)
         made = []
         for file in files:
             if file.start not in checksums:
@@ -477,34 +346,6 @@ def _stored_bodies(split: Split, options: StoreOptions, first: int, count: int) 
     return pa.Table.from_batches(found).slice(0, count)["body"].combine_chunks()
 
 
-def _checksums(spark: Any, store: Store, files: list[LogFile]) -> dict[int, int]:
-    """CRC-32 of each log file up to its end, one task each; none of those that are deleted meanwhile."""
-    root = store.root
-
-    def checksum(file: LogFile) -> Iterator[pa.RecordBatch]:
-        found = file_checksum(root, file)
-        if found is not None:
-            yield pa.RecordBatch.from_pydict({"start": [file.start], "crc": [found]})
-
-    rows = one_task_each(spark, files, checksum, "start bigint, crc bigint").collect()
-    return {row["start"]: row["crc"] for row in rows}
-
-
-def file_checksum(root: str, file: LogFile) -> int | None:
-    """CRC-32 of the first ``end`` bytes of a log file; None where it is deleted."""
-    file_system, _ = open_file_system(root)
-    found = 0
-    try:
-        with FileReader(file_system, file.path) as reader:
-            for at in range(0, file.end, _READ_BYTES):
-                found = crc32(reader.read(at, min(_READ_BYTES, file.end - at)).data, found)
-    except StorageError:
-        if file_system.get_file_info(file.path).type == fs.FileType.NotFound:
-            return None
-        raise
-    return found
-
-
 def move_in(lake: Lake, written: pa.Table, number: int) -> dict[str, Any]:
     """Give files of one broker their names in the lake, with ``number`` as a part; the manifest's fields about them."""
     run = uuid.uuid4().hex[:8]
@@ -561,73 +402,3 @@ def _damages(store: Store, file: LogFile, written: pa.Table, on_corrupt: str) ->
         scan = FileScan(reader, file.start, file.end, check_crc=True, needs_blank=file.is_sealed)
         passed = sum(isinstance(piece, Damage) for piece in scan.read(0, file.end))
     return passed + (pc.sum(written["unreadable"]).as_py() or 0)
-
-
-def _check(spark: Any, report: Report, lake: Lake, store: Store) -> None:
-    """Whether the lake holds what the store does: the log's bytes and the lake's files by checksum, rows by number.
-
-    Files of the lake whose log file is gone are read too: there is no other copy of them.
-    """
-    manifests = {one.segment: one for one in lake.manifests() if one.broker == store.broker_name}
-    for file in store.files:
-        held = manifests.get(file.start)
-        if file.is_sealed and (held is None or not held.sealed):
-            what = "is not archived" if held is None else f"is archived up to {held.endPhysicalOffset} only"
-            report.problem(f"the log file {what}", broker=store.broker_name, segment=file.start)
-    starts = [start for start, _ in _ranges(store.broker_name, manifests.values(), store.files)]
-    _report_holes(report, store, list(manifests.values()), min(starts))
-    checked = _check_log_files(spark, report, store, manifests)
-    rows, wrong = _examine(spark, lake, list(manifests.values()))
-    for manifest in manifests.values():
-        where: dict[str, Any] = {"broker": store.broker_name, "segment": manifest.segment}
-        for name, _ in manifest.files:
-            if name in wrong:
-                report.problem(f"{lake.root}/{name}: {wrong[name]}", **where)
-        found = sum(rows[name] for name, _ in manifest.files)
-        if found != manifest.rows and not any(name in wrong for name, _ in manifest.files):
-            report.problem(f"the lake holds {found} messages, the manifest says {manifest.rows}", **where)
-    for name, count in (("checked_segments", checked), ("checked_files", len(rows))):
-        report.figures[name] = report.figures.get(name, 0) + count
-
-
-def _check_log_files(spark: Any, report: Report, store: Store, manifests: Mapping[int, Manifest]) -> int:
-    """Compare log files with their manifests, as far as both have them; how many were compared whole."""
-    both = [(manifests[file.start], file) for file in store.files if file.start in manifests]
-    whole = [(one, replace(file, end=_length(one))) for one, file in both if file.end >= _length(one)]
-    checksums = _checksums(spark, store, [file for _, file in whole]) if whole else {}
-    for manifest, file in whole:
-        found = checksums.get(file.start, manifest.crc32)  # retention takes what is archived
-        if found != manifest.crc32:
-            text = f"the log file has the checksum {found:#010x}, its manifest {manifest.crc32:#010x}"
-            report.problem(text, broker=store.broker_name, segment=file.start)
-    for manifest, file in both:
-        if file.end >= _length(manifest):
-            continue
-        where: dict[str, Any] = {"broker": store.broker_name, "segment": file.start}
-        if file.is_sealed:
-            report.problem(f"the log file has {file.end} bytes, its manifest {_length(manifest)}", **where)
-        head, _ = _sample_of(store.root, manifest, file)
-        if head is not None and manifest.headCrc32 not in (None, head):
-            text = f"the log file's first {SAMPLE_BYTES} bytes have the checksum {head:#010x}"
-            report.problem(f"{text}, its manifest {manifest.headCrc32:#010x}", **where)
-    return len(checksums)
-
-
-def _examine(spark: Any, lake: Lake, manifests: list[Manifest]) -> tuple[dict[str, int], dict[str, str]]:
-    """Read the files of the lake; how many messages each holds, and what is wrong with those that are not whole."""
-    root = lake.root
-    work: list[list[tuple[str, int, int | None]]] = [[]]
-    for one in (file for manifest in manifests for file in manifest.named_files()):
-        if sum(size for _, size, _ in work[-1]) + one[1] > _EXAMINED_BYTES and work[-1]:
-            work.append([])
-        work[-1].append(one)
-    if not work[0]:
-        return {}, {}
-
-    def read(files: list[tuple[str, int, int | None]]) -> Iterator[pa.RecordBatch]:
-        found = [examine(Lake(root), *file) for file in files]
-        rows, wrong = zip(*found, strict=True)
-        yield pa.RecordBatch.from_pydict({"name": [file[0] for file in files], "rows": rows, "wrong": wrong})
-
-    told = one_task_each(spark, work, read, "name string, rows bigint, wrong string").collect()
-    return {row["name"]: row["rows"] for row in told}, {row["name"]: row["wrong"] for row in told if row["wrong"]}

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.benchmark.generate import generate
-from penstock.pipeline.jobs import archive, archive_topic, query
+from penstock.pipeline.jobs import archive, archive_logs, archive_topic, query
 from penstock.pipeline.jobs.report import Report
 from penstock.pipeline.lake import Lake, Manifest, holes, reach
 from penstock.pipeline.lake_files import COLUMNS
@@ -362,16 +362,16 @@ def test_a_mark_that_would_go_back_is_told_before_the_work(
 def test_manifests_say_which_epochs_wrote_the_log_file(lake: Lake, tmp_path: Path) -> None:
     root = golden.unpack("ha/controller/broker-1", tmp_path / "store", only=("commitlog", "epochFileCheckpoint"))
     entries = ((1, 0), (2, 12_712), (3, 26_618))
-    assert archive.epochs_of(list_store(str(root))) == entries
+    assert archive_logs.epochs_of(list_store(str(root))) == entries
     run(root, lake, tail=True, up_to="end")
     found = lake.manifests()[-1]
     assert lake.manifests()[0].epochs == entries[:2]
     assert found.epochs == entries[1:]
     path = root / "epochFileCheckpoint"
     path.write_bytes(path.read_bytes().replace(b"12712", b"12713"))
-    assert archive.epochs_of(list_store(str(root))) is None
+    assert archive_logs.epochs_of(list_store(str(root))) is None
     path.unlink()
-    assert archive.epochs_of(list_store(str(root))) is None
+    assert archive_logs.epochs_of(list_store(str(root))) is None
     document = json.loads(Path(lake.path, found.name).read_text())
     del document["epochs"], document["replaced"]
     Path(lake.path, found.name).write_text(json.dumps(document | {"version": 2}))
@@ -392,8 +392,8 @@ def test_manifests_say_which_epochs_wrote_the_log_file(lake: Lake, tmp_path: Pat
 def test_the_epochs_of_a_range_are_those_that_wrote_a_byte_of_it(
     start: int, end: int, found: tuple[tuple[int, int], ...] | None
 ) -> None:
-    assert archive.epochs_within(((2, 100), (5, 200), (6, 300), (7, 300)), start, end) == found
-    assert archive.epochs_within(None, start, end) is None
+    assert archive_logs.epochs_within(((2, 100), (5, 200), (6, 300), (7, 300)), start, end) == found
+    assert archive_logs.epochs_within(None, start, end) is None
 
 
 def test_files_of_a_replaced_tail_stay_until_queries_are_done(
