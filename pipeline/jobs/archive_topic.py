@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..lake_files import COLUMNS, write_sorted
 from ..schema import as_struct
 from ..topics.offsets import EARLIEST
 from .archive import move_in, require_kind, staging, totals
-from .archive_marks import set_watermarks
+from .archive_marks import archive_marks, require_forward, set_watermarks
 from .config import setting
 from .report import Plot, Report, Table
 from .topics import read_topics, require_topic
@@ -49,6 +49,7 @@ def run(spark: Any, config: Config) -> Report:
     """Archive what is new. The figures hold the mark of each broker.
 
     Raises:
+        ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
         StorageError: another job archived into the lake meanwhile.
     """
     for topic in config.topics:
@@ -63,14 +64,16 @@ def run(spark: Any, config: Config) -> Report:
         for topic, queue, _, _, last in manifest.queues:
             reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
     starting, count, marks = _starting(config, reached)
+    name = config.archive_name or lake.mark_name("archive-topic")
+    held = _held(config, lake, name, {one.broker for one in manifests}, marks) if config.hold else {}
     made: list[Manifest] = []
     if count:
         frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
         made = _archive(frame, lake, manifests)
     for manifest in (*manifests, *made):
-        marks[manifest.broker] = max(marks.get(manifest.broker, 0), manifest.endPhysicalOffset)
+        least = marks.get(manifest.broker, held.get(manifest.broker, 0))
+        marks[manifest.broker] = max(least, manifest.endPhysicalOffset)
     if config.hold and marks:
-        name = config.archive_name or lake.mark_name("archive-topic")
         set_watermarks(config.namesrv, name, marks)
         report.figures["archive_name"] = name
     report.finish()
@@ -86,6 +89,19 @@ def run(spark: Any, config: Config) -> Report:
     bars = {"messages": [float(one.rows) for one in made]}
     report.plots.append(Plot("Messages by broker", "bars", [one.broker for one in made], bars))
     return report
+
+
+def _held(config: Config, lake: Lake, name: str, brokers: Iterable[str], marks: Mapping[str, int]) -> dict[str, int]:
+    """What the brokers hold under this name, before anything is written.
+
+    ``marks``: up to where the brokers' logs have been told of; of others, whose master does not answer, nothing is due.
+
+    Raises:
+        ConfigError: a broker's is beyond that, so it is another archive's.
+    """
+    found = archive_marks(config.namesrv, {*brokers, *marks})
+    require_forward(lake, name, marks, found)
+    return {broker: own.get(name, 0) for broker, own in found.items()}
 
 
 def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple[str, int, dict[str, int]]:

@@ -9,7 +9,9 @@ Spark imports this module in several short processes per query, so what loads ke
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -44,6 +46,8 @@ from .model import Store
 from .options import SOURCE, StoreOptions, parse_options
 from .planning import Split, plan_splits, require_range
 from .segments import SEGMENT_COLUMNS, first_time, read_segment
+
+log = logging.getLogger(__name__)
 
 _NO_STREAM = (
     f"{SOURCE}: a store is read as it is, not as a stream: use spark.read, or spark.readStream.format('penstock') for "
@@ -181,9 +185,21 @@ class StoreReader(DataSourceReader):
 
             require_topics(self._stores, self._options)
             require_queue_ids(self._stores, self._options)
-        return [
+        parts: list[InputPartition] = [
             StorePartition(split, number) for number, store in enumerate(self._stores) for split in self._plan(store)
         ]
+        if not parts and self._options.view == "messages":
+            log.warning("no log file has messages of the wanted time: %s", self._times())
+        return parts
+
+    def _times(self) -> str:
+        """What the stores have: when the first message of each was stored."""
+        told = []
+        for store in self._stores:
+            first = next((time for time in (first_time(store, file) for file in store.files) if time is not None), None)
+            since = "no message" if first is None else f"messages since {datetime.fromtimestamp(first / 1000, UTC)}"
+            told.append(f"{store.root} has {since}")
+        return "; ".join(told)
 
     def _plan(self, store: Store) -> Iterator[Split | DerivedSplit]:
         if self._options.view in ("queues", "queue_parts"):

@@ -127,6 +127,17 @@ def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue, in
     return planned if start.get("first") and planned else queues_of(start) | planned
 
 
+def passed_over(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue, int]:
+    """How many messages the batch leaves out of queues that had lost them, which ``failOnDataLoss=false`` allows.
+
+    Of a topic that was made anew nobody knows how many there were: 0.
+    """
+    if start.get("first") or "init" not in end:
+        return {}
+    before = queues_of(start)
+    return {queue: max(0, offset - before[queue]) for queue, offset in _part(end, "init").items() if queue in before}
+
+
 def created_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     """When the topics of a stream's offset had been created at each broker group, as far as it was known then."""
     return {

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.proto.errors import ConfigError, PenstockError
 
-from .offsets import Queue, queues_of
+from .offsets import Queue, passed_over, queues_of
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class QueueProgress:
 
 
 class Progress(StreamingQueryListener):
-    """Listens to the queries of a session. ``queues(query id)`` may be asked from any thread."""
+    """Listens to the queries of a session. ``queues(query id)`` and ``lost(query id)`` may be asked from any thread."""
 
     def __init__(self, name_server: str, groups: Mapping[str, str] | None = None) -> None:
         """``groups``: query name or id -> group, for queries whose source does not name one."""
@@ -46,11 +46,20 @@ class Progress(StreamingQueryListener):
         self._groups = dict(groups or {})
         self._lock = threading.Lock()
         self._queues: dict[str, dict[Queue, QueueProgress]] = {}
+        self._lost: dict[str, dict[Queue, int]] = {}
 
     def queues(self, query_id: str) -> dict[Queue, QueueProgress]:
         """Where the query is, after its last finished batch."""
         with self._lock:
             return dict(self._queues.get(str(query_id), {}))
+
+    def lost(self, query_id: str) -> dict[Queue, int]:
+        """How many messages the query has passed over since this listens, with ``failOnDataLoss=false``.
+
+        A queue whose topic was made anew is named with what else it lost, since nobody knows how much that was.
+        """
+        with self._lock:
+            return dict(self._lost.get(str(query_id), {}))
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing yet."""
@@ -66,17 +75,22 @@ class Progress(StreamingQueryListener):
         progress = event.progress
         found: dict[Queue, QueueProgress] = {}
         groups: dict[str, dict[Queue, int]] = {}
+        lost: dict[Queue, int] = {}
         for source in progress.sources:
             end = _offset(source.endOffset)
             if end is None:
                 continue
             found |= ends_of(source)
+            lost |= passed_over(_offset(source.startOffset) or {"first": True}, end)
             ends = queues_of(end)
             group = end.get("group") or self._groups.get(progress.name or "") or self._groups.get(str(progress.id))
             if group:
                 groups.setdefault(str(group), {}).update(ends)
         with self._lock:
             self._queues[str(progress.id)] = found
+            known = self._lost.setdefault(str(progress.id), {})
+            for queue, count in lost.items():
+                known[queue] = known.get(queue, 0) + count
         for group, ends in groups.items():
             self._commit(group, ends)
 

@@ -125,7 +125,8 @@ class TopicReader(DataSourceReader):
             raise ConfigError(
                 f"{options.starting.option} {times[0]} is behind {options.ending.option} {times[1]}: nothing is between"
             )
-        if backwards and (options.starting.at == "latest" or not any(by_time)):
+        # Who names offsets means messages that are there. A time, or what a group has read, may be behind all of them.
+        if backwards and (options.starting.at in ("latest", "offsets") or not any(by_time)):
             queue = backwards[0]
             raise ConfigError(
                 f"queue {queue}: {options.starting.option} begins at {begin[queue]}, behind "

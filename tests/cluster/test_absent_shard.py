@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +71,11 @@ def test_a_broker_group_that_is_gone_is_part_of_its_topics_until_it_returns_or_i
         stream = TopicStreamReader(source_options(options(brokers, startingOffsets="earliest"), streaming=True), SCHEMA)
         with pytest.raises(RouteNotFound, match="no member of broker-b lives"):
             stream.initialOffset()
+        began = time.monotonic()
+        only = TopicStreamReader(source_options(options(brokers, subscribe="only-b"), streaming=True), SCHEMA)
+        with pytest.raises(RouteNotFound, match="no member of broker-b lives"):
+            only.prepareForTriggerAvailableNow()
+        assert time.monotonic() - began > 1.0  # of driverRetryTimeoutMs
         assert sampling.places(View(names), ["both", "only-b"]) == {
             "both": {"broker-a", "broker-b"},
             "only-b": {"broker-b"},

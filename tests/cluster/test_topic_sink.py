@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -122,6 +123,13 @@ def test_times_that_contradict_each_other_are_refused(brokers: Cluster) -> None:
         TopicReader(source_options(given, streaming=False), SCHEMA).partitions()
     given |= {"startingOffsets": "latest", "endingTimestamp": "1000"}
     del given["startingTimestamp"]
+    offsets = json.dumps({"times": {"broker-a": {"0": 7}}})
+    behind = {**given, "startingOffsets": offsets}
+    with pytest.raises(ConfigError, match=r"times.*: startingOffsets begins at 7, behind endingTimestamp's 0"):
+        TopicReader(source_options(behind, streaming=False), SCHEMA).partitions()
+    later = {**given, "startingTimestamp": "2000", "endingOffsets": json.dumps({"times": {"broker-a": {"0": 0}}})}
+    del later["endingTimestamp"], later["startingOffsets"]
+    assert TopicReader(source_options(later, streaming=False), SCHEMA).partitions() == []
     with pytest.raises(ConfigError, match=r"startingOffsets begins at .*, behind endingTimestamp's"):
         TopicReader(source_options(given, streaming=False), SCHEMA).partitions()
 

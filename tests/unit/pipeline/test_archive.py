@@ -18,7 +18,7 @@ import pytest
 
 from penstock.pipeline.arrow_types import arrow_schema
 from penstock.pipeline.benchmark.generate import generate
-from penstock.pipeline.jobs import archive, archive_logs, archive_topic, query
+from penstock.pipeline.jobs import archive, archive_check, archive_logs, archive_topic, query
 from penstock.pipeline.jobs.report import Report
 from penstock.pipeline.lake import Lake, Manifest, holes, reach
 from penstock.pipeline.lake_files import COLUMNS
@@ -56,7 +56,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Rows:
         return Rows([batch for item in items for batch in work(item)], columns)
 
-    monkeypatch.setattr(archive, "one_task_each", one_task_each)
+    for module in (archive, archive_check, archive_logs):
+        monkeypatch.setattr(module, "one_task_each", one_task_each)
     monkeypatch.setattr(archive, "as_struct", lambda columns: columns)
     monkeypatch.setattr(archive, "list_stores", list_stores)
 
@@ -169,6 +170,21 @@ def test_a_second_run_over_the_same_topics_is_told_of_the_first(lake: Lake, monk
         archive_topic._archive(None, lake, [])
     assert lake.manifests() == [first]
     assert {path.name for path in content(lake) if path.suffix == ".parquet"} == {Path(first.files[0][0]).name}
+
+
+def test_a_mark_of_another_archive_is_refused_before_anything_is_written(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = {"b": {"ours": 70}, "silent": {"ours": 900}}
+    monkeypatch.setattr(
+        archive_topic, "archive_marks", lambda namesrv, brokers: {each: marks[each] for each in brokers}
+    )
+    config = archive_topic.Config(namesrv="n", topics=("t",), lake=lake.root)
+    held = archive_topic._held(config, lake, "ours", {"silent"}, {"b": 70})
+    assert held == {"b": 70, "silent": 900}
+    with pytest.raises(ConfigError, match=r"'ours' has the mark 70 at broker group b, and .* would reach 69"):
+        archive_topic._held(config, lake, "ours", {"silent"}, {"b": 69})
+    assert archive_topic._held(config, lake, "other", (), {"b": 0}) == {"b": 0}
 
 
 def test_log_files_that_are_missing_are_told_by_archive_and_check(store: Path, lake: Lake, tmp_path: Path) -> None:
@@ -330,6 +346,7 @@ def test_a_lake_of_topics_has_a_mark_of_its_own_too(lake: Lake, monkeypatch: pyt
     told: list[tuple[str, dict[str, int]]] = []
     monkeypatch.setattr(archive_topic, "require_topic", lambda *given: None)
     monkeypatch.setattr(archive_topic, "_starting", lambda *given: ("{}", 0, {"c": 7}))
+    monkeypatch.setattr(archive_topic, "archive_marks", lambda namesrv, brokers: {key: {} for key in brokers})
     monkeypatch.setattr(archive_topic, "set_watermarks", lambda namesrv, name, marks: told.append((name, marks)))
     lake.commit(replace(manifest(0, 100), fileBytes=0))
     config = archive_topic.Config(namesrv="there", topics=("T",), lake=lake.root)

@@ -202,3 +202,13 @@ def test_patterns_in_uris_match_directories_as_those_in_paths_do(tmp_path: Path)
         expand_roots((f"{uri}/x*",))
     with pytest.raises(ConfigError, match="pattern in the place of a host or bucket: list the stores"):
         expand_roots(("s3://buck*/x",))
+
+
+def test_a_time_that_a_store_has_not_reached_or_known_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = golden.unpack("normal", tmp_path / "store", only=PARTS)
+    assert planned(root, endTimestamp="2000-01-01") == []
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(rf"no log file has messages of the wanted time: {root} has messages since 2026-\S+ \S+", told)
+    caplog.clear()
+    assert planned(root, endTimestamp="2100-01-01")
+    assert not caplog.records

@@ -1,0 +1,43 @@
+"""What the listener knows of a query: its place, and what it has passed over."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from penstock.pipeline.topics.offsets import Queue, stream_offset
+from penstock.pipeline.topics.progress import Progress
+
+A, B, C = (Queue("t", "broker-a", number) for number in range(3))
+
+
+def event(start: Any, end: Any) -> Any:
+    texts = [None if each is None else json.dumps(each) for each in (start, end)]
+    source = SimpleNamespace(startOffset=texts[0], endOffset=texts[1], latestOffset=texts[1])
+    return SimpleNamespace(progress=SimpleNamespace(id="q", name=None, sources=[source]))
+
+
+def test_messages_that_a_query_has_passed_over_are_counted_by_queue() -> None:
+    listener = Progress("nowhere")
+    for start, end in (
+        (None, stream_offset({A: 5, B: 5}, init={A: 3, B: 0})),  # the first batch begins where it was told
+        (stream_offset({A: 5, B: 5}), stream_offset({A: 30, B: 5}, init={A: 12})),  # 7 were gone
+        (stream_offset({A: 30, B: 5}), stream_offset({A: 35, B: 9, C: 4}, init={B: 0, C: 2})),  # B made anew, C new
+        (stream_offset({A: 35, B: 9}), stream_offset({A: 99, B: 9}, init={A: 40})),
+        (stream_offset({A: 99, B: 9}), stream_offset({A: 120, B: 9})),
+    ):
+        listener.onQueryProgress(event(start, end))
+    assert listener.lost("q") == {A: 12, B: 0}
+    assert listener.queues("q")[A].end == 120
+    assert listener.lost("other") == {}
+
+
+def test_offsets_of_other_sources_say_nothing() -> None:
+    listener = Progress("nowhere")
+    listener.onQueryProgress(event({"sourceVersion": 1}, {"sourceVersion": 1}))
+    assert (listener.queues("q"), listener.lost("q")) == ({}, {})
