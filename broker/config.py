@@ -389,11 +389,14 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsConfig:
-    """What clients may make by merely using a name."""
+    """What clients may make by merely using a name, and ask for."""
 
     auto_create: bool = key("autoCreateTopicEnable", default=True)
     default_queues: int = key("defaultTopicQueueNums", default=8)
     auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True)
+    property_filter: bool = key(
+        "enablePropertyFilter", default=True, doc="SQL92 filters; RocketMQ's default is false, and consumers fail"
+    )
 
     def __post_init__(self) -> None:
         require(1 <= self.default_queues <= 65_536, "defaultTopicQueueNums must be 1..65536", self.default_queues)

@@ -281,7 +281,13 @@ class _Assembly:
             stalls=AppendStalls(config.store.stall_limit_ms / 1000, SystemClock()),
         )
         self._fetch = Fetch(
-            store, state, self._role, self._counters, waiters=waiters, catch_up=self._dispatcher.catch_up
+            store,
+            state,
+            self._role,
+            self._counters,
+            waiters=waiters,
+            catch_up=self._dispatcher.catch_up,
+            takes_sql=config.topics.property_filter,
         )
         pipeline = PipelineParts.make(
             config,

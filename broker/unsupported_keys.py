@@ -45,7 +45,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
     enableMixedMessageType enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
     enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
-    enablePopMetrics enablePropertyFilter enableReconnectForGoAway enableRegisterProducer enableRemoteEscape
+    enablePopMetrics enableReconnectForGoAway enableRegisterProducer enableRemoteEscape
     enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush
     enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister
     enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata enableSplitRegistration enableStatsMetrics

@@ -19,7 +19,7 @@ _NAME_SEPARATOR, _PAIR_SEPARATOR = b"\x01", b"\x02"
 class Sql:
     """An SQL92 condition on message properties, evaluated by the broker: ``Sql("amount > 10 AND region = 'eu'")``.
 
-    A broker that does not filter by SQL92 refuses it; the consumer then raises that error by name.
+    A broker that is set not to (``enablePropertyFilter``) refuses it; the consumer then raises that error by name.
     """
 
     expression: str

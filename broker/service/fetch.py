@@ -31,6 +31,7 @@ from .state import State
 
 if TYPE_CHECKING:
     from ..store.absent import Absent, AbsentEntries
+    from ..store.conditions import Condition
     from ..store.results import ReadResult
 
 REPLY_BYTES_MAX = 16 * 1024 * 1024
@@ -41,6 +42,8 @@ SCANS_MAX = 16  # fruitless reads in one go: then the fetch tells how far it got
 _RECORD_BYTES_GUESSED = 1024
 _FILTERED_ENTRIES = 1 << 17
 """What one read of the store with a filter looks at, 2.6 MB; without one a record has 91 bytes or more."""
+SEARCHED_BYTES = 4 << 20
+"""As much of the records one read of the store with a condition looks at."""
 _BRINGERS = 4
 """Threads that wait for the disk; more consumers than this that read far behind wait for each other."""
 EXPRESSION_LENGTH_MAX = 8192
@@ -70,6 +73,9 @@ class ReadStore(Protocol):
         tags: frozenset[int] | None = None,
         verify: bool = False,
     ) -> ReadResult: ...
+    def read_where(
+        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, max_count: int, condition: Condition
+    ) -> ReadResult: ...
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]: ...
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]: ...
 
@@ -94,7 +100,10 @@ class Fetch:
         *,
         waiters: Waiters | None = None,
         catch_up: Callable[[], None] = lambda: None,
+        takes_sql: bool = True,
     ) -> None:
+        """``takes_sql``: filters by SQL92 are allowed."""
+        self._takes_sql = takes_sql
         self.waiters = Waiters() if waiters is None else waiters
         self._catch_up = catch_up
         self.is_open = True
@@ -160,7 +169,7 @@ class Fetch:
             self._store.check_readable(part.topic)
             if len(part.ends) not in (0, len(part.offsets)):
                 raise InvalidArgument(f"topic {part.topic}: {len(part.offsets)} offsets with {len(part.ends)} ends")
-            tags = _tags(part.filter.kind, part.filter.expression)
+            tags, condition = self._filter(part.filter.kind, part.filter.expression)
             ends = part.ends or itertools.repeat(_NO_END, len(part.offsets))
             for queue_id, offset, end in zip(part.queue_ids, part.offsets, ends, strict=True):
                 if offset < 0 or queue_id < 0:
@@ -171,10 +180,22 @@ class Fetch:
                     raise InvalidArgument(
                         f"topic {part.topic} queue {queue_id} offset {offset}: it must have an end behind it"
                     )
-                wanted.append(Wanted(index, part.topic, queue_id, offset, offset, end, tags))
+                wanted.append(Wanted(index, part.topic, queue_id, offset, offset, end, tags, condition))
         if not 1 <= len(wanted) <= QUEUES_MAX:
             raise InvalidArgument(f"a fetch of {len(wanted)} queues: 1..{QUEUES_MAX} are allowed")
         return wanted
+
+    def _filter(self, kind: int, expression: str) -> tuple[frozenset[int] | None, Condition | None]:
+        """Hashes of the wanted tags, or a condition; nothing of both for all messages."""
+        if len(expression) > EXPRESSION_LENGTH_MAX:
+            raise InvalidArgument(f"filter of {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}")
+        if kind != Filter.SQL92:
+            return _tags(kind, expression), None
+        if not self._takes_sql:
+            raise InvalidArgument(
+                "SQL92 filters are off at this broker: enablePropertyFilter = false in its broker.conf"
+            )
+        return None, _condition(expression)
 
     def _rotated(self, wanted: list[Wanted]) -> list[Wanted]:
         """Another queue begins each time, so that a budget too small for all reaches all."""
@@ -236,7 +257,8 @@ class _Reading:
         left = self._budget
         for index, each in enumerate(ready):
             share = max(self._share(left, len(ready) - index), _RECORD_BYTES_GUESSED)
-            count = min(_FILTERED_ENTRIES if each.tags is not None else -(-share // FIXED_BYTES), each.count)
+            looked = share if each.condition is None else SEARCHED_BYTES
+            count = min(_FILTERED_ENTRIES if each.tags is not None else -(-looked // FIXED_BYTES), each.count)
             found += self._store.absent_entries(each.topic, each.queue_id, each.offset, count)
             left -= min(share, count * FIXED_BYTES) if self._in_order else share
             if left <= 0:
@@ -250,8 +272,9 @@ class _Reading:
         left = self._budget
         for index, each in enumerate(ready):
             share = self._share(left, len(ready) - index)
-            parts = self._store.absent(each.topic, each.queue_id, each.offset, share)
-            if each.tags is None:
+            looked = share if each.condition is None else SEARCHED_BYTES
+            parts = self._store.absent(each.topic, each.queue_id, each.offset, looked)
+            if not each.is_filtered:
                 parts = _first(parts, each.count)
             found += parts
             size = sum(int(part.sizes.sum()) for part in parts)
@@ -348,12 +371,17 @@ class _Reading:
 
     def _read(self, each: Wanted, share: int) -> None:
         while True:
-            read = self._store.read(
-                *(each.topic, each.queue_id, each.offset, share),
-                max_count=each.count,
-                tags=each.tags,
-                verify=self._verify,
-            )
+            if each.condition is not None:
+                read = self._store.read_where(
+                    *(each.topic, each.queue_id, each.offset, share), max_count=each.count, condition=each.condition
+                )
+            else:
+                read = self._store.read(
+                    *(each.topic, each.queue_id, each.offset, share),
+                    max_count=each.count,
+                    tags=each.tags,
+                    verify=self._verify,
+                )
             status = int(read.status)
             if status == _FOUND:
                 each.is_told = True
@@ -371,7 +399,8 @@ class _Reading:
             is_done = each.offset >= each.end
             if each.offset >= read.max_offset and not is_done:
                 return  # everything so far is filtered out: wait for more
-            self._scans_left -= 1
+            # What a condition was asked about is the records: the next of them may have to come from the disk first.
+            self._scans_left -= SCANS_MAX if each.condition is not None else 1
             if self._scans_left <= 0 or is_done:
                 self._tell(each, status, each.offset, read.min_offset, read.max_offset)
                 return
@@ -407,20 +436,21 @@ def _tags(kind: int, expression: str) -> frozenset[int] | None:
     """Hashes of the wanted tags, None for all messages. Equal hashes of other tags are the client's to sort out."""
     if kind == Filter.ALL:
         return None
-    if kind == Filter.SQL92:
-        raise InvalidArgument(
-            "SQL92 filters are not available yet: subscribe by tags (kind TAG, 'a || b') and filter in the consumer"
-        )
     if kind != Filter.TAG:
-        raise InvalidArgument(f"filter kind {kind}: ALL 0 or TAG 1 are allowed")
-    if len(expression) > EXPRESSION_LENGTH_MAX:
-        raise InvalidArgument(f"tag expression of {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}")
+        raise InvalidArgument(f"filter kind {kind}: ALL 0, TAG 1 or SQL92 2 are allowed")
     tags = [tag.strip() for tag in expression.split("||")]
     if expression.strip() in ("", "*"):
         return None
     if not all(tags):
         raise InvalidArgument(f"tag expression {expression[:100]!r}: an empty tag between ||")
     return frozenset(string_hash(tag) for tag in tags)
+
+
+@functools.lru_cache(maxsize=1024)
+def _condition(expression: str) -> Condition:
+    from ..store.conditions import Condition
+
+    return Condition(expression)
 
 
 def _first(parts: list[Absent], count: int) -> list[Absent]:

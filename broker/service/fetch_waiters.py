@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .dispatch import Arrivals
+
+if TYPE_CHECKING:
+    from ..store.conditions import Condition
 
 
 @dataclass(slots=True)
@@ -20,7 +24,13 @@ class Wanted:
     began: int
     end: int
     tags: frozenset[int] | None
+    condition: Condition | None = None
     is_told: bool = False  # has a result in the reply
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some messages are not wanted."""
+        return self.tags is not None or self.condition is not None
 
     @property
     def count(self) -> int:

@@ -13,6 +13,7 @@ from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, deco
 
 from .absent import Absent, AbsentEntries
 from .commit_log import CommitLog
+from .conditions import Condition
 from .consume_queue import ConsumeQueues
 from .disk import Bytes, Disk
 from .ext_kernels import first_and_last_extended, set_tags_codes
@@ -29,6 +30,9 @@ _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _EXTENDED_SCANNED_MAX = 1 << 12
 """As many with extensions, whose records must be looked at."""
+SEARCHED_BYTES = 4 << 20
+"""Records that one read with a condition looks at: about a millisecond; the next read goes on behind them."""
+SEARCHED_AT_ONCE, SEARCHED_COUNT = 1 << 20, 2048
 _RECENT_BYTES = 64 << 20
 """What lies so near to the log's end was written a moment ago: it is taken to be in memory."""
 _DAMAGES_MAX = 100_000
@@ -107,6 +111,72 @@ class Reader:
         if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
+
+    def read_where(
+        self, topic: str, queue_id: int, offset: int, bytes_max: int, count_max: int, condition: Condition
+    ) -> ReadResult:
+        """See :meth:`Store.read_where`."""
+        result = self.read(topic, queue_id, offset, 1, 1, None)
+        if result.status is not ReadStatus.FOUND:
+            return result
+        result = ReadResult(ReadStatus.FOUND, offset, result.min_offset, result.max_offset)
+        seen = 0
+        while result.next_offset < result.max_offset and result.count < count_max and seen < SEARCHED_BYTES:
+            part = self.read(topic, queue_id, result.next_offset, SEARCHED_AT_ONCE, SEARCHED_COUNT, None)
+            if part.status is not ReadStatus.FOUND:
+                if not result.count:
+                    return part
+                break
+            seen += part.bytes
+            if not self._take_where(result, part, topic, queue_id, bytes_max, count_max, condition):
+                break
+        if not result.count:
+            result.status = ReadStatus.NO_MATCHED_MESSAGE
+        return result
+
+    def _take_where(
+        self,
+        result: ReadResult,
+        part: ReadResult,
+        topic: str,
+        queue_id: int,
+        bytes_max: int,
+        count_max: int,
+        condition: Condition,
+    ) -> bool:
+        """Take what holds of ``part``, within the limits; whether all of it was looked at."""
+        begin = result.next_offset
+        for source, positions, sizes in part.parts:
+            places = np.flatnonzero(condition.holds(source, positions, sizes))
+            fitting = np.searchsorted(np.cumsum(sizes[places], dtype=np.int64), bytes_max - result.bytes, side="right")
+            taken = places[: min(max(int(fitting), int(not result.count)), count_max - result.count)]
+            if len(taken):
+                result.parts.append((source, positions[taken], sizes[taken]))
+                result.count += len(taken)
+                result.bytes += int(sizes[taken].sum())
+            if len(taken) < len(places):
+                # Behind the last one taken; none: in front of the first one that has no room.
+                behind = positions[places[len(taken)]] + self._base_of(source)
+                result.next_offset = self._offset_of(topic, queue_id, begin, part.next_offset, int(behind))
+                return False
+        result.next_offset = part.next_offset
+        return True
+
+    def _base_of(self, source: Bytes) -> int:
+        return next(file.base for file in self._log.files if file.bytes is source)
+
+    def _offset_of(self, topic: str, queue_id: int, low: int, high: int, physical: int) -> int:
+        """The queue offset of the record at ``physical``, which is one of ``[low, high)``."""
+        slot = self._queues.slots.find(topic, queue_id)
+        assert slot is not None
+        while low < high:
+            middle = (low + high) // 2
+            found, size = self._entry(slot, middle)
+            if size != BLANK_SIZE and found >= physical:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """See :meth:`Store.absent_entries`."""

@@ -17,6 +17,7 @@ from .absent import Absent, AbsentEntries
 from .checkpoint_writer import CheckpointWriter
 from .commit import Committer
 from .commit_log import QueueEnds
+from .conditions import Condition
 from .config import StoreConfig
 from .disk import Bytes, Disk, RealDisk, storage_error
 from .flush import Checkpointer, Flusher
@@ -365,6 +366,13 @@ class Store:
         """
         self._parts.others.check(topic)
         return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
+
+    def read_where(
+        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, max_count: int, condition: Condition
+    ) -> ReadResult:
+        """As :meth:`read`, only records for which the condition holds; it looks at some megabytes at most."""
+        self._parts.others.check(topic)
+        return self._reader.read_where(topic, queue_id, offset, max_bytes, max(1, max_count), condition)
 
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """What of these entries a :meth:`read` would wait for the disk for; to be brought by another thread."""

@@ -481,7 +481,7 @@ def test_bad_input_is_named_before_any_task_runs(spark: Any, brokers: Cluster, t
         "queue .*/broker-a/1 is missing",
         reading(startingOffsets=json.dumps({topic: {"broker-a": {"0": 0}, "broker-b": {"0": 0, "1": 0}}})),
     )
-    errors(InvalidArgument, "SQL92 filters are not available yet", reading(filterSql="n > 3"))
+    errors(InvalidArgument, "SQL92 condition, character 4: expected a property", reading(filterSql="n >"))
     errors(
         ConfigError, "startingOffsets and startingTimestamp", reading(startingOffsets="latest", startingTimestamp="1")
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.broker.service.state import deleted_topic
 from penstock.broker.store.absent import Absent, AbsentEntries
+from penstock.broker.store.conditions import Condition
 from penstock.broker.store.log_kernels import same_messages
 from penstock.proto import names
 from penstock.proto.errors import Corrupt, CorruptBatch, MessageNotFound, PenstockError
@@ -245,6 +246,25 @@ class FakeStore:
             offset += 1
         status = FetchReply.FOUND if found else FetchReply.NO_MATCHED_MESSAGE
         return ReadResult(status, offset, 0, len(queue), found)
+
+    def read_where(
+        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, max_count: int, condition: Condition
+    ) -> ReadResult:
+        result = self.read(topic, queue_id, offset, 1 << 30)
+        if result.status != FetchReply.FOUND:
+            return result
+        found: list[bytes] = []
+        end = offset
+        for end, raw in enumerate(result.records, offset):  # noqa: B007  where it stops counts
+            log = np.frombuffer(raw, np.uint8)
+            if condition.holds(log, np.zeros(1, np.int64), np.full(1, len(raw), np.int32))[0]:
+                if len(found) == max_count or (found and sum(map(len, found)) + len(raw) > max_bytes):
+                    break
+                found.append(raw)
+        else:
+            end = result.next_offset
+        status = FetchReply.FOUND if found else FetchReply.NO_MATCHED_MESSAGE
+        return ReadResult(status, end, 0, result.max_offset, found)
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         return len(self._queues.get((topic, queue_id), ())) if upper else 0

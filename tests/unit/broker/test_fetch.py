@@ -404,10 +404,56 @@ async def test_tags_filter_and_how_far_a_fruitless_scan_got_is_told() -> None:
     assert SCANS_MAX > 1
 
 
+def sql(condition: str, *queues: tuple[int, int], **header: Any) -> FetchHeader:
+    return wanting(*(queues or ((0, 0),)), kind=Filter.SQL92, expression=condition, **header)
+
+
+@in_loop
+async def test_a_condition_filters_and_how_far_a_fruitless_search_got_is_told() -> None:
+    parts = Parts()
+    parts.add_topic()
+    for tag in ("paid", "refunded", "open"):
+        await parts.append([tag.encode()], tag=tag)
+    parts.dispatch()
+    reply, data = await parts.fetched(sql("TAGS IN ('paid', 'open') AND missing IS NULL"))
+    assert bodies(data) == [b"paid", b"open"]
+    assert reply.results[0].next_offset == 3
+    reply, data = await parts.fetched(sql("TAGS = 'lost'", max_wait_ms=20))
+    assert (data, reply.results[0].status, reply.results[0].next_offset) == (b"", FetchReply.NO_MATCHED_MESSAGE, 3)
+    reply, data = await parts.fetched(sql("TAGS <> 'refunded'", max_bytes=1))
+    assert (bodies(data), reply.results[0].next_offset) == ([b"paid"], 2)
+
+
+@in_loop
+async def test_a_fetch_with_a_condition_waits_on_when_what_comes_does_not_match() -> None:
+    parts = Parts()
+    parts.add_topic()
+    waiting = asyncio.create_task(parts.fetched(sql("TAGS = 'paid'", max_wait_ms=10_000)))
+    await eventually(lambda: len(parts.fetch.waiters) == 1)
+    await parts.append([b"no"], tag="open")
+    parts.dispatch()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await parts.append([b"yes"], tag="paid")
+    parts.dispatch()
+    reply, data = await waiting
+    assert (bodies(data), reply.results[0].next_offset) == ([b"yes"], 2)
+
+
+@in_loop
+async def test_conditions_are_refused_where_they_are_switched_off() -> None:
+    parts = Parts()
+    parts.add_topic()
+    parts.fetch._takes_sql = False
+    with pytest.raises(InvalidArgument, match="enablePropertyFilter = false"):
+        await parts.fetched(sql("TAGS = 'paid'"))
+
+
 @pytest.mark.parametrize(
     ("header", "error"),
     [
-        (wanting((0, 0), kind=Filter.SQL92, expression="a > 1"), InvalidArgument),
+        (wanting((0, 0), kind=Filter.SQL92, expression="a >"), InvalidArgument),
+        (wanting((0, 0), kind=Filter.SQL92, expression="a = 1 OR " * 2000), InvalidArgument),
         (wanting((0, 0), expression="a || "), InvalidArgument),
         (wanting((0, -1)), InvalidArgument),
         (wanting((-1, 0)), InvalidArgument),

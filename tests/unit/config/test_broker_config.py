@@ -118,6 +118,7 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         autoCreateTopicEnable = false
         defaultTopicQueueNums = 4
         autoCreateSubscriptionGroup = false
+        enablePropertyFilter = false
         timerMaxDelaySec = 3600
         timerMessagesMax = 1000
         metricsExporterType = PROM

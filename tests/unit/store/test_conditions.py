@@ -1,0 +1,268 @@
+"""SQL92 conditions: what they mean, against an evaluator in plain Python, and what is refused."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.broker.store import ReadStatus, Store
+from penstock.broker.store.conditions import Condition
+from penstock.proto.errors import InvalidArgument
+from penstock.proto.record.batch import RecordBatch, encode_messages
+from penstock.proto.record.layout import Host
+from penstock.proto.record.properties import encode_properties
+from tests.support.stores import batch, dispatch_all, store_config
+
+HOST = Host.parse("127.0.0.1:1")
+Truth = bool | None
+
+
+def bodies_of(result: Any) -> list[bytes]:
+    data = ctypes.create_string_buffer(max(result.bytes, 1))
+    size = result.bytes
+    result.copy_to(ctypes.addressof(data))
+    return RecordBatch(data.raw[:size]).bodies() if size else []
+
+
+def holds(condition: str, *given: dict[str, str], raw: bytes | None = None) -> list[bool]:
+    """For which messages with these properties the condition holds."""
+    encoded = [raw] if raw is not None else [encode_properties(each) for each in given]
+    batch = RecordBatch(encode_messages("orders", [b"body"] * len(encoded), encoded, born_host=HOST))
+    log = np.frombuffer(batch.buffer, np.uint8)
+    found = Condition(condition).holds(log, *(np.ascontiguousarray(batch.rows[n]) for n in ("position", "size")))
+    return [bool(each) for each in found]
+
+
+def test_a_condition_picks_messages_by_their_properties() -> None:
+    messages = [{"amount": "11", "region": "eu"}, {"amount": "9", "region": "eu"}, {"amount": "11"}, {}]
+    assert holds("amount > 10 AND region = 'eu'", *messages) == [True, False, False, False]
+    assert holds("amount > 10 and (region = 'eu' or region is null)", *messages) == [True, False, True, False]
+    assert holds("NOT (region = 'eu')", *messages) == [False, False, False, False]  # NULL is not false
+
+
+@pytest.mark.parametrize(
+    ("condition", "properties", "expected"),
+    [
+        ("a = 10", {"a": "10"}, True),
+        ("a = 10", {"a": "10.0"}, True),
+        ("a = 10", {"a": "ten"}, False),
+        ("NOT a = 10", {"a": "ten"}, False),
+        ("a <> 10", {"a": "11"}, True),
+        ("a <> 10", {}, False),
+        ("a >= -1.5e1", {"a": "-15"}, True),
+        ("-a > 5", {"a": "-6"}, True),
+        ("+a > 5", {"a": "6"}, True),
+        ("a > 9223372036854775806", {"a": "9223372036854775807"}, False),  # as floating-point numbers they are equal
+        ("a > 99999999999999999", {"a": "100000000000000000"}, True),
+        ("a = 1.1", {"a": "1.1"}, True),
+        ("a < 1e300", {"a": "1e299"}, True),
+        ("a = 10L", {"a": "10"}, True),
+        ("a BETWEEN 1 AND 3", {"a": "3"}, True),
+        ("a NOT BETWEEN 1 AND 3", {"a": "3.1"}, True),
+        ("a NOT BETWEEN 1 AND 3", {}, False),
+        ("a BETWEEN -3 AND -1", {"a": "-2"}, True),
+        ("a IN ('x', 'y''s')", {"a": "y's"}, True),
+        ("a NOT IN ('x')", {"a": "y"}, True),
+        ("a NOT IN ('x')", {}, False),
+        ("a IS NULL", {}, True),
+        ("a IS NOT NULL", {"a": "0"}, True),
+        ("a CONTAINS 'li'", {"a": "Alice"}, True),
+        ("a NOT CONTAINS 'x'", {"a": "Alice"}, True),
+        ("a STARTSWITH 'Al'", {"a": "Alice"}, True),
+        ("a ENDSWITH 'ce'", {"a": "Alice"}, True),
+        ("a NOT ENDSWITH 'ce'", {"a": "Alice"}, False),
+        ("a STARTSWITH 'Alices'", {"a": "Alice"}, False),
+        ("a CONTAINS 'x'", {}, False),
+        ("TRUE", {}, True),
+        ("FALSE OR a", {"a": "TRUE"}, True),
+        ("a = TRUE", {"a": "true"}, True),
+        ("a = FALSE", {"a": "no"}, False),
+        ("a", {"a": "yes"}, False),
+        ("NULL OR TRUE", {}, True),
+        ("NULL = NULL", {}, False),
+        ("a = b", {"a": "x", "b": "x"}, True),
+        ("a < b", {"a": "10", "b": "9"}, True),  # both are texts
+        ("A = 'x'", {"a": "x"}, False),
+        ("a = 'ä'", {"a": "ä"}, True),
+        ("TAGS = 'paid'", {"TAGS": "paid"}, True),
+        ("a = 1 -- the end\n/* or\n not */ AND b = 2", {"a": "1", "b": "2"}, True),
+        ("a = 1 OR b = 1 AND c = 1", {"a": "1"}, True),
+        ("$a_1 = '1'", {"$a_1": "1"}, True),
+        ("amount = 1", {"mount": "1"}, False),
+        ("amount = 1", {"xamount": "1"}, False),
+        ("a = 1 = TRUE", {"a": "1"}, True),
+    ],
+)
+def test_what_conditions_mean(condition: str, properties: dict[str, str], expected: bool) -> None:
+    assert holds(condition, properties) == [expected]
+
+
+def test_of_a_repeated_property_the_last_value_counts() -> None:
+    assert holds("a = 2", raw=b"a\x011\x02a\x012\x02") == [True]
+    assert holds("a = 2", raw=b"a\x012\x02a\x01\x02") == [True]  # one without a value is none
+    assert holds("a = 2", raw=b"b\x011\x02a\x012") == [True]  # the last separator may be missing
+
+
+@pytest.mark.parametrize(
+    ("condition", "problem"),
+    [
+        ("", "character 1: expected a property, a value or .*, found the end"),
+        ("a >", "character 4: expected a property"),
+        ("a = 1 b", "character 7: expected AND, OR or the end, found 'b'"),
+        ("a > 'x'", "character 5: a text beside >: only numbers and properties have an order"),
+        ("1 = 'x'", "character 1: a number is never equal to a text"),
+        ("a BETWEEN 3 AND 1", "character 11: BETWEEN 3 AND 1: the first is the greater one"),
+        ("a BETWEEN 'x' AND 'y'", "expected a number, found"),
+        ("a IN (1)", "expected a 'text', found '1'"),
+        ("a IN ()", "expected a 'text'"),
+        ("a CONTAINS b", "expected a 'text', found 'b'"),
+        ("(a = 1", "expected .*, found the end"),
+        ("a != 1", r"character 3: '!' begins nothing \(unequal is <>\)"),
+        ("a = 1 AND 2", "character 11: a number where a condition must be"),
+        ("'x'", "character 1: a text where a condition must be"),
+        ("a LIKE 'x'", "expected AND, OR or the end, found 'LIKE'"),
+        ("a + 1 = 2", "expected AND, OR or the end, found '\\+'"),
+        ("a IS 1", "expected NULL, found '1'"),
+        ("(" * 17 + "a" + ")" * 17, "nested more than 16 deep"),
+        ("-'x' = 1", "a text behind -"),
+        ("'unclosed", "begins nothing"),
+        (" OR ".join(["a = 1"] * 1000), "steps: at most 2048"),
+    ],
+)
+def test_what_is_no_condition_is_shown_with_its_place(condition: str, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        Condition(condition)
+
+
+NAMES = ["a", "b", "c"]
+values = st.sampled_from(["", "0", "1", "-1", "1.5", "10", "x", "xy", "true", "FALSE", "1e2", ".", "-", "1.", "+7"])
+numbers = st.sampled_from(["0", "1", "-1", "1.5", "1e1", "100"])
+texts = st.sampled_from(["x", "xy", "y", "1", "true"])
+
+
+def number_of(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def comparison(name: str, sign: str, number: str) -> tuple[str, Callable[[dict[str, str]], Truth]]:
+    def evaluate(given: dict[str, str]) -> Truth:
+        mine, other = number_of(given.get(name, "")), float(number)
+        if mine is None:
+            return None
+        return {
+            "=": mine == other,
+            "<>": mine != other,
+            "<": mine < other,
+            "<=": mine <= other,
+            ">": mine > other,
+            ">=": mine >= other,
+        }[sign]
+
+    return f"{name} {sign} {number}", evaluate
+
+
+def about_text(name: str, word: str, text: str) -> tuple[str, Callable[[dict[str, str]], Truth]]:
+    tests: dict[str, Callable[[str], bool]] = {
+        "=": lambda mine: mine == text,
+        "<>": lambda mine: mine != text,
+        "CONTAINS": lambda mine: text in mine,
+        "STARTSWITH": lambda mine: mine.startswith(text),
+        "NOT ENDSWITH": lambda mine: not mine.endswith(text),
+    }
+    return f"{name} {word} '{text}'", lambda given: tests[word](given[name]) if given.get(name) else None
+
+
+def both(one: Any, other: Any) -> tuple[str, Callable[[dict[str, str]], Truth]]:
+    def evaluate(given: dict[str, str]) -> Truth:
+        found = one[1](given), other[1](given)
+        return False if False in found else None if None in found else True
+
+    return f"({one[0]} AND {other[0]})", evaluate
+
+
+def either(one: Any, other: Any) -> tuple[str, Callable[[dict[str, str]], Truth]]:
+    def evaluate(given: dict[str, str]) -> Truth:
+        found = one[1](given), other[1](given)
+        return True if True in found else None if None in found else False
+
+    return f"({one[0]} OR {other[0]})", evaluate
+
+
+def negated(one: Any) -> tuple[str, Callable[[dict[str, str]], Truth]]:
+    return f"NOT ({one[0]})", lambda given: None if one[1](given) is None else not one[1](given)
+
+
+simple = st.one_of(
+    st.builds(comparison, st.sampled_from(NAMES), st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), numbers),
+    st.builds(
+        about_text,
+        st.sampled_from(NAMES),
+        st.sampled_from(["=", "<>", "CONTAINS", "STARTSWITH", "NOT ENDSWITH"]),
+        texts,
+    ),
+    st.sampled_from(NAMES).map(lambda name: (f"{name} IS NULL", lambda given: not given.get(name))),
+)
+conditions = st.recursive(
+    simple,
+    lambda inner: st.one_of(st.builds(both, inner, inner), st.builds(either, inner, inner), inner.map(negated)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(conditions, st.lists(st.dictionaries(st.sampled_from(NAMES), values), min_size=1, max_size=6))
+def test_the_kernel_agrees_with_an_evaluator_in_plain_python(condition: Any, messages: list[dict[str, str]]) -> None:
+    text, evaluate = condition
+    assert holds(text, *messages) == [evaluate(each) is True for each in messages], text
+
+
+def test_what_is_no_record_is_not_chosen() -> None:
+    log = np.zeros(200, np.uint8)
+    found = Condition("TRUE").holds(log, np.array([0, 150, -5], np.int64), np.array([100, 100, 100], np.int32))
+    assert not found.any()
+
+
+def test_a_store_reads_where_a_condition_holds_within_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(store_config(tmp_path / "store"))  # 16 KiB files: the messages lie in several
+    try:
+        properties = [encode_properties({"n": str(number)}) for number in range(400)]
+        for start in range(0, 400, 20):
+            bodies = [b"%03d" % number * 30 for number in range(start, start + 20)]
+            store.append("orders", batch("orders", bodies, properties=properties[start : start + 20]), queues=1)
+        dispatch_all(store)
+
+        def read(text: str, offset: int = 0, max_bytes: int = 1 << 20, max_count: int = 1000) -> tuple[list[int], int]:
+            result = store.read_where("orders", 0, offset, max_bytes, max_count=max_count, condition=Condition(text))
+            found = [int(body[:3]) for body in bodies_of(result)]
+            assert (result.count, bool(found)) == (len(found), result.status is ReadStatus.FOUND)
+            return found, result.next_offset
+
+        assert read("n >= 100 AND n < 300") == (list(range(100, 300)), 400)
+        assert read("n >= 100 AND n < 300", max_count=3) == ([100, 101, 102], 103)
+        assert read("n IN ('7', '390')", max_count=1) == ([7], 390)
+        assert read("n > 397", max_bytes=1) == ([398], 399)
+        assert read("n < 5", offset=5) == ([], 400)
+        assert store.read_where("orders", 0, 400, 1, max_count=1, condition=Condition("TRUE")).status == 1
+        assert store.read_where("orders", 0, 401, 1, max_count=1, condition=Condition("TRUE")).status == 3
+        assert store.read_where("none", 0, 0, 1, max_count=1, condition=Condition("TRUE")).status == 5
+        monkeypatch.setattr("penstock.broker.store.reading.SEARCHED_BYTES", 10_000)
+        monkeypatch.setattr("penstock.broker.store.reading.SEARCHED_AT_ONCE", 3_000)
+        found, offset = read("n > 390")
+        assert (found, 0 < offset < 390) == ([], True)
+        while not found:
+            found, offset = read("n > 390", offset)
+        assert (found, offset) == (list(range(391, 400)), 400)
+    finally:
+        store.close()
