@@ -19,6 +19,7 @@ from penstock.proto.errors import FlowControl, InvalidArgument, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, ROLE_UNSPECIFIED, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport, ClusterView, QueueData, ShardView, TopicRoute
 
+from .absent import AbsentShards
 from .liveness import EXPIRY_MS, Liveness
 from .shard import Member, Shard, Topics
 
@@ -26,8 +27,6 @@ BROKERS_MAX = 10_000
 TOPICS_PER_BROKER_MAX = 100_000
 QUEUES_MAX = 65_536
 ADDRESS_LENGTH_MAX = 300
-ABSENT_TOPICS_MAX = 1_000_000
-"""Topics of absent groups, counted per group; above, the group that went first is forgotten."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
 
@@ -62,8 +61,7 @@ class RouteTable:
         self._shards: dict[str, Shard] = {}
         self._views: dict[str, ShardView] = {}  # built when asked for, dropped at each report of the shard
         self._holders: dict[str, set[str]] = {}  # topic -> names of the shards that serve it
-        self._absent: dict[str, Shard] = {}  # whose last member went, the longest gone first; topics as it left them
-        self._absent_holders: dict[str, set[str]] = {}
+        self._absent = AbsentShards()
         self._keys: dict[int, _Key] = {}  # session -> the broker it speaks for
         self._addresses: dict[str, _Key] = {}
         self._liveness = Liveness(expiry_ms)
@@ -91,7 +89,7 @@ class RouteTable:
             if old.session != session:
                 self._forget(old.session)
                 ended = (old.session,)
-        returned = self._return(key.broker_name)
+        returned = self._absent.remove(key.broker_name)
         self._shards[key.broker_name] = shard
         self._addresses[identity.address] = key
         self._keys[session] = key
@@ -185,20 +183,19 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute:
         """Where ``topic`` is; when it is nowhere, all living shards, for whoever may create it."""
-        holders = self._holders.get(topic, ())
-        absent = [
-            _queue_data(name, self._absent[name].topics()[topic])
-            for name in sorted(self._absent_holders.get(topic, ()))
-        ]
-        if not holders and absent:
-            return TopicRoute(topic=topic, exists=True, queues=absent, absent=absent)
-        if not holders:
+        living = {name: self._shards[name].topics()[topic] for name in sorted(self._holders.get(topic, ()))}
+        absent = self._absent.configs(topic)
+        if not living and not absent:
             return TopicRoute(topic=topic, exists=False, shards=[self._view(name) for name in sorted(self._shards)])
-        route = TopicRoute(topic=topic, exists=True, absent=absent)
-        for name in sorted(holders):
-            config = self._shards[name].topics()[topic]
-            route.queues.append(_queue_data(name, config))
-            route.shards.append(self._view(name))
+        told = living or absent
+        route = TopicRoute(
+            topic=topic,
+            exists=True,
+            queues=[_queue_data(name, config) for name, config in told.items()],
+            shards=[self._view(name) for name in living],
+            absent=[_queue_data(name, config) for name, config in absent.items()],
+        )
+        for config in told.values():
             for attribute, value in config.attributes.items():
                 if attribute not in route.attributes:
                     route.attributes[attribute] = value
@@ -212,12 +209,12 @@ class RouteTable:
         """All living shards, by name, and the absent ones."""
         return ClusterView(
             shards=[self._view(name) for name in sorted(self._shards)],
-            absent=[self._absent[name].view() for name in sorted(self._absent)],
+            absent=self._absent.views(),
         )
 
     def topics(self) -> list[str]:
         """All topics that a shard serves, or would if it were there, sorted."""
-        return sorted(self._holders.keys() | self._absent_holders.keys())
+        return sorted(self._holders.keys() | self._absent.topics())
 
     def forget(self, broker_name: str) -> Change:
         """Tell of an absent shard no more.
@@ -229,11 +226,11 @@ class RouteTable:
             living = ", ".join(member.address for member in self._shards[broker_name].members.values())
             raise InvalidArgument(f"broker group {broker_name} is not gone: {living} lives; stop it first")
         if broker_name not in self._absent:
-            raise InvalidArgument(f"broker group {broker_name} is not known here{_listed(sorted(self._absent))}")
-        return Change(topics=self._return(broker_name))
+            raise InvalidArgument(f"broker group {broker_name} is not known here{_listed(self._absent.names())}")
+        return Change(topics=self._absent.remove(broker_name))
 
     def exists(self, topic: str) -> bool:
-        return topic in self._holders or topic in self._absent_holders
+        return topic in self._holders or self._absent.holds(topic)
 
     def serves(self, broker_name: str, topic: str) -> bool:
         """Whether the route of ``topic`` leads through ``broker_name``."""
@@ -285,33 +282,12 @@ class RouteTable:
         if not shard.members:
             del self._shards[name]
             self._hold(name, before, {})
-            self._leave(shard, before)
-            return Change(topics=frozenset(before), shards=frozenset((name,)))
+            forgotten = self._absent.add(shard, before)
+            return Change(topics=frozenset(before) | forgotten, shards=frozenset((name,)))
         after = shard.topics()
         changed = _difference(before, after)
         self._hold(name, changed, after)
         return Change(topics=changed, shards=frozenset((name,)) if _signature(shard) != seen else frozenset())
-
-    def _leave(self, shard: Shard, topics: Topics) -> None:
-        """Remember the shard, whose last member went."""
-        shard.last_master_topics = topics  # of a slave, where no master was ever seen
-        self._absent[shard.broker_name] = shard
-        for topic in topics:
-            self._absent_holders.setdefault(topic, set()).add(shard.broker_name)
-        while sum(len(each.topics()) for each in self._absent.values()) > ABSENT_TOPICS_MAX:
-            self._return(next(iter(self._absent)))
-
-    def _return(self, name: str) -> frozenset[str]:
-        """Take the shard out of the absent ones; the topics that it held."""
-        shard = self._absent.pop(name, None)
-        if shard is None:
-            return frozenset()
-        for topic in shard.topics():
-            holders = self._absent_holders[topic]
-            holders.discard(name)
-            if not holders:
-                del self._absent_holders[topic]
-        return frozenset(shard.topics())
 
     def _hold(self, name: str, touched: Iterable[str], topics: Topics) -> None:
         for topic in touched:

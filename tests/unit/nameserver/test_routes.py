@@ -105,14 +105,31 @@ def test_an_absent_shard_is_forgotten_by_name_and_a_living_one_is_not() -> None:
     assert table.topics() == []
 
 
-def test_the_memory_of_absent_shards_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.nameserver.routes.ABSENT_TOPICS_MAX", 3)
+@pytest.mark.parametrize("bound", [("ABSENT_TOPICS_MAX", 3), ("ABSENT_SHARDS_MAX", 1)])
+def test_the_memory_of_absent_shards_is_bounded_and_whose_end_that_is_is_told(
+    monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
+) -> None:
+    monkeypatch.setattr(f"penstock.nameserver.absent.{bound[0]}", bound[1])
     table = RouteTable()
     for number, name in enumerate(("broker-a", "broker-b")):
         table.register(number, registration(name, topics=("T", f"only-{name}")), 0.0)
-        table.unregister(number)
+    assert table.unregister(0).topics == {"T", "only-broker-a"}
+    assert table.unregister(1).topics == {"T", "only-broker-a", "only-broker-b"}
     assert [shard.broker_name for shard in table.cluster().absent] == ["broker-b"]
     assert not table.route("only-broker-a").exists
+    table.register(2, registration("broker-b", topics=("T",)), 1.0)
+    assert not table.cluster().absent
+    table.unregister(2)
+    assert [shard.broker_name for shard in table.cluster().absent] == ["broker-b"]
+
+
+def test_a_topic_of_absent_shards_alone_keeps_its_attributes() -> None:
+    table = RouteTable()
+    table.register(1, registration(), 0.0)
+    config = TopicConfig(topic="T", read_queues=1, write_queues=1, perm=6, attributes={"retention.ms": "5"})
+    table.topics_changed(1, BrokerReport.TopicChanges(updated=[config]), 0.0)
+    table.unregister(1)
+    assert dict(table.route("T").attributes) == {"retention.ms": "5"}
 
 
 def test_a_nameserver_that_never_saw_the_master_learns_topics_from_the_slave() -> None:
