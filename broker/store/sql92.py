@@ -72,7 +72,7 @@ _TOKEN = re.compile(
       |(?P<text>'(?:[^']|'')*')
       |(?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
       |(?P<sign><>|<=|>=|[=<>()+,-])""",
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _COMPARISONS: Final = {
     "=": Op.EQUAL,
@@ -201,6 +201,7 @@ class _Parser:
         return _CONDITION
 
     def _compared(self) -> str:
+        begin = len(self._program.steps)
         at, kind = self._token.at, self._value()
         while True:
             if sign := self._takes(*_COMPARISONS):
@@ -213,12 +214,12 @@ class _Parser:
                 self._step(Op.IS_NULL)
                 if is_not:
                     self._step(Op.NOT)
-            elif not self._tested(kind, at):
+            elif not self._tested(kind, at, begin):
                 return kind
             kind = _CONDITION
 
-    def _tested(self, kind: str, at: int) -> bool:
-        """BETWEEN, IN, CONTAINS and their like, if one comes next."""
+    def _tested(self, kind: str, at: int, first_step: int) -> bool:
+        """BETWEEN, IN, CONTAINS and their like, if one comes next; ``first_step``: where their left side begins."""
         begin = self._next
         is_not = self._takes("NOT")
         word = self._takes("BETWEEN", "IN", *_PARTS)
@@ -228,7 +229,7 @@ class _Parser:
         if kind not in (_PROPERTY, _NUMBER if word == "BETWEEN" else _TEXT):
             raise self._error(at, f"{kind} in front of {word}, where a property must be")
         if word == "BETWEEN":
-            self._between()
+            self._between(first_step)
         elif word == "IN":
             self._in()
         else:
@@ -238,8 +239,9 @@ class _Parser:
             self._step(Op.NOT)
         return True
 
-    def _between(self) -> None:
-        left = self._program.steps.pop()
+    def _between(self, first_step: int) -> None:
+        left = self._program.steps[first_step:]
+        del self._program.steps[first_step:]
         at = self._token.at
         low = self._bound()
         self._must("AND")
@@ -247,7 +249,7 @@ class _Parser:
         if low > high:
             raise self._error(at, f"BETWEEN {low} AND {high}: the first is the greater one")
         for op, bound in ((Op.GREATER_EQUAL, low), (Op.LESS_EQUAL, high)):
-            self._program.steps.append(left)
+            self._program.steps += left
             self._number(bound)
             self._step(op)
         self._step(Op.AND)
@@ -339,4 +341,4 @@ class _Parser:
 
 def _number_of(text: str) -> int | float:
     text = text.rstrip("lL")
-    return int(text) if text.isdecimal() else float(text)
+    return int(text) if text.isdecimal() and len(text) <= len(str(_LONG_MAX)) else float(text)

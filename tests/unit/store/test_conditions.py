@@ -68,6 +68,11 @@ def test_a_condition_picks_messages_by_their_properties() -> None:
         ("a NOT BETWEEN 1 AND 3", {"a": "3.1"}, True),
         ("a NOT BETWEEN 1 AND 3", {}, False),
         ("a BETWEEN -3 AND -1", {"a": "-2"}, True),
+        ("-a BETWEEN 1 AND 3", {"a": "-2"}, True),
+        ("- - a BETWEEN 1 AND 3 AND b = 1", {"a": "2", "b": "1"}, True),
+        ("(a) BETWEEN 1 AND +3", {"a": "2"}, True),
+        ("(a = 1) IS NULL", {}, True),
+        ("a NOT IN ('x') IS NULL", {}, True),
         ("a IN ('x', 'y''s')", {"a": "y's"}, True),
         ("a NOT IN ('x')", {"a": "y"}, True),
         ("a NOT IN ('x')", {}, False),
@@ -133,6 +138,7 @@ def test_of_a_repeated_property_the_last_value_counts() -> None:
         ("(" * 17 + "a" + ")" * 17, "nested more than 16 deep"),
         ("-'x' = 1", "a text behind -"),
         ("'unclosed", "begins nothing"),
+        ("a = \u0663", "begins nothing"),
         (" OR ".join(["a = 1"] * 1000), "steps: at most 2048"),
     ],
 )
@@ -224,6 +230,20 @@ conditions = st.recursive(
 def test_the_kernel_agrees_with_an_evaluator_in_plain_python(condition: Any, messages: list[dict[str, str]]) -> None:
     text, evaluate = condition
     assert holds(text, *messages) == [evaluate(each) is True for each in messages], text
+
+
+TOKENS = ["a", "b", "1", "1.5", "9" * 5000, "'x'", "(", ")", "AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE"]
+TOKENS += ["=", "<>", "<", ">=", "+", "-", ",", "CONTAINS", "ENDSWITH", "1e999", "--", "/*"]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.sampled_from(TOKENS), max_size=9).map(" ".join))
+def test_any_text_is_a_condition_or_refused(text: str) -> None:
+    try:
+        Condition(text)
+    except InvalidArgument:
+        return
+    assert holds(text, {"a": "1", "b": "x"}) in ([True], [False])
 
 
 def test_what_is_no_record_is_not_chosen() -> None:
