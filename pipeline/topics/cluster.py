@@ -99,21 +99,22 @@ class Cluster:
         """Every queue that the options name, with its range; ``times``: one for all, or one per queue.
 
         ``tolerates_missing``: topics that are not there (yet, or any more) have no queues, instead of raising.
-        ``needs_all``: a broker group of a topic that is down is not passed over.
+        ``needs_all``: a broker group of a topic that is down is not passed over, nor a topic of which all are down.
         ``held``: topics and broker groups that have been there: what no nameserver knows is gone when a group says so.
 
         Raises:
             TopicNotFound, RouteNotFound: as :meth:`topics`; RouteNotFound too where no group of a held topic answers,
-                or one that is needed has no living member.
+                one that is needed has no living member, or nothing of what is read has.
             ConfigError: an assigned queue that does not exist.
         """
         wanted: list[tuple[str, str, int | None]] = []
         absent: set[tuple[str, str]] = set()
         unreachable: RouteNotFound | None = None
         topics = self.topics(options)
+        assigned = {queue[:2] for queue in options.assigned}
         for topic in topics:
             try:
-                route = self.route(topic)
+                route = self.known_route(topic)
             except TopicNotFound:
                 if not tolerates_missing:
                     self._require_gone(topic, [broker for name, broker in sorted(held) if name == topic])
@@ -124,15 +125,21 @@ class Cluster:
                     raise
                 unreachable = error
                 continue
-            brokers = [queues.broker_name for queues in route.queues if queues.perm & names.PERM_READ]
-            down = [queues.broker_name for queues in route.absent if queues.perm & names.PERM_READ]
+            gone = _readable(route.absent)
+            brokers = [broker for broker in _readable(route.queues) if broker not in gone]
+            down = [broker for broker in gone if not assigned or (topic, broker) in assigned]
             if down and needs_all:
                 raise _down(topic, down, "; failOnDataLoss=false reads without them")
+            if gone and not brokers:
+                unreachable = _down(topic, gone)
+                if options.fail_on_data_loss and not tolerates_missing:
+                    raise unreachable
             absent.update((topic, broker) for broker in down)
             if isinstance(times, int) or times is None:
                 wanted += [(topic, broker, times) for broker in brokers]
             else:
                 own = {(queue.broker, time_ms) for queue, time_ms in times.items() if queue.topic == topic}
+                own = {(broker, time_ms) for broker, time_ms in own if broker not in gone}
                 wanted += [(topic, broker, time_ms) for broker, time_ms in sorted(own)]
                 wanted += [(topic, broker, None) for broker in brokers if broker not in {name for name, _ in own}]
         if not wanted and unreachable is not None:
@@ -318,7 +325,7 @@ class Cluster:
     def _only_assigned(self, options: SourceOptions, found: Positions) -> Positions:
         if not options.assigned:
             return found
-        missing = sorted(options.assigned - found.keys())
+        missing = sorted(queue for queue in options.assigned - found.keys() if queue[:2] not in found.absent)
         if missing:
             raise ConfigError(
                 f"option assign: queue {missing[0]} does not exist; there are "
@@ -328,7 +335,14 @@ class Cluster:
             del found[queue]
             found.by_time.pop(queue, None)
             found.certain.discard(queue)
+        if not found:
+            topic, broker = min(found.absent)
+            raise _down(topic, [broker])
         return found
+
+
+def _readable(parts: Iterable[nameserver_pb2.QueueData]) -> list[str]:
+    return [part.broker_name for part in parts if part.perm & names.PERM_READ]
 
 
 def _down(topic: str, brokers: list[str], instead: str = "") -> RouteNotFound:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -20,6 +20,9 @@ from ..workers import keep_loaded
 from .offsets import Queue, Slice, slices
 from .options import SinkOptions, SourceOptions, properties_form, sink_options, source_options
 from .planning import plan
+
+if TYPE_CHECKING:
+    from .cluster import Positions
 
 NAME = "penstock"
 
@@ -108,15 +111,23 @@ class TopicReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """One per task."""
-        from .cluster import cluster
+        """One per task.
+
+        Raises:
+            RouteNotFound: a broker group of a topic was down for ``driverRetryTimeoutMs``, with ``failOnDataLoss``.
+        """
+        from .cluster import cluster, riding_through
         from .starting import ending_offsets, starting_offsets
 
         options = self._options
         timeout_s = options.retry_timeout_ms / 1000
         view = cluster(options.name_server)
-        begin, positions = starting_offsets(view, options, timeout_s=timeout_s)
-        end = ending_offsets(view, options, positions, timeout_s=timeout_s)
+
+        def places() -> tuple[dict[Queue, int], dict[Queue, int], Positions]:
+            begin, positions = starting_offsets(view, options, timeout_s=timeout_s)
+            return begin, ending_offsets(view, options, positions, timeout_s=timeout_s), positions
+
+        begin, end, positions = riding_through(places, timeout_s)
         check_filter(options, positions)
         backwards = sorted(queue for queue in end if begin[queue] > end[queue])
         times = options.starting.timestamp_ms, options.ending.timestamp_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.proto.errors import ConfigError, DataLoss
+from penstock.proto.errors import ConfigError, DataLoss, RouteNotFound
 
 from .cluster import Cluster, Positions
 from .offsets import Queue, resolve
@@ -59,11 +59,19 @@ def starting_offsets(
 def ending_offsets(
     cluster: Cluster, options: SourceOptions, positions: Positions, *, timeout_s: float
 ) -> dict[Queue, int]:
-    """The end of each queue for a batch read; ``positions``: found with the start."""
+    """The end of each queue for a batch read; ``positions``: found with the start.
+
+    Raises:
+        RouteNotFound: others are there now; plan again.
+    """
     wanted = options.ending
     times = _times(wanted)
     if times is not None:
+        begun = positions.keys()
         positions = cluster.positions(options, times=times, timeout_s=timeout_s, needs_all=options.fail_on_data_loss)
+        if positions.keys() != begun:
+            queue = min(positions.keys() ^ begun)
+            raise RouteNotFound(f"queue {queue} came or went while the read was planned: plan it again")
     return _at(wanted, positions, options, default="latest")
 
 
@@ -80,18 +88,19 @@ def _at(wanted: Position, positions: Positions, options: SourceOptions, *, defau
         return low
     if wanted.at == "latest":
         return high
+    given = {queue: value for queue, value in wanted.offsets.items() if queue[:2] not in positions.absent}
     if wanted.at == "offsets":
-        return resolve(wanted.option, wanted.offsets, positions, complete=True)
+        return resolve(wanted.option, given, positions, complete=True)
     if wanted.at == "timestamps":
-        unknown = sorted(wanted.offsets.keys() - positions.keys())
+        unknown = sorted(given.keys() - positions.keys())
         if unknown:
             raise ConfigError(f"option {wanted.option}: queue {unknown[0]} is not among those that are read")
-    meant = positions.keys() if wanted.at == "timestamp" else wanted.offsets.keys()
+    meant = positions.keys() if wanted.at == "timestamp" else given.keys()
     found = dict(low if default == "earliest" else high)
     for queue in meant:
         offset = positions.by_time.get(queue)
         if offset is None and default == "earliest" and options.error_without_match and high[queue] > low[queue]:
-            time_ms = wanted.timestamp_ms if wanted.at == "timestamp" else wanted.offsets[queue]
+            time_ms = wanted.timestamp_ms if wanted.at == "timestamp" else given[queue]
             raise ConfigError(
                 f"option {wanted.option}: queue {queue} has no message stored at or after {time_ms}; "
                 "startingOffsetsByTimestampStrategy=latest begins at its end"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -41,6 +41,9 @@ from .offsets import (
 from .options import SourceOptions
 from .planning import share
 from .source import TopicPartition, check_filter, planned, read_partition
+
+if TYPE_CHECKING:
+    from .cluster import Positions
 
 log = logging.getLogger(__name__)
 
@@ -221,8 +224,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 left += [each for each in wanted if each.queue[:2] == place]
         return left
 
-    def _check_gone(self, begin: Mapping[Queue, int], found: Mapping[Queue, Any], timeout_s: float) -> None:
+    def _check_gone(self, begin: Mapping[Queue, int], found: Positions, timeout_s: float) -> None:
         """That the topics of the query's queues are still there; a broker group that does not answer is not asked on.
+
+        One that is known to be down is not asked at all.
 
         Raises:
             DataLoss: one is not, and ``failOnDataLoss``.
@@ -230,7 +235,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from .cluster import cluster
 
         view = cluster(self._options.name_server)
-        for place in sorted({queue[:2] for queue in begin.keys() - found.keys()} - self._gone):
+        for place in sorted({queue[:2] for queue in begin.keys() - found.keys()} - self._gone - found.absent):
             topic, broker = place
             try:
                 view.calls.positions(broker, topic, min(timeout_s, ASKED_S))

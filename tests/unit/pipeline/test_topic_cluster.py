@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +12,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructField, StructType
+
 from penstock.pipeline.topics.cluster import AdminCalls, Cluster, riding_through
+from penstock.pipeline.topics.offsets import Queue, queues_of, stream_offset
 from penstock.pipeline.topics.options import source_options
-from penstock.pipeline.topics.starting import starting_offsets
+from penstock.pipeline.topics.source import TopicReader
+from penstock.pipeline.topics.starting import ending_offsets, starting_offsets
+from penstock.pipeline.topics.stream import TopicStreamReader
 from penstock.proto.errors import BrokerUnavailable, ConfigError, PenstockError, RouteNotFound, TopicNotFound
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
 from penstock.proto.wire.pipeline_pb2 import QueuePosition, TopicPositions
@@ -46,7 +55,29 @@ def view() -> Iterator[Any]:
     made.connections.close()
 
 
-OPTIONS = source_options({"nameServer": "127.0.0.1:1", "subscribe": "orders"}, streaming=True)
+GIVEN = {"nameServer": "127.0.0.1:1", "driverRetryTimeoutMs": "1000"}
+OPTIONS = source_options(GIVEN | {"subscribe": "orders"}, streaming=True)
+
+
+def queues(*names: str) -> list[QueueData]:
+    return [QueueData(broker_name=name, read_queues=1, perm=6) for name in names]
+
+
+PART_DOWN = TopicRoute(
+    topic="orders", exists=True, queues=queues("a"), shards=[ShardView(broker_name="a")], absent=queues("b")
+)
+ALL_DOWN = TopicRoute(topic="orders", exists=True, queues=queues("b"), absent=queues("b"))
+WHOLE = TopicRoute(
+    topic="orders", exists=True, queues=queues("a", "b"), shards=[ShardView(broker_name=name) for name in "ab"]
+)
+
+
+def places(view: Any, *, streaming: bool = False, **given: str) -> set[tuple[str, str]]:
+    """Where a query begins."""
+    options = source_options(
+        GIVEN | ({} if "assign" in given else {"subscribe": "orders"}) | given, streaming=streaming
+    )
+    return {queue[:2] for queue in starting_offsets(view, options, timeout_s=1)[0]}
 
 
 def test_a_topic_whose_holders_are_down_is_waited_for(view: Any) -> None:
@@ -82,3 +113,99 @@ def test_a_group_that_no_broker_knows_is_refused_and_one_without_offsets_is_not(
         starting_offsets(view, options, timeout_s=1)
     monkeypatch.setattr(AdminCalls, "everywhere", lambda *_, **__: ({"a": object()}, []))
     assert list(starting_offsets(view, options, timeout_s=1)[0].values()) == [0]
+
+
+def test_a_batch_waits_for_a_broker_group_that_is_down(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules["penstock.pipeline.topics.cluster"]._clusters, (os.getpid(), view.name_server), view
+    )
+    schema = StructType([StructField("body", BinaryType())])
+    reader = TopicReader(source_options(GIVEN | {"subscribe": "orders"}, streaming=False), schema)
+    view.calls = Calls(PART_DOWN, ALL_DOWN, WHOLE)
+    wanted = [part for partition in reader.partitions() for part in partition.slices]
+    assert {part.queue.broker for part in wanted} == {"a", "b"}
+    view.calls = Calls(PART_DOWN)
+    began = time.monotonic()
+    with pytest.raises(RouteNotFound, match=r"topic orders: no member of b lives.*failOnDataLoss=false"):
+        reader.partitions()
+    assert time.monotonic() - began > 0.5
+
+
+def test_what_a_pattern_finds_is_waited_for_too_where_all_of_it_is_down(
+    view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = {"orders": ALL_DOWN, "sales": WHOLE}
+    monkeypatch.setattr(view, "topics", lambda _: sorted(routes))
+    view.calls = Calls(WHOLE)
+    monkeypatch.setattr(view.calls, "route", routes.__getitem__)
+    given = GIVEN | {"subscribePattern": ".*"}
+    with pytest.raises(RouteNotFound, match="topic orders: no member of b lives"):
+        starting_offsets(view, source_options(given, streaming=True), timeout_s=1, tolerates_missing=True)
+    tolerant = source_options(given | {"failOnDataLoss": "false"}, streaming=False)
+    begin, positions = starting_offsets(view, tolerant, timeout_s=1)
+    assert {queue[:2] for queue in begin} == {("sales", "a"), ("sales", "b")}
+    assert positions.absent == {("orders", "b")}
+
+
+def test_queues_that_are_assigned_need_no_others(view: Any) -> None:
+    view.calls = Calls(PART_DOWN)
+    assert places(view, assign='{"orders": {"a": [0]}}') == {("orders", "a")}
+    both = '{"orders": {"a": [0], "b": [0]}}'
+    with pytest.raises(RouteNotFound, match="no member of b lives"):
+        places(view, assign=both)
+    assert places(view, assign=both, failOnDataLoss="false") == {("orders", "a")}
+    with pytest.raises(RouteNotFound, match="no member of b lives"):
+        places(view, assign='{"orders": {"b": [0]}}', failOnDataLoss="false")
+    with pytest.raises(ConfigError, match="queue orders/a/7 does not exist"):
+        places(view, assign='{"orders": {"a": [7]}}')
+
+
+def test_a_running_query_of_assigned_queues_goes_on_without_those_that_are_down(view: Any) -> None:
+    view.calls = Calls(PART_DOWN)
+    options = source_options(GIVEN | {"assign": '{"orders": {"a": [0], "b": [0]}}'}, streaming=True)
+    found = view.positions(options, held={("orders", "a"), ("orders", "b")})
+    assert [queue.broker for queue in found] == ["a"]
+    assert found.absent == {("orders", "b")}
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_offsets_that_are_given_for_a_group_that_is_down_are_left_out_where_that_is_allowed(
+    view: Any, option: str
+) -> None:
+    view.calls = Calls(PART_DOWN)
+    given = {option: '{"orders": {"a": {"0": 1}, "b": {"0": 1}}}'}
+    if option == "startingOffsetsByTimestamp":
+        given["startingOffsetsByTimestampStrategy"] = "latest"
+    with pytest.raises(RouteNotFound, match="no member of b lives"):
+        places(view, **given)
+    assert places(view, **given, failOnDataLoss="false") == {("orders", "a")}
+    assert "b" not in view.calls.asked
+
+
+def test_a_plan_whose_end_has_other_queues_than_its_begin_is_made_again(view: Any) -> None:
+    view.calls = Calls(PART_DOWN)
+    options = source_options(
+        GIVEN | {"subscribe": "orders", "endingTimestamp": "1", "failOnDataLoss": "false"}, streaming=False
+    )
+    _, positions = starting_offsets(view, options, timeout_s=1)
+    view.calls = Calls(WHOLE)
+    with pytest.raises(RouteNotFound, match="queue orders/b/0 came or went") as raised:
+        ending_offsets(view, options, positions, timeout_s=1)
+    assert raised.value.retryable
+
+
+def test_a_running_stream_does_not_ask_a_group_that_is_known_to_be_down(
+    view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        sys.modules["penstock.pipeline.topics.cluster"]._clusters, (os.getpid(), view.name_server), view
+    )
+    schema = StructType([StructField("body", BinaryType())])
+    stream = TopicStreamReader(OPTIONS, schema)
+    view.calls = Calls(PART_DOWN)
+    start = stream_offset({Queue("orders", "a", 0): 3, Queue("orders", "b", 0): 4})
+    assert queues_of(stream.latestOffset(start, ReadAllAvailable())) == {
+        Queue("orders", "a", 0): 9,
+        Queue("orders", "b", 0): 4,
+    }
+    assert set(view.calls.asked) == {"a"}
