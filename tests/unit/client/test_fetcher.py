@@ -239,7 +239,7 @@ def test_a_refused_request_is_told_and_a_broken_one_tried_again(cluster: GroupCl
     cluster.kill("broker-a")
 
     def refuse(message: bytes, context: Any) -> bytes:
-        fail(context, InvalidArgument("SQL92 filters are not supported"))
+        fail(context, InvalidArgument("SQL92 filters are off at this broker"))
         return b""
 
     broker._fetch = refuse  # type: ignore[method-assign]
