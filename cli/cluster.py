@@ -137,7 +137,8 @@ def _late(name: str) -> str:
 @cluster.command()
 @click.argument("broker_name")
 @namesrv_option
-def forget(broker_name: str, namesrv: str) -> None:
+@json_option
+def forget(broker_name: str, namesrv: str, as_json: bool) -> None:
     """Have the nameservers tell no more of a broker group that is gone for good.
 
     They remember one of which no member lives, so that nobody takes what is left of its topics for all of it.
@@ -146,7 +147,10 @@ def forget(broker_name: str, namesrv: str) -> None:
 
     with Admin(namesrv) as admin:
         admin.forget_shard(broker_name)
-    print(f"{broker_name} forgotten")
+    if as_json:
+        print_json({"broker_name": broker_name, "forgotten": True})
+    else:
+        print(f"{broker_name} forgotten")
 
 
 @cluster.command()

@@ -89,7 +89,7 @@ def list_(namesrv: str, as_json: bool) -> None:
     if as_json:
         print_json({"topics": [_document(info) for info in infos]})
     else:
-        rows = [[info.topic, info.queues, [shard.broker_name for shard in info.shards]] for info in infos]
+        rows = [[info.topic, info.queues, _holders(info)] for info in infos]
         print_table(["topic", "queues", "broker groups"], rows)
 
 
@@ -113,8 +113,13 @@ def show(name: str, namesrv: str, as_json: bool) -> None:
         note(f"broker group {missing} did not answer: its queues are missing above")
 
 
+def _holders(info: TopicInfo) -> list[str]:
+    living = {shard.broker_name: shard.broker_name for shard in info.shards}
+    return [name for _, name in sorted((living | {name: f"{name} (down)" for name in info.absent}).items())]
+
+
 def _document(info: TopicInfo) -> dict[str, Any]:
-    return {"topic": info.topic, "shards": [asdict(shard) for shard in info.shards], "attributes": info.attributes}
+    return asdict(info)
 
 
 def _print(info: TopicInfo, as_json: bool) -> None:

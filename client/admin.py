@@ -29,6 +29,7 @@ from .connections import Connections
 from .group_offsets import GroupOffsets
 from .message import MessageView
 from .message_lookup import MessageLookup
+from .routes import master_of
 from .timeouts import check_timeout
 from .topics import covers
 
@@ -96,6 +97,7 @@ class Admin:
 
         Raises:
             TopicNotFound: no such topic. InvalidArgument: queues that still hold unread messages would vanish.
+            BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was.
         """
         known = self.topic(topic, timeout_s=timeout_s)
         config = TopicConfig(
@@ -106,14 +108,20 @@ class Admin:
             attributes=attributes or {},
         )
         holders = brokers if brokers is not None else [shard.broker_name for shard in known.shards]
-        return self._put_topic(CreateTopicRequest(config=config, update=True), holders, timeout_s)
+        info = self._put_topic(CreateTopicRequest(config=config, update=True), holders, timeout_s)
+        if known.absent and brokers is None:
+            raise BrokerUnavailable(
+                f"topic {topic} is changed at {', '.join(holders)}, and as it was at {', '.join(known.absent)}, of "
+                "which no member lives: update it again when they are there"
+            )
+        return info
 
     def delete_topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Delete ``topic`` with its messages and committed offsets, at every broker group.
 
         Raises:
             TopicNotFound: no master has it.
-            BrokerUnavailable: it is deleted where it could be; a broker group that is down has it still.
+            BrokerUnavailable: it is deleted where it could be; a broker group without a living master has it still.
         """
         names.check_topic(topic)
         missing = 0
@@ -123,15 +131,20 @@ class Admin:
                 self._calls.at_master(name, "DeleteTopic", TopicName(topic=topic), timeout_s)
             except TopicNotFound:
                 missing += 1
-        route = self._calls.wait_route(topic, lambda route: not route.shards or not route.exists, timeout_s)
-        absent = [part.broker_name for part in route.absent]
-        if missing == len(targets) and not absent:
-            raise self._calls.topic_not_found(topic, timeout_s)
-        if absent:
+        route = self._calls.wait_route(
+            topic, lambda route: not route.exists or not any(map(master_of, route.shards)), timeout_s
+        )
+        leaderless = (
+            {shard.broker_name for shard in route.shards if master_of(shard) is None} if route.exists else set()
+        )
+        left = sorted(leaderless | {part.broker_name for part in route.absent})
+        if left:
             raise BrokerUnavailable(
-                f"topic {topic} is on {', '.join(absent)} still, of which no member lives: delete it again when they "
-                "are there, or penstock cluster forget, if they never will be"
+                f"topic {topic} is on {', '.join(left)} still, of which no master lives: delete it again when one "
+                "does, or penstock cluster forget, if no member ever will"
             )
+        if missing == len(targets):
+            raise self._calls.topic_not_found(topic, timeout_s)
         log.info("topic deleted topic=%s", topic)
 
     def forget_shard(self, broker_name: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -178,8 +191,27 @@ class Admin:
         return GroupInfo(group, consume_enable, retry_max_times, dict(attributes or {}))
 
     def delete_group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Delete a group without members, and its offsets. Raises GroupNotFound, InvalidArgument (members)."""
-        self._at_holders(names.check_group(group), "DeleteGroup", timeout_s)
+        """Delete a group without members, and its offsets, at every broker group.
+
+        Raises:
+            GroupNotFound: no master has it. InvalidArgument: it has members.
+            BrokerUnavailable: it is deleted where it could be; a broker group without a living master may have it.
+        """
+        names.check_group(group)
+        missing = 0
+        targets, others = self._calls.masters_and_others(timeout_s)
+        for name in targets:
+            try:
+                self._calls.at_master(name, "DeleteGroup", GroupName(group=group), timeout_s)
+            except GroupNotFound:
+                missing += 1
+        if missing == len(targets):
+            raise self._calls.group_not_found(group, timeout_s, others)
+        if others:
+            raise BrokerUnavailable(
+                f"group {group} is deleted, but perhaps at {', '.join(others)}, of which no master lives: delete it "
+                "again when one does, or penstock cluster forget, if no member ever will"
+            )
 
     def list_groups(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
         """The names of all groups, sorted."""
@@ -298,17 +330,6 @@ class Admin:
 
         return _topic_info(self._calls.wait_route(wanted.topic, shows_it, timeout_s))
 
-    def _at_holders(self, group: str, method: str, timeout_s: float) -> None:
-        missing = 0
-        targets = self._calls.masters(timeout_s)
-        for name in targets:
-            try:
-                self._calls.at_master(name, method, GroupName(group=group), timeout_s)
-            except GroupNotFound:
-                missing += 1
-        if missing == len(targets):
-            raise self._calls.group_not_found(group, timeout_s)
-
 
 def _queues(count: int | None, lowest: int = 1) -> int:
     if count is None:
@@ -322,7 +343,7 @@ def _topic_info(route: TopicRoute) -> TopicInfo:
     shards = [
         TopicShard(queues.broker_name, queues.read_queues, queues.write_queues, queues.perm) for queues in route.queues
     ]
-    return TopicInfo(route.topic, shards, dict(route.attributes))
+    return TopicInfo(route.topic, shards, dict(route.attributes), [part.broker_name for part in route.absent])
 
 
 def _group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo:

@@ -15,10 +15,12 @@ from penstock.proto.errors import (
     BrokerUnavailable,
     GroupNotFound,
     InvalidArgument,
+    NameserverUnavailable,
     PenstockError,
     Retryable,
     RouteNotFound,
     TopicNotFound,
+    from_rpc_error,
 )
 from penstock.proto.wire.broker_pb2 import GroupDescription, GroupName
 from penstock.proto.wire.common_pb2 import Empty
@@ -41,22 +43,31 @@ class AdminCalls:
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
 
-    def shards(self, timeout_s: float) -> dict[str, ShardView]:
-        """Every registered broker group by name."""
+    def cluster(self, timeout_s: float) -> ClusterView:
+        """The broker groups that live, and those that are down, as a nameserver knows them."""
         check_timeout(timeout_s)
         view: ClusterView = self.connections.query_nameserver("QueryCluster", Empty(), timeout_s)
-        return {shard.broker_name: shard for shard in view.shards}
+        return view
+
+    def shards(self, timeout_s: float) -> dict[str, ShardView]:
+        """Every living broker group by name."""
+        return {shard.broker_name: shard for shard in self.cluster(timeout_s).shards}
 
     def masters(self, timeout_s: float) -> list[str]:
-        """The names of broker groups with a living master.
+        """The names of broker groups with a living master; raises as :meth:`masters_and_others`."""
+        return self.masters_and_others(timeout_s)[0]
+
+    def masters_and_others(self, timeout_s: float) -> tuple[list[str], list[str]]:
+        """The names of broker groups with a living master, and of those without: they take no changes now.
 
         Raises:
-            RouteNotFound: there is none.
+            RouteNotFound: none has one.
         """
-        found = sorted(name for name, shard in self.shards(timeout_s).items() if master_of(shard))
+        view = self.cluster(timeout_s)
+        found = sorted(shard.broker_name for shard in view.shards if master_of(shard))
         if not found:
             raise RouteNotFound("the nameservers know no living master: is a broker running?")
-        return found
+        return found, sorted({shard.broker_name for shard in (*view.shards, *view.absent)} - set(found))
 
     def at_master(self, broker_name: str, method: str, request: Any, timeout_s: float) -> Any:
         """The master's answer; refusals for the moment, and a master that is gone, are retried until ``timeout_s``."""
@@ -82,11 +93,14 @@ class AdminCalls:
     def everywhere(
         self, method: str, request: Any, timeout_s: float, *, skip: type[PenstockError] | None = None
     ) -> tuple[dict[str, Any], list[str]]:
-        """One answer per broker group (its master's, else a slave's), and the groups that did not answer.
+        """One answer per broker group (its master's, else a slave's), and the groups that did not answer or are down.
 
         Groups that answer with the error ``skip`` are left out of both.
         """
-        return self.at_each(self.shards(timeout_s), lambda _: (method, request), timeout_s, skip=skip)
+        view = self.cluster(timeout_s)
+        shards = {shard.broker_name: shard for shard in view.shards}
+        answers, silent = self.at_each(shards, lambda _: (method, request), timeout_s, skip=skip)
+        return answers, sorted([*silent, *(shard.broker_name for shard in view.absent)])
 
     def at_each(
         self,
@@ -132,29 +146,40 @@ class AdminCalls:
         return sorted(topic for topic in found.topics if not names.is_system_topic(topic))
 
     def forget_shard(self, broker_name: str, timeout_s: float) -> None:
-        """At every nameserver; see :meth:`Admin.forget_shard`."""
+        """At every nameserver, unless one of them knows a living member; see :meth:`Admin.forget_shard`."""
         check_timeout(timeout_s)
-        request = ShardName(broker_name=broker_name)
-        connections = self.connections
+        views, _ = self._at_nameservers("QueryCluster", Empty(), timeout_s)
+        for address, view in views.items():
+            found = next((shard for shard in view.shards if shard.broker_name == broker_name), None)
+            if found is not None:
+                living = ", ".join(member.address for member in found.members)
+                raise InvalidArgument(
+                    f"broker group {broker_name} is not gone: {living} lives, says nameserver {address}; stop it first"
+                )
+        told, errors = self._at_nameservers("ForgetShard", ShardName(broker_name=broker_name), timeout_s)
+        unknown = [error for error in errors if isinstance(error, InvalidArgument)]
+        silent = [error.message for error in errors if error not in unknown]
+        if silent:
+            raise NameserverUnavailable(f"broker group {broker_name} is forgotten, but not by all: {'; '.join(silent)}")
+        if not told:
+            raise unknown[0]
+
+    def _at_nameservers(
+        self, method: str, request: Any, timeout_s: float
+    ) -> tuple[dict[str, Any], list[PenstockError]]:
+        """The answers of all nameservers, asked at the same time, by address; and the errors of the others."""
         calls = [
-            (address, connections.nameserver(address).ForgetShard.future(request, timeout=timeout_s))
-            for address in connections.addresses
+            (address, getattr(self.connections.nameserver(address), method).future(request, timeout=timeout_s))
+            for address in self.connections.addresses
         ]
-        unknown: list[PenstockError] = []
-        failed: PenstockError | None = None
+        answers: dict[str, Any] = {}
+        errors: list[PenstockError] = []
         for address, call in calls:
             try:
-                call.result()
+                answers[address] = call.result()
             except grpc.RpcError as broken:
-                error = rpc_error(broken, f"nameserver {address}")
-                if isinstance(error, InvalidArgument):
-                    unknown.append(error)
-                else:
-                    failed = failed or error
-        if failed is not None:
-            raise failed
-        if len(unknown) == len(calls):
-            raise unknown[0]
+                errors.append(from_rpc_error(broken, f"nameserver {address}"))
+        return answers, errors
 
     def topic_not_found(self, topic: str, timeout_s: float) -> TopicNotFound:
         """The error that says so, with the nearest topic there is."""

@@ -17,11 +17,15 @@ class TopicShard:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """Where a topic lies."""
+    """Where a topic lies.
+
+    ``absent`` names broker groups that have it and are down; ``shards`` has them only where no other group has it.
+    """
 
     topic: str
     shards: list[TopicShard]
     attributes: dict[str, str] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
 
     @property
     def queues(self) -> int:
@@ -154,7 +158,8 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """Everything that is registered."""
+    """Everything that is registered. ``absent`` names the broker groups of which no member lives."""
 
     nameservers: list[NameserverInfo]
     brokers: list[BrokerInfo]
+    absent: list[str] = field(default_factory=list)

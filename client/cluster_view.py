@@ -19,6 +19,7 @@ def cluster_info(connections: Connections, timeout_s: float) -> ClusterInfo:
         for address in connections.addresses
     ]
     nameservers, members = [], {}
+    absent: set[str] = set()
     for address, query in queries:
         try:
             view = query.result()
@@ -26,6 +27,7 @@ def cluster_info(connections: Connections, timeout_s: float) -> ClusterInfo:
             nameservers.append(NameserverInfo(address, alive=False))
             continue
         nameservers.append(NameserverInfo(address, alive=True))
+        absent.update(shard.broker_name for shard in view.absent)
         for shard in view.shards:
             for member in shard.members:
                 members[shard.broker_name, member.broker_id] = (shard, member)
@@ -39,7 +41,8 @@ def cluster_info(connections: Connections, timeout_s: float) -> ClusterInfo:
             brokers.append(_broker(shard, member, call.result()))
         except grpc.RpcError:
             brokers.append(_broker(shard, member, None))
-    return ClusterInfo(nameservers, brokers)
+    living = {broker_name for broker_name, _ in members}  # a nameserver that lost its network knows of nobody
+    return ClusterInfo(nameservers, brokers, sorted(absent - living))
 
 
 def _broker(shard: ShardView, member: ShardMember, status: BrokerStatus | None) -> BrokerInfo:

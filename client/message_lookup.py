@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from penstock.proto.errors import InvalidArgument, MessageNotFound
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, MessageNotFound
 from penstock.proto.record.batch import RecordBatch
 from penstock.proto.record.layout import parse_offset_message_id
 from penstock.proto.wire.broker_pb2 import (
@@ -70,13 +70,16 @@ class MessageLookup:
             raise InvalidArgument(f"queue {queue_id}, offset {offset}: neither may be negative")
         route = self._calls.route(topic, timeout_s)
         shards = {shard.broker_name: shard for shard in route.shards}
+        holders = sorted({part.broker_name for part in (*route.queues, *route.absent)})
         if broker_name is None:
-            if len(shards) != 1:
-                raise InvalidArgument(f"topic {topic} lies on {', '.join(sorted(shards))}: name the broker")
-            broker_name = next(iter(shards))
+            if len(holders) != 1:
+                raise InvalidArgument(f"topic {topic} lies on {', '.join(holders)}: name the broker")
+            broker_name = holders[0]
+        if broker_name not in holders:
+            raise InvalidArgument(f"topic {topic} is not on broker {broker_name!r}: {', '.join(holders)}")
         shard = shards.get(broker_name)
         if shard is None:
-            raise InvalidArgument(f"topic {topic} has no living broker {broker_name!r}: {', '.join(sorted(shards))}")
+            raise BrokerUnavailable(f"topic {topic}: no member of {broker_name} lives, where the message would be")
         batch = self._fetch(shard, topic, queue_id, offset, timeout_s)
         if not len(batch) or int(batch.queue_offsets[0]) != offset:
             raise MessageNotFound(f"topic {topic}, {broker_name}, queue {queue_id}: no message at offset {offset}")

@@ -74,6 +74,10 @@ class AsyncAdmin:
         """See :meth:`penstock.client.Admin.delete_topic`."""
         await asyncio.to_thread(self._admin.delete_topic, topic, timeout_s=timeout_s)
 
+    async def forget_shard(self, broker_name: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """See :meth:`penstock.client.Admin.forget_shard`."""
+        await asyncio.to_thread(self._admin.forget_shard, broker_name, timeout_s=timeout_s)
+
     async def list_topics(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
         """See :meth:`penstock.client.Admin.list_topics`."""
         return await asyncio.to_thread(self._admin.list_topics, timeout_s=timeout_s)

@@ -80,7 +80,7 @@ def test_a_broker_group_that_is_gone_is_part_of_its_topics_until_it_returns_or_i
             "both": {"broker-a", "broker-b"},
             "only-b": {"broker-b"},
         }
-        with pytest.raises(BrokerUnavailable, match="topic only-b is on broker-b still, of which no member lives"):
+        with pytest.raises(BrokerUnavailable, match="topic only-b is on broker-b still, of which no master lives"):
             admin.delete_topic("only-b")
         with pytest.raises(InvalidArgument, match="broker group broker-a is not gone"):
             admin.forget_shard("broker-a")

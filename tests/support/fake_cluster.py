@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 
 from penstock.proto.channel import SERVER_OPTIONS
+from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire import common_pb2, nameserver_pb2, nameserver_pb2_grpc
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBroker, fail
 
 DEFAULT_QUEUES = 8
 
@@ -76,10 +77,19 @@ class FakeNameserver(nameserver_pb2_grpc.NameserverServicer):
         return nameserver_pb2.RouteUpdate(routes=[self.cluster.route(topic) for topic in request.topics])
 
     def QueryCluster(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return nameserver_pb2.ClusterView(shards=self.cluster.shards())
+        absent = [nameserver_pb2.ShardView(broker_name=broker.broker_name) for broker in self.cluster.absent()]
+        return nameserver_pb2.ClusterView(shards=self.cluster.shards(), absent=absent)
 
     def ListTopics(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return nameserver_pb2.TopicNames(topics=sorted({topic for b in self.cluster.living() for topic in b.topics}))
+        known = [*self.cluster.living(), *self.cluster.absent()]
+        return nameserver_pb2.TopicNames(topics=sorted({topic for broker in known for topic in broker.topics}))
+
+    def ForgetShard(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if request.broker_name not in {broker.broker_name for broker in self.cluster.absent()}:
+            fail(context, InvalidArgument(f"broker group {request.broker_name} is not known here"))
+        self.cluster.forgotten.add(request.broker_name)
+        self.cluster.push_routes()
+        return common_pb2.Empty()
 
 
 class FakeCluster:
@@ -94,6 +104,7 @@ class FakeCluster:
         self.nameserver = FakeNameserver(self)
         self.brokers = {name: FakeBroker(self, name) for name in (f"broker-{chr(97 + n)}" for n in range(shards))}
         self._topics = topics or {}
+        self.forgotten: set[str] = set()  # groups that are gone for good
 
     @property
     def namesrv(self) -> str:
@@ -134,6 +145,7 @@ class FakeCluster:
     def revive(self, broker_name: str) -> None:
         """Start it again on its port, with what it had stored, and tell the watchers."""
         self.brokers[broker_name].start()
+        self.forgotten.discard(self.brokers[broker_name].broker_name)
         self.push_routes()
 
     def push_routes(self) -> None:
@@ -141,6 +153,12 @@ class FakeCluster:
 
     def living(self) -> list[FakeBroker]:
         return [broker for broker in self.brokers.values() if broker.alive]
+
+    def absent(self) -> list[FakeBroker]:
+        """The first broker of each group of which none lives, by name."""
+        gone = {broker.broker_name for broker in self.brokers.values()} - self.forgotten
+        gone -= {broker.broker_name for broker in self.living()}
+        return [self.brokers[name] for name in sorted(gone)]
 
     def member(self, broker: FakeBroker) -> nameserver_pb2.ShardMember:
         return nameserver_pb2.ShardMember(
@@ -172,14 +190,21 @@ class FakeCluster:
             config = broker.topics.get(topic)
             if config is None or any(queues.broker_name == broker.broker_name for queues in route.queues):
                 continue
-            route.queues.add(
-                broker_name=broker.broker_name,
-                read_queues=config.read_queues,
-                write_queues=config.write_queues,
-                perm=config.perm,
-            )
+            route.queues.append(_queue_data(broker, config))
             route.shards.append(shards[broker.broker_name])
-        route.exists = bool(route.queues)
+        route.absent.extend(_queue_data(gone, gone.topics[topic]) for gone in self.absent() if topic in gone.topics)
+        route.exists = bool(route.queues or route.absent)
         if not route.exists:
             route.shards.extend(shards.values())
+        elif not route.queues:
+            route.queues.extend(route.absent)
         return route
+
+
+def _queue_data(broker: FakeBroker, config: common_pb2.TopicConfig) -> nameserver_pb2.QueueData:
+    return nameserver_pb2.QueueData(
+        broker_name=broker.broker_name,
+        read_queues=config.read_queues,
+        write_queues=config.write_queues,
+        perm=config.perm,
+    )

@@ -60,10 +60,13 @@ class FakeAdmin:
     def topic(self, topic: str) -> TopicInfo:
         if topic != "orders":
             raise TopicNotFound(f"topic {topic!r} does not exist")
-        return TopicInfo("orders", [TopicShard("broker-a", 8, 8, 6)])
+        return TopicInfo("orders", [TopicShard("broker-a", 8, 8, 6)], absent=["broker-b"])
 
     def topic_stats(self, topic: str) -> TopicStats:
         return TopicStats(topic, 5, [QueueStats(topic, "broker-a", 0, 0, 5, 5, 1)], ["broker-b"])
+
+    def forget_shard(self, broker_name: str) -> None:
+        self.asked.append(("forget", broker_name))
 
     def create_topic(self, topic: str, queues: int, **options: Any) -> TopicInfo:
         self.asked.append(("create", topic, queues, options))
@@ -104,6 +107,9 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def test_topics_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "topic", "list")["topics"][0]["topic"] == "orders"
+    assert run_json(capsys, "topic", "list")["topics"][0]["absent"] == ["broker-b"]
+    assert main(["topic", "list"]) == 0
+    assert "broker-b (down)" in capsys.readouterr().out
     shown = run_json(capsys, "topic", "show", "orders")
     assert shown["messages"] == 5
     assert shown["queues"][0]["max_offset"] == 5
@@ -112,6 +118,11 @@ def test_topics_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None
     captured = capsys.readouterr()
     assert "5 messages" in captured.out
     assert "broker-b did not answer" in captured.err
+
+
+def test_a_broker_group_is_forgotten(capsys: pytest.CaptureFixture[str], admin: type[FakeAdmin]) -> None:
+    assert run_json(capsys, "cluster", "forget", "broker-b") == {"broker_name": "broker-b", "forgotten": True}
+    assert admin.asked[-1] == ("forget", "broker-b")
 
 
 def test_a_missing_topic_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from penstock.proto.record.batch import BatchEncoder
 from penstock.proto.record.layout import Host
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest
 from penstock.proto.wire.common_pb2 import TopicOffsets
+from tests.support.fake_broker import FakeBroker
 from tests.support.fake_cluster import FakeCluster
 
 
@@ -220,6 +221,70 @@ def test_without_a_master_changes_are_refused_in_time(cluster: FakeCluster, admi
     cluster.kill("broker-a")
     with pytest.raises(RouteNotFound, match="no living master"):
         admin.create_topic("x", timeout_s=0.2)
+
+
+def test_a_topic_that_a_group_without_master_has_still_is_not_called_deleted(
+    cluster: FakeCluster, admin: Admin
+) -> None:
+    slave = FakeBroker(cluster, "broker-b", 1)
+    slave.topics.update(cluster.brokers["broker-b"].topics)
+    cluster.brokers["broker-b-1"] = slave
+    slave.start()
+    cluster.kill("broker-b")
+    for _ in range(2):  # the second time, no master has it
+        with pytest.raises(BrokerUnavailable, match="topic orders is on broker-b still, of which no master lives"):
+            admin.delete_topic("orders")
+    cluster.kill("broker-b-1")
+    with pytest.raises(BrokerUnavailable, match="topic orders is on broker-b still, of which no master lives"):
+        admin.delete_topic("orders")
+    cluster.revive("broker-b")
+    admin.delete_topic("orders")
+
+
+def test_groups_and_topics_of_a_broker_group_that_is_down_are_named(cluster: FakeCluster, admin: Admin) -> None:
+    admin.create_group("etl")
+    admin.create_group("other")
+    cluster.kill("broker-b")
+    assert admin.topic("orders").absent == ["broker-b"]
+    assert [shard.broker_name for shard in admin.topic("orders").shards] == ["broker-a"]
+    assert admin.cluster().absent == ["broker-b"]
+    assert admin.group_lag("etl").unreachable == ["broker-b"]
+    with pytest.raises(RouteNotFound, match="broker-b do not answer; nothing was changed"):
+        admin.clone_offsets("etl", "other")
+    with pytest.raises(BrokerUnavailable, match="orders is changed at broker-a, and as it was at broker-b"):
+        admin.update_topic("orders", queues=3)
+    assert admin.topic("orders").queues == 3
+    with pytest.raises(BrokerUnavailable, match="group etl is deleted, but perhaps at broker-b"):
+        admin.delete_group("etl")
+    with pytest.raises(GroupNotFound, match="broker-b did not answer"):
+        admin.delete_group("etl")
+    with pytest.raises(InvalidArgument, match="lies on broker-a, broker-b: name the broker"):
+        admin.message_at("orders", 0, 0)
+    with pytest.raises(BrokerUnavailable, match="no member of broker-b lives"):
+        admin.message_at("orders", 0, 0, broker_name="broker-b")
+    admin.forget_shard("broker-b")
+    assert admin.cluster().absent == []
+    admin.delete_group("other")
+
+
+def test_a_group_is_forgotten_by_all_nameservers_unless_one_knows_that_it_lives(cluster: FakeCluster) -> None:
+    with FakeCluster(shards=2) as other, Admin(f"{cluster.namesrv};{other.namesrv}") as admin:
+        cluster.kill("broker-b")  # as the first nameserver sees it
+        with pytest.raises(InvalidArgument, match=f"broker-b is not gone: .* lives, says nameserver {other.namesrv}"):
+            admin.forget_shard("broker-b")
+        assert not cluster.forgotten
+        other.kill("broker-b")
+        other.forgotten.add("broker-b")  # as by a nameserver that was started since
+        admin.forget_shard("broker-b")
+        assert cluster.forgotten == {"broker-b"}
+        with pytest.raises(InvalidArgument, match="broker-b is not known here"):
+            admin.forget_shard("broker-b")
+        cluster.kill("broker-a")
+        other.kill("broker-a")
+        other.nameserver.stop()
+        with pytest.raises(NameserverUnavailable, match=f"not by all: nameserver {other.namesrv}"):
+            admin.forget_shard("broker-a")
+        assert "broker-a" in cluster.forgotten
 
 
 def test_bad_names_and_counts_are_refused(admin: Admin) -> None:

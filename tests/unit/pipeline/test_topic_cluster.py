@@ -72,11 +72,10 @@ WHOLE = TopicRoute(
 )
 
 
-def places(view: Any, *, streaming: bool = False, **given: str) -> set[tuple[str, str]]:
+def places(view: Any, **given: str) -> set[tuple[str, str]]:
     """Where a query begins."""
-    options = source_options(
-        GIVEN | ({} if "assign" in given else {"subscribe": "orders"}) | given, streaming=streaming
-    )
+    subscribed = {} if "assign" in given else {"subscribe": "orders"}
+    options = source_options(GIVEN | subscribed | given, streaming=False)
     return {queue[:2] for queue in starting_offsets(view, options, timeout_s=1)[0]}
 
 
