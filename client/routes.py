@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -33,17 +33,21 @@ def master_of(shard: ShardView) -> ShardMember | None:
     return next((member for member in shard.members if member.role == MASTER), None)
 
 
-def merge(known: TopicRoute | None, update: TopicRoute) -> TopicRoute:
-    """What to believe after ``update``.
+def merge(known: TopicRoute | None, update: TopicRoute, told: TopicRoute | None = None) -> TopicRoute:
+    """What to believe after ``update``; ``told``: what the same nameserver has said before.
 
     A nameserver that knows no living broker at all has just started or lost its network: it takes away nothing.
-    Where the topic is gone because its broker groups are gone, their queues stay known (without a living member), so
-    that senders and consumers wait for the groups to return instead of calling the topic unknown.
+    Nameservers remember broker groups that are down. One that was started since does not: where it knows nothing of the
+    topic, the queues of groups that it does not know stay known (without a living member), so that senders and
+    consumers wait for the groups to return instead of calling the topic unknown. One that knew of the topic has been
+    told that it is gone for good.
     """
     if update.exists or known is None or not known.exists:
         return update
     if not update.shards:
         return known
+    if told is not None and told.exists:
+        return update
     living = {shard.broker_name for shard in update.shards}
     waiting = [queues for queues in known.queues if queues.broker_name not in living]
     if not waiting:
@@ -260,21 +264,26 @@ class Routes:
     def _settle(self) -> None:
         """What the nameserver has said is all that it knows."""
         with self._telling:
-            self._take(list(self._told.values()))
+            self._take(list(self._told.values()), {})
 
     def _on_update(self, update: RouteUpdate) -> None:
         with self._telling:
+            before = {route.topic: self._told[route.topic] for route in update.routes if route.topic in self._told}
             self._told.update({route.topic: route for route in update.routes})
-            self._take(update.routes)
+            self._take(update.routes, before)
 
-    def _take(self, routes: Iterable[TopicRoute]) -> None:
-        """Believe ``routes``, and tell the listeners what is new of it; ``_telling`` is held."""
+    def _take(self, routes: Iterable[TopicRoute], before: Mapping[str, TopicRoute]) -> None:
+        """Believe ``routes``, and tell the listeners what is new of it; ``_telling`` is held.
+
+        ``before``: what the same nameserver has said of them until now.
+        """
         fresh: list[TopicRoute] = []
         with self._changed:
             for incoming in routes:
                 known = self._routes.get(incoming.topic)
                 is_settled = time.monotonic() >= self._settles_at
-                route = merge(known, incoming if is_settled else completed(known, incoming))
+                believed = incoming if is_settled else completed(known, incoming)
+                route = merge(known, believed, before.get(incoming.topic))
                 if route is known or route == known:
                     continue
                 self._keep_shards(known, route)

@@ -152,11 +152,33 @@ def test_a_nameserver_that_has_just_started_takes_no_master_and_no_group_away() 
     assert completed(None, fresh) == fresh
 
 
-def test_queues_of_lost_groups_stay_known_while_others_live() -> None:
+def test_queues_of_groups_that_another_nameserver_does_not_know_stay_known() -> None:
     merged = merge(route("a"), route(exists=False, others=("b",)))
     assert merged.exists
     assert [queues.broker_name for queues in merged.queues] == ["a"]
     assert not merged.shards
+
+
+def test_queues_of_groups_that_the_nameserver_knows_no_more_are_gone() -> None:
+    down = TopicRoute(topic="t", exists=True, queues=route("a").queues, absent=route("a").queues)
+    gone = route(exists=False, others=("b",))
+    assert merge(down, gone, down) is gone
+    assert merge(down, gone, gone).exists
+
+
+def test_a_group_that_is_down_is_part_of_new_routes_until_it_is_forgotten(cluster: FakeCluster, routes: Routes) -> None:
+    for name in cluster.brokers:
+        cluster.kill(name)
+    cluster.revive("broker-b")
+    cluster.brokers["broker-b"].topics.clear()
+    found = routes.topic("t")
+    assert found.exists
+    assert not found.shards
+    assert [queues.broker_name for queues in found.queues] == ["broker-a"]
+    assert routes.readable("broker-a") is None
+    cluster.forgotten.add("broker-a")
+    cluster.push_routes()
+    assert routes.wait_for("t", lambda route: not route.exists, 5.0)
 
 
 def test_a_topic_deleted_at_living_groups_is_gone() -> None:
