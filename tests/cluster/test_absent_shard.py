@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from penstock.cli.main import main
-from penstock.client import Admin, Producer
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, RouteNotFound, TopicNotFound
+from penstock.client import Admin, MessageView, Producer, PushConsumer
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, Retryable, RouteNotFound, TopicNotFound
 from tests.support.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
@@ -97,3 +98,34 @@ def test_a_broker_group_that_is_gone_is_part_of_its_topics_until_it_returns_or_i
         View(names).known_route("only-b")
     assert main(["cluster", "forget", "broker-b", "--namesrv", names]) == 2
     assert "broker group broker-b is not known here" in capsys.readouterr().err
+
+
+def test_who_comes_while_a_broker_group_is_down_works_with_the_others_and_waits_for_it(brokers: Cluster) -> None:
+    names = brokers.nameservers
+    with Admin(names) as admin, Producer(names) as producer:
+        admin.create_topic("both", queues=1)
+        admin.create_topic("only-a", queues=1, brokers=["broker-a"])
+        for number in range(20):
+            producer.send("both", b"%d" % number)
+        stored = {queue.broker_name: queue.messages for queue in admin.topic_stats("both").queues}
+    node = brokers.broker("a", 0)
+    assert node.stop() == 0  # in order, as an update does: the same as a crash
+    got: set[bytes] = set()
+
+    def take(message: MessageView) -> None:
+        got.add(message.body)
+
+    consumer = PushConsumer(names, group="late", listener=take, consume_from="first")
+    consumer.subscribe("both")
+    consumer.subscribe("only-a")
+    with Producer(names) as producer, consumer, ThreadPoolExecutor(2) as pool:
+        wait_until(lambda: len(got) == stored["broker-b"], 20, "what the other group has")
+        assert producer.send("both", b"new").broker_name == "broker-b"
+        with pytest.raises(Retryable):
+            producer.send("only-a", b"too early", timeout_s=0.5)
+        reading = pool.submit(read, brokers, driverRetryTimeoutMs="30000")
+        sending = pool.submit(producer.send, "only-a", b"waits", timeout_s=30)
+        node.restart()
+        assert sending.result(30).broker_name == "broker-a"
+        assert reading.result(30) == 21
+        wait_until(lambda: len(got) == 22, 20, "all of it, also what was sent meanwhile")
