@@ -42,8 +42,8 @@ SCANS_MAX = 16  # fruitless reads in one go: then the fetch tells how far it got
 _RECORD_BYTES_GUESSED = 1024
 _FILTERED_ENTRIES = 1 << 17
 """What one read of the store with a filter looks at, 2.6 MB; without one a record has 91 bytes or more."""
-SEARCHED_BYTES = 4 << 20
-"""As much of the records one read of the store with a condition looks at."""
+SEARCHED_BYTES = 2 << 20
+"""Of records, for all queues with conditions together, in one go: some milliseconds; then others get their turn."""
 _BRINGERS = 4
 """Threads that wait for the disk; more consumers than this that read far behind wait for each other."""
 EXPRESSION_LENGTH_MAX = 8192
@@ -74,7 +74,16 @@ class ReadStore(Protocol):
         verify: bool = False,
     ) -> ReadResult: ...
     def read_where(
-        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, max_count: int, condition: Condition
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        max_count: int,
+        condition: Condition,
+        max_searched: int,
+        verify: bool = False,
     ) -> ReadResult: ...
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]: ...
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]: ...
@@ -245,6 +254,7 @@ class _Reading:
         self._bytes = 0
         self._behind_bytes = 0
         self._scans_left = SCANS_MAX
+        self._search_left = SEARCHED_BYTES
 
     @property
     def has_news(self) -> bool:
@@ -269,17 +279,20 @@ class _Reading:
         """What of the records that :meth:`look` would find may not be in memory, about."""
         ready = self._ready(wanted)
         found: list[Absent] = []
-        left = self._budget
+        left, search_left = self._budget, SEARCHED_BYTES
         for index, each in enumerate(ready):
             share = self._share(left, len(ready) - index)
-            looked = share if each.condition is None else SEARCHED_BYTES
+            looked = share if each.condition is None else search_left
             parts = self._store.absent(each.topic, each.queue_id, each.offset, looked)
             if not each.is_filtered:
                 parts = _first(parts, each.count)
             found += parts
             size = sum(int(part.sizes.sum()) for part in parts)
-            left -= size if self._in_order else max(share, size)
-            if left <= 0:
+            if each.condition is not None:
+                search_left -= size
+            else:
+                left -= size if self._in_order else max(share, size)
+            if left <= 0 or search_left <= 0:
                 break
         return found
 
@@ -301,7 +314,7 @@ class _Reading:
 
         In order: from the first ones, up to one of which more is wanted than there is or than the reply can hold.
         """
-        self._scans_left = SCANS_MAX
+        self._scans_left, self._search_left = SCANS_MAX, SEARCHED_BYTES
         if self._in_order:
             for each in wanted:
                 if self._is_full or not self._is_ready(each):
@@ -316,6 +329,8 @@ class _Reading:
                 ready.append(each)
         for index, each in enumerate(ready):
             if self._is_full:
+                if not self.has_news:  # who waits would wait for more in a queue that has something
+                    self._tell(each, FetchReply.NO_MATCHED_MESSAGE, each.offset, *self._range(each))
                 return
             self._read(each, self._share(self._budget - self._bytes, len(ready) - index))
 
@@ -345,7 +360,10 @@ class _Reading:
 
     @property
     def _is_full(self) -> bool:
-        return self._bytes >= self._budget or self._scans_left <= 0
+        return self._bytes >= self._budget or self._scans_left <= 0 or self._search_left <= 0
+
+    def _range(self, each: Wanted) -> tuple[int, int]:
+        return self._store.queue_range(each.topic, each.queue_id)
 
     def _is_ready(self, each: Wanted) -> bool:
         if each.queue_id >= self._service._state.read_queues(each.topic):
@@ -373,8 +391,13 @@ class _Reading:
         while True:
             if each.condition is not None:
                 read = self._store.read_where(
-                    *(each.topic, each.queue_id, each.offset, share), max_count=each.count, condition=each.condition
+                    *(each.topic, each.queue_id, each.offset, share),
+                    max_count=each.count,
+                    condition=each.condition,
+                    max_searched=self._search_left,
+                    verify=self._verify,
                 )
+                self._search_left -= read.searched
             else:
                 read = self._store.read(
                     *(each.topic, each.queue_id, each.offset, share),
@@ -399,9 +422,10 @@ class _Reading:
             is_done = each.offset >= each.end
             if each.offset >= read.max_offset and not is_done:
                 return  # everything so far is filtered out: wait for more
-            # What a condition was asked about is the records: the next of them may have to come from the disk first.
-            self._scans_left -= SCANS_MAX if each.condition is not None else 1
-            if self._scans_left <= 0 or is_done:
+            if each.condition is None:
+                self._scans_left -= 1
+            # A condition that was asked enough: the next records may have to come from the disk first.
+            if self._scans_left <= 0 or each.condition is not None or is_done:
                 self._tell(each, status, each.offset, read.min_offset, read.max_offset)
                 return
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 from numba import njit, types
 
@@ -14,18 +16,45 @@ from penstock.proto.record.memory import address_of, load_u8
 from penstock.proto.record.scanning import RECORD
 from penstock.proto.record.text import find_byte_at
 
-from .sql92 import Op
-
 drop_stale_kernels(__file__)
+
+
+class Op(IntEnum):
+    """What one step does; it takes values from the stack and leaves one there."""
+
+    NULL = 0
+    BOOL = 1
+    LONG = 2
+    DOUBLE = 3
+    TEXT = 4
+    PROPERTY = 5
+    NEGATE = 6
+    EQUAL = 7
+    UNEQUAL = 8
+    LESS = 9
+    LESS_EQUAL = 10
+    GREATER = 11
+    GREATER_EQUAL = 12
+    IS_NULL = 13
+    AND = 14
+    OR = 15
+    NOT = 16
+    CONTAINS = 17
+    STARTS_WITH = 18
+    ENDS_WITH = 19
+    IN = 20
+    TO_BOOL = 21
+
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C", readonly=True)
 _INTS = types.Array(types.int32, 1, "C", readonly=True)
 _DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
 _STEPS = types.Array(types.int64, 2, "C", readonly=True)
-_OUT = types.Array(types.boolean, 1, "C")
+_OUT = types.Array(types.int8, 1, "C")
 _STACK = types.Array(types.int64, 2, "C")
 _DOUBLE_STACK = types.Array(types.float64, 1, "C")
+_TABLE = types.Array(types.int64, 2, "C")
 
 _OP_NULL, _OP_BOOL, _OP_LONG, _OP_DOUBLE, _OP_TEXT, _OP_PROPERTY, _OP_NEGATE = map(int, list(Op)[:7])
 _EQUAL, _UNEQUAL, _LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL = map(int, list(Op)[7:13])
@@ -34,29 +63,51 @@ _IS_NULL, _AND, _OR, _NOT, _CONTAINS, _STARTS, _ENDS, _IN, _TO_BOOL = map(int, l
 # Kinds of values on the stack; columns of the stack: kind, number or 0/1, address and length of a text.
 _NULL, _BOOL, _LONG, _DOUBLE, _TEXT = 0, 1, 2, 3, 4
 STACK_COLUMNS = 4
-_DIGITS_MAX = 18
+_LONG_MAX = (1 << 63) - 1
 _EXPONENT_MAX = 400
 _TEN = np.array([10.0**power for power in range(23)])
-_TRUE, _FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
-_UNKNOWN, _NOT_TEN = 2, -1
+_TRUE = np.frombuffer(b"true", np.uint8)
+_UNKNOWN = 2
+NO, YES, DAMAGED = 0, 1, 2
+"""What is said of a record."""
 
 
-@njit([types.UniTuple(types.int64, 2)(types.int64, types.int64, types.int64, _BYTES)], nogil=True, cache=True)
-def _find_property(address, start, end, name):
-    """(position, length) of the last value with that name, which ends with the separator; length 0 without one."""
-    found, length, size = end, 0, len(name)
+@njit([types.int64(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def _compare_texts(one, one_size, other, other_size):
+    """Negative, 0 or positive, byte by byte."""
+    for i in range(min(one_size, other_size)):
+        difference = load_u8(one, i) - load_u8(other, i)
+        if difference != 0:
+            return difference
+    return one_size - other_size
+
+
+@njit([types.int64(types.int64, types.int64, types.int64, _BYTES, _LONGS, _TABLE)], nogil=True, cache=True)
+def _find_properties(address, start, end, names, name_ends, found):
+    """Note where the values of the named properties are, the last of each: ``found[i]``: address and length.
+
+    Answers the work, about one unit for each comparison.
+    """
+    count = len(name_ends)
+    names_address = address_of(names)
+    work = 0
+    for i in range(count):
+        found[i, 1] = 0
     while start < end:
         pair_end = find_byte_at(address, start, end, end, 2)
-        if pair_end - start > size:
-            is_it = True
-            for i in range(size):
-                if load_u8(address, start + i) != name[i]:
-                    is_it = False
-                    break
-            if is_it:
-                found, length = start + size, pair_end - start - size
+        name_end = find_byte_at(address, start, pair_end, pair_end, 1)
+        size = name_end - start
+        for i in range(count):
+            name_start = name_ends[i - 1] if i > 0 else 0
+            if (
+                size == name_ends[i] - name_start
+                and pair_end - name_end > 1
+                and _compare_texts(address + start, size, names_address + name_start, size) == 0
+            ):
+                found[i, 0], found[i, 1] = address + name_end + 1, pair_end - name_end - 1
+        work += count + (pair_end - start) // 16 + 1
         start = pair_end + 1
-    return found, length
+    return work
 
 
 @njit([types.Tuple((types.int64, types.int64, types.float64))(types.int64, types.int64)], nogil=True, cache=True)
@@ -66,18 +117,18 @@ def _number_at(address, length):
     if length > 0 and (load_u8(address, 0) == 45 or load_u8(address, 0) == 43):
         sign = -1 if load_u8(address, 0) == 45 else 1
         at = 1
-    mantissa, digits, scale, is_whole = np.int64(0), 0, 0, True
+    mantissa, scale, is_whole, is_full = np.int64(0), 0, True, False
     begin = at
     seen = False
     while at < length:
         byte = load_u8(address, at)
         if 48 <= byte <= 57:
             seen = True
-            if digits < _DIGITS_MAX:
+            if not is_full and mantissa <= (_LONG_MAX - (byte - 48)) // 10:
                 mantissa = mantissa * 10 + (byte - 48)
-                digits += mantissa != 0
                 scale -= not is_whole
             else:
+                is_full = True
                 scale += is_whole
         elif byte == 46 and is_whole:
             is_whole = False
@@ -119,30 +170,15 @@ def _number_at(address, length):
     return _DOUBLE, np.int64(0), sign * number
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
-def _compare_texts(one, one_size, other, other_size):
-    """Negative, 0 or positive, byte by byte."""
-    for i in range(min(one_size, other_size)):
-        difference = load_u8(one, i) - load_u8(other, i)
-        if difference != 0:
-            return difference
-    return one_size - other_size
-
-
 @njit([types.int64(types.int64, types.int64)], nogil=True, cache=True)
 def _bool_at(address, length):
-    """1 for true and 0 for false, in any case; _UNKNOWN for any other text."""
-    for value in (1, 0):
-        word = _TRUE if value == 1 else _FALSE
-        if length == len(word):
-            is_it = True
-            for i in range(length):
-                if load_u8(address, i) | 32 != word[i]:
-                    is_it = False
-                    break
-            if is_it:
-                return value
-    return _UNKNOWN
+    """1 for true, in any case, and 0 for any other text."""
+    if length != len(_TRUE):
+        return 0
+    for i in range(length):
+        if load_u8(address, i) | 32 != _TRUE[i]:
+            return 0
+    return 1
 
 
 @njit([types.int64(_STACK, _DOUBLE_STACK, types.int64, types.int64)], nogil=True, cache=True)
@@ -152,7 +188,7 @@ def _compared(stack, doubles, one, op):
     kinds = stack[one, 0], stack[other, 0]
     if kinds[0] == _NULL or kinds[1] == _NULL:
         return _UNKNOWN
-    if kinds[0] == _TEXT and kinds[1] == _TEXT:
+    if kinds[0] == _TEXT and kinds[1] == _TEXT and op in (_EQUAL, _UNEQUAL):
         order = _compare_texts(stack[one, 2], stack[one, 3], stack[other, 2], stack[other, 3])
     elif kinds[0] == _BOOL or kinds[1] == _BOOL:
         values = stack[one, 1], stack[other, 1]
@@ -161,7 +197,7 @@ def _compared(stack, doubles, one, op):
         if kinds[1] == _TEXT:
             values = values[0], _bool_at(stack[other, 2], stack[other, 3])
         is_other_kind = (kinds[0] != _BOOL and kinds[0] != _TEXT) or (kinds[1] != _BOOL and kinds[1] != _TEXT)
-        if is_other_kind or values[0] == _UNKNOWN or values[1] == _UNKNOWN:
+        if is_other_kind:
             return _UNKNOWN
         order = values[0] - values[1]
     else:
@@ -192,17 +228,24 @@ def _compared(stack, doubles, one, op):
 
 @njit([types.int64(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def _has_part(text, size, part, part_size, op):
-    """Whether the text has the part: anywhere, at its begin or at its end."""
+    """Whether the text has the part: anywhere, at its begin or at its end; _UNKNOWN for an empty part."""
+    if part_size == 0:
+        return _UNKNOWN
     if part_size > size:
         return 0
-    first, last = 0, size - part_size
     if op == _STARTS:
-        last = 0
-    elif op == _ENDS:
-        first = last
-    for at in range(first, last + 1):
+        return np.int64(_compare_texts(text, part_size, part, part_size) == 0)
+    if op == _ENDS:
+        return np.int64(_compare_texts(text + size - part_size, part_size, part, part_size) == 0)
+    first = load_u8(part, 0)
+    at = 0
+    while at <= size - part_size:
+        at = find_byte_at(text, at, size - part_size + 1, size, first)
+        if at > size - part_size:
+            return 0
         if _compare_texts(text + at, part_size, part, part_size) == 0:
             return 1
+        at += 1
     return 0
 
 
@@ -218,17 +261,13 @@ def _truth(stack, place):
 
 
 @njit(
-    [
-        types.boolean(
-            types.int64, types.int64, types.int64, _STEPS, _LONGS, _DOUBLES, _BYTES, _LONGS, _STACK, _DOUBLE_STACK
-        )
-    ],
+    [types.UniTuple(types.int64, 2)(_STEPS, _LONGS, _DOUBLES, _BYTES, _LONGS, _TABLE, _STACK, _DOUBLE_STACK)],
     nogil=True,
     cache=True,
 )
-def _is_true(address, start, end, steps, longs, numbers, texts, text_ends, stack, doubles):
-    """Whether the condition holds for the properties ``[start, end)`` behind ``address``."""
-    top = -1
+def _judge(steps, longs, numbers, texts, text_ends, found, stack, doubles):
+    """(YES or NO, work) for a record whose properties are ``found``."""
+    top, work = -1, len(steps)
     texts_address = address_of(texts)
     for i in range(len(steps)):
         op, argument = steps[i, 0], steps[i, 1]
@@ -242,15 +281,13 @@ def _is_true(address, start, end, steps, longs, numbers, texts, text_ends, stack
                 stack[top, 0], stack[top, 1] = _LONG, longs[argument]
             elif op == _OP_DOUBLE:
                 stack[top, 0], doubles[top] = _DOUBLE, numbers[argument]
-            else:
+            elif op == _OP_TEXT:
                 text_start = text_ends[argument - 1] if argument > 0 else 0
-                if op == _OP_TEXT:
-                    stack[top, 2], stack[top, 3] = texts_address + text_start, text_ends[argument] - text_start
-                    stack[top, 0] = _TEXT
-                else:
-                    found, length = _find_property(address, start, end, texts[text_start : text_ends[argument]])
-                    stack[top, 2], stack[top, 3] = address + found, length
-                    stack[top, 0] = _TEXT if length > 0 else _NULL
+                stack[top, 2], stack[top, 3] = texts_address + text_start, text_ends[argument] - text_start
+                stack[top, 0] = _TEXT
+            else:
+                stack[top, 2], stack[top, 3] = found[argument, 0], found[argument, 1]
+                stack[top, 0] = _TEXT if found[argument, 1] > 0 else _NULL
         elif op <= _GREATER_EQUAL and op >= _EQUAL:
             top -= 1
             _put_bool(stack, top, _compared(stack, doubles, top, op))
@@ -276,6 +313,7 @@ def _is_true(address, start, end, steps, longs, numbers, texts, text_ends, stack
             stack[top, 1], doubles[top] = -stack[top, 1], -doubles[top]
         elif op == _IN:
             is_in = np.int64(_UNKNOWN if stack[top, 0] != _TEXT else 0)
+            work += steps[i, 2]
             if is_in == 0:
                 for number in range(argument, argument + steps[i, 2]):
                     text_start = text_ends[number - 1] if number > 0 else 0
@@ -291,30 +329,80 @@ def _is_true(address, start, end, steps, longs, numbers, texts, text_ends, stack
             top -= 1
             if stack[top, 0] == _TEXT:
                 part = _has_part(stack[top, 2], stack[top, 3], stack[top + 1, 2], stack[top + 1, 3], op)
+                # At worst each place of the text is compared with all of the part.
+                work += stack[top, 3] // 16 + (stack[top, 3] * stack[top + 1, 3] // 8 if op == _CONTAINS else 0)
                 _put_bool(stack, top, part)
             else:
                 _put_bool(stack, top, _UNKNOWN)
-    return stack[0, 0] == _BOOL and stack[0, 1] == 1
+    return np.int64(stack[0, 0] == _BOOL and stack[0, 1] == 1), work
 
 
 @njit(
-    [types.void(_BYTES, _LONGS, _INTS, _STEPS, _LONGS, _DOUBLES, _BYTES, _LONGS, _STACK, _DOUBLE_STACK, _OUT)],
+    [
+        types.int64(
+            _BYTES,
+            _LONGS,
+            _INTS,
+            _STEPS,
+            _LONGS,
+            _DOUBLES,
+            _BYTES,
+            _LONGS,
+            _BYTES,
+            _LONGS,
+            _TABLE,
+            _STACK,
+            _DOUBLE_STACK,
+            types.int64,
+            _OUT,
+        )
+    ],
     nogil=True,
     cache=True,
 )
-def select_records(log, positions, sizes, steps, longs, numbers, texts, text_ends, stack, doubles, chosen):
-    """For which of the records at ``positions`` of ``log`` the condition holds; not for what is no record.
+def judge_records(
+    log,
+    positions,
+    sizes,
+    steps,
+    longs,
+    numbers,
+    texts,
+    text_ends,
+    names,
+    name_ends,
+    found,
+    stack,
+    doubles,
+    work_max,
+    verdicts,
+):
+    """Say YES, NO or DAMAGED of the records at ``positions`` of ``log``; answers how many were judged.
 
-    ``stack`` and ``doubles`` are memory, one row per value; the program was made for their depth.
+    It ends behind a record that is none, and when ``work_max`` is used up; one is judged whatever it takes. ``found``,
+    ``stack`` and ``doubles`` are memory, of the sizes that the program needs.
     """
-    address = address_of(log)
+    address, work = address_of(log), 0
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
-        chosen[i] = False
         if start < 0 or end > len(log):
-            continue
+            verdicts[i] = DAMAGED
+            return i + 1
         kind, _, _, _, _, _, _, properties, size = measure_at(address, start, end)
-        if kind == RECORD:
-            chosen[i] = _is_true(
-                address, properties, properties + size, steps, longs, numbers, texts, text_ends, stack, doubles
-            )
+        if kind != RECORD:
+            verdicts[i] = DAMAGED
+            return i + 1
+        work += 8 + _find_properties(address, properties, properties + size, names, name_ends, found)
+        verdict, more = _judge(steps, longs, numbers, texts, text_ends, found, stack, doubles)
+        verdicts[i] = verdict
+        work += more
+        if work >= work_max:
+            return i + 1
+    return len(positions)
+
+
+@njit([types.float64(_BYTES)], nogil=True, cache=True)
+def number_of(text):
+    """The number that a text writes, as in a property: so that equal texts are equal numbers."""
+    kind, whole, number = _number_at(address_of(text), len(text))
+    return float(whole) if kind == _LONG else number

@@ -13,7 +13,7 @@ from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, deco
 
 from .absent import Absent, AbsentEntries
 from .commit_log import CommitLog
-from .conditions import Condition
+from .conditions import DAMAGED, YES, Condition
 from .consume_queue import ConsumeQueues
 from .disk import Bytes, Disk
 from .ext_kernels import first_and_last_extended, set_tags_codes
@@ -30,9 +30,9 @@ _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _EXTENDED_SCANNED_MAX = 1 << 12
 """As many with extensions, whose records must be looked at."""
-SEARCHED_BYTES = 4 << 20
-"""Records that one read with a condition looks at: about a millisecond; the next read goes on behind them."""
 SEARCHED_AT_ONCE, SEARCHED_COUNT = 1 << 20, 2048
+SEARCH_BYTES_LEAST = 4096
+"""What a search counts as at least, however little there is."""
 _RECENT_BYTES = 64 << 20
 """What lies so near to the log's end was written a moment ago: it is taken to be in memory."""
 _DAMAGES_MAX = 100_000
@@ -113,24 +113,31 @@ class Reader:
         return result
 
     def read_where(
-        self, topic: str, queue_id: int, offset: int, bytes_max: int, count_max: int, condition: Condition
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        bytes_max: int,
+        count_max: int,
+        condition: Condition,
+        *,
+        searched_max: int,
+        verify: bool,
     ) -> ReadResult:
         """See :meth:`Store.read_where`."""
         result = self.read(topic, queue_id, offset, 1, 1, None)
         if result.status is not ReadStatus.FOUND:
             return result
         result = ReadResult(ReadStatus.FOUND, offset, result.min_offset, result.max_offset)
-        seen = 0
-        while result.next_offset < result.max_offset and result.count < count_max and seen < SEARCHED_BYTES:
-            part = self.read(topic, queue_id, result.next_offset, SEARCHED_AT_ONCE, SEARCHED_COUNT, None)
+        while result.next_offset < result.max_offset and result.count < count_max and result.searched < searched_max:
+            part = self.read(topic, queue_id, result.next_offset, SEARCHED_AT_ONCE, SEARCHED_COUNT, None, verify=verify)
             if part.status is not ReadStatus.FOUND:
-                if not result.count:
-                    return part
+                if result.next_offset == offset:
+                    return part  # damage, told of the very offset that was asked for
                 break
-            seen += part.bytes
-            if not self._take_where(result, part, topic, queue_id, bytes_max, count_max, condition):
+            if not self._take_where(result, part, (topic, queue_id), bytes_max, count_max, condition):
                 break
-        if not result.count:
+        if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
 
@@ -138,8 +145,7 @@ class Reader:
         self,
         result: ReadResult,
         part: ReadResult,
-        topic: str,
-        queue_id: int,
+        queue: tuple[str, int],
         bytes_max: int,
         count_max: int,
         condition: Condition,
@@ -147,17 +153,29 @@ class Reader:
         """Take what holds of ``part``, within the limits; whether all of it was looked at."""
         begin = result.next_offset
         for source, positions, sizes in part.parts:
-            places = np.flatnonzero(condition.holds(source, positions, sizes))
+            verdicts = condition.judge(source, positions, sizes)
+            judged = len(verdicts)
+            result.searched += int(sizes[:judged].sum()) + SEARCH_BYTES_LEAST
+            is_damaged = verdicts[-1] == DAMAGED
+            places = np.flatnonzero(verdicts == YES)
             fitting = np.searchsorted(np.cumsum(sizes[places], dtype=np.int64), bytes_max - result.bytes, side="right")
             taken = places[: min(max(int(fitting), int(not result.count)), count_max - result.count)]
             if len(taken):
                 result.parts.append((source, positions[taken], sizes[taken]))
                 result.count += len(taken)
                 result.bytes += int(sizes[taken].sum())
+            stop = -1
             if len(taken) < len(places):
-                # Behind the last one taken; none: in front of the first one that has no room.
-                behind = positions[places[len(taken)]] + self._base_of(source)
-                result.next_offset = self._offset_of(topic, queue_id, begin, part.next_offset, int(behind))
+                stop = int(places[len(taken)])  # in front of the first one that has no room
+            elif is_damaged or judged < len(positions):
+                stop = judged - is_damaged
+            if stop >= 0:
+                physical = int(positions[stop]) + self._base_of(source)
+                result.next_offset = self._offset_of(*queue, begin, part.next_offset, physical)
+                if is_damaged and not result.count and result.next_offset == begin:
+                    slot = self._queues.slots.find(*queue)
+                    assert slot is not None
+                    self._tell_damage(result, *queue, slot, physical)
                 return False
         result.next_offset = part.next_offset
         return True

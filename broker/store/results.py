@@ -100,6 +100,8 @@ class ReadResult:
     bytes: int = 0
     parts: list[tuple[Bytes, Longs, Ints]] = field(default_factory=list)  # log file, positions, sizes
     problem: str = ""
+    searched: int = 0
+    """Bytes of records that a condition was asked about."""
 
     def copy_to(self, address: int) -> None:
         """Lay the records end to end at ``address``: ``bytes`` of memory that the caller owns."""

@@ -1,63 +1,45 @@
 """SQL92 conditions on message properties: from text to a program for :mod:`.condition_kernels`.
 
-``NOT``, ``AND``, ``OR``, ``= <> > >= < <=``, ``[NOT] BETWEEN`` (numbers), ``[NOT] IN`` (texts), ``IS [NOT] NULL``,
-``[NOT] CONTAINS``, ``STARTSWITH``, ``ENDSWITH`` (a text), ``TRUE``, ``FALSE``, ``NULL``, unary ``+`` and ``-``,
+``NOT``, ``AND``, ``OR``, ``= <> > >= < <=``, ``[NOT] BETWEEN`` (numbers, properties), ``[NOT] IN`` (texts), ``IS [NOT]
+NULL``, ``[NOT] CONTAINS``, ``STARTSWITH``, ``ENDSWITH`` (a text), ``TRUE``, ``FALSE``, ``NULL``, unary ``+`` and ``-``,
 parentheses, comments; literals are decimals, floating-point numbers and ``'texts'`` with ``''`` for a quote. Keywords
 know no case, property names do. A property that is missing is NULL, and so is a comparison of its text with a number
-that the text is none; NULL is neither true nor false.
+if the text is none; NULL is neither true nor false. No text has an empty part.
 Source: RocketMQ's ``SelectorParser``; differs: a number in a property may be written as any number, where RocketMQ
-refuses ``10.5`` beside a whole one.
+refuses ``10.5`` beside a whole one; ``NOT`` binds as in SQL, where RocketMQ takes ``NOT a = 3`` for ``(NOT a) = 3``.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from penstock.proto.errors import InvalidArgument
 
+from .condition_kernels import Op
+
 DEPTH_MAX: Final = 16
 """So deep may parentheses, NOT and signs be nested."""
 OPS_MAX: Final = 2048
-
-
-class Op(IntEnum):
-    """What one step does; it takes values from the stack and leaves one there."""
-
-    NULL = 0
-    BOOL = 1
-    LONG = 2
-    DOUBLE = 3
-    TEXT = 4
-    PROPERTY = 5
-    NEGATE = 6
-    EQUAL = 7
-    UNEQUAL = 8
-    LESS = 9
-    LESS_EQUAL = 10
-    GREATER = 11
-    GREATER_EQUAL = 12
-    IS_NULL = 13
-    AND = 14
-    OR = 15
-    NOT = 16
-    CONTAINS = 17
-    STARTS_WITH = 18
-    ENDS_WITH = 19
-    IN = 20
-    TO_BOOL = 21
+PART_BYTES_MAX: Final = 255
+NAMES_MAX: Final = 64
+"""Properties that one condition may name."""
 
 
 @dataclass(slots=True)
 class Program:
-    """Steps ``(op, argument, count)``; arguments are values, or places in the lists. ``IN`` names ``count`` texts."""
+    """Steps ``(op, argument, count)``; arguments are values, or places in the lists. ``IN`` names ``count`` texts.
+
+    ``numbers`` are such as are no whole ones, as they are written.
+    """
 
     steps: list[tuple[Op, int, int]] = field(default_factory=list)
     longs: list[int] = field(default_factory=list)
-    doubles: list[float] = field(default_factory=list)
+    numbers: list[bytes] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
 
 
 class _Token(NamedTuple):
@@ -85,6 +67,7 @@ _COMPARISONS: Final = {
 _PARTS: Final = {"CONTAINS": Op.CONTAINS, "STARTSWITH": Op.STARTS_WITH, "ENDSWITH": Op.ENDS_WITH}
 _KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE", *_PARTS})
 _LONG_MAX: Final = (1 << 63) - 1
+_LITERAL = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?[lL]?", re.ASCII)
 
 # What an expression is, as far as its text tells.
 _CONDITION, _NUMBER, _TEXT, _PROPERTY, _NULL = "a condition", "a number", "a text", "a property", "NULL"
@@ -233,7 +216,11 @@ class _Parser:
         elif word == "IN":
             self._in()
         else:
-            self._step(Op.TEXT, self._text_literal())
+            at = self._token.at
+            part = self._text_literal()
+            if len(self._program.texts[part]) > PART_BYTES_MAX:
+                raise self._error(at, f"a text of more than {PART_BYTES_MAX} bytes behind {word}")
+            self._step(Op.TEXT, part)
             self._step(_PARTS[word])
         if is_not:
             self._step(Op.NOT)
@@ -243,24 +230,24 @@ class _Parser:
         left = self._program.steps[first_step:]
         del self._program.steps[first_step:]
         at = self._token.at
-        low = self._bound()
+        low, lowest = self._bound()
         self._must("AND")
-        high = self._bound()
-        if low > high:
-            raise self._error(at, f"BETWEEN {low} AND {high}: the first is the greater one")
+        high, highest = self._bound()
+        if lowest is not None and highest is not None and lowest > highest:
+            raise self._error(at, f"BETWEEN {lowest:g} AND {highest:g}: the first is the greater one")
         for op, bound in ((Op.GREATER_EQUAL, low), (Op.LESS_EQUAL, high)):
-            self._program.steps += left
-            self._number(bound)
-            self._step(op)
+            self._program.steps += [*left, *bound, (op, 0, 0)]
         self._step(Op.AND)
 
-    def _bound(self) -> int | float:
-        sign = -1 if self._takes("-") else 1
-        if sign > 0:
-            self._takes("+")
-        if self._token.kind != "number":
-            raise self._wrong("a number")
-        return sign * _number_of(self._take().text)
+    def _bound(self) -> tuple[list[tuple[Op, int, int]], float | None]:
+        """The steps of one side, and its number if it is a literal."""
+        first, begin, at = len(self._program.steps), self._next, self._token.at
+        if self._value() not in (_NUMBER, _PROPERTY):
+            raise self._error(at, "a bound is a number or a property")
+        steps = self._program.steps[first:]
+        del self._program.steps[first:]
+        text = "".join(token.text for token in self._tokens[begin : self._next])
+        return steps, float(text.rstrip("lL")) if _LITERAL.fullmatch(text) else None
 
     def _in(self) -> None:
         self._must("(")
@@ -302,7 +289,7 @@ class _Parser:
             return kind
         word = token.text.upper()
         if token.kind == "number":
-            self._number(_number_of(self._take().text))
+            self._number(self._take())
             return _NUMBER
         if token.kind == "text":
             self._step(Op.TEXT, self._text_literal())
@@ -312,17 +299,30 @@ class _Parser:
             self._step(Op.NULL if word == "NULL" else Op.BOOL, int(word == "TRUE"))
             return _NULL if word == "NULL" else _CONDITION
         if token.kind == "word" and word not in _KEYWORDS:
-            self._step(Op.PROPERTY, self._put_text(self._take().text + "\x01"))
+            self._property(self._take().text)
             return _PROPERTY
         raise self._wrong("a property, a value or (")
 
-    def _number(self, number: float) -> None:
-        if isinstance(number, int) and -_LONG_MAX <= number <= _LONG_MAX:
-            self._program.longs.append(number)
+    def _number(self, token: _Token) -> None:
+        text = token.text.rstrip("lL")
+        if text.isdecimal():
+            if len(text) > len(str(_LONG_MAX)) or int(text) > _LONG_MAX:
+                raise self._error(token.at, f"a whole number beyond {_LONG_MAX}: write it with a decimal point")
+            self._program.longs.append(int(text))
             self._step(Op.LONG, len(self._program.longs) - 1)
-        else:
-            self._program.doubles.append(float(number))
-            self._step(Op.DOUBLE, len(self._program.doubles) - 1)
+            return
+        if math.isinf(float(text)):
+            raise self._error(token.at, "a number beyond 1.8e308")
+        self._program.numbers.append(text.encode())
+        self._step(Op.DOUBLE, len(self._program.numbers) - 1)
+
+    def _property(self, name: str) -> None:
+        names, encoded = self._program.names, name.encode()
+        if encoded not in names:
+            if len(names) == NAMES_MAX:
+                raise InvalidArgument(f"SQL92 condition: it names more than {NAMES_MAX} properties")
+            names.append(encoded)
+        self._step(Op.PROPERTY, names.index(encoded))
 
     def _as_condition(self, kind: str, at: int) -> None:
         if kind == _PROPERTY:
@@ -337,8 +337,3 @@ class _Parser:
                     raise self._error(place, f"{kind} beside {sign}: only numbers and properties have an order")
         elif _NULL not in (left, right) and _PROPERTY not in (left, right) and left != right:
             raise self._error(at, f"{left} is never equal to {right}")
-
-
-def _number_of(text: str) -> int | float:
-    text = text.rstrip("lL")
-    return int(text) if text.isdecimal() and len(text) <= len(str(_LONG_MAX)) else float(text)

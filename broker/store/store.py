@@ -368,11 +368,28 @@ class Store:
         return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
 
     def read_where(
-        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, max_count: int, condition: Condition
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        max_count: int,
+        condition: Condition,
+        max_searched: int,
+        verify: bool = False,
     ) -> ReadResult:
-        """As :meth:`read`, only records for which the condition holds; it looks at some megabytes at most."""
+        """As :meth:`read`, only records for which the condition holds.
+
+        It looks at about ``max_searched`` bytes of records, and takes about a millisecond for each megabyte at most;
+        NO_MATCHED_MESSAGE says with the next offset how far it came.
+        """
         self._parts.others.check(topic)
-        return self._reader.read_where(topic, queue_id, offset, max_bytes, max(1, max_count), condition)
+        return self._reader.read_where(
+            *(topic, queue_id, offset, max_bytes, max(1, max_count), condition),
+            searched_max=max_searched,
+            verify=verify,
+        )
 
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """What of these entries a :meth:`read` would wait for the disk for; to be brought by another thread."""

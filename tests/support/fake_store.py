@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.broker.service.state import deleted_topic
 from penstock.broker.store.absent import Absent, AbsentEntries
-from penstock.broker.store.conditions import Condition
+from penstock.broker.store.conditions import YES, Condition
 from penstock.broker.store.log_kernels import same_messages
 from penstock.proto import names
 from penstock.proto.errors import Corrupt, CorruptBatch, MessageNotFound, PenstockError
@@ -65,6 +65,7 @@ class ReadResult:
         self.max_offset = high
         self.records = records
         self.problem = problem
+        self.searched = 1
         self.count = len(records)
         self.bytes = sum(map(len, records))
 
@@ -248,7 +249,16 @@ class FakeStore:
         return ReadResult(status, offset, 0, len(queue), found)
 
     def read_where(
-        self, topic: str, queue_id: int, offset: int, max_bytes: int, *, max_count: int, condition: Condition
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        max_count: int,
+        condition: Condition,
+        max_searched: int,
+        verify: bool = False,
     ) -> ReadResult:
         result = self.read(topic, queue_id, offset, 1 << 30)
         if result.status != FetchReply.FOUND:
@@ -257,7 +267,7 @@ class FakeStore:
         end = offset
         for end, raw in enumerate(result.records, offset):  # noqa: B007  where it stops counts
             log = np.frombuffer(raw, np.uint8)
-            if condition.holds(log, np.zeros(1, np.int64), np.full(1, len(raw), np.int32))[0]:
+            if condition.judge(log, np.zeros(1, np.int64), np.full(1, len(raw), np.int32))[0] == YES:
                 if len(found) == max_count or (found and sum(map(len, found)) + len(raw) > max_bytes):
                     break
                 found.append(raw)

@@ -440,6 +440,30 @@ async def test_a_fetch_with_a_condition_waits_on_when_what_comes_does_not_match(
     assert (bodies(data), reply.results[0].next_offset) == ([b"yes"], 2)
 
 
+def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.service.fetch.SEARCHED_BYTES", 2)  # of the fake store: two queues
+
+    @in_loop
+    async def check() -> None:
+        parts = Parts()
+        parts.add_topic(queues=8)
+        for queue_id in range(8):
+            await parts.append([b"%d" % queue_id], tag="paid" if queue_id == 5 else "open", queue_id=queue_id)
+        parts.dispatch()
+        offsets, found = dict.fromkeys(range(8), 0), b""
+        for _ in range(20):
+            wanted = sql("TAGS = 'paid'", *offsets.items(), max_wait_ms=10_000)
+            reply, data = await asyncio.wait_for(parts.fetched(wanted), 5)
+            found += data
+            assert reply.results
+            offsets |= {each.queue_id: each.next_offset for each in reply.results}
+            if found:
+                break
+        assert bodies(found) == [b"5"]
+
+    check()
+
+
 @in_loop
 async def test_conditions_are_refused_where_they_are_switched_off() -> None:
     parts = Parts()
