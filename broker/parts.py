@@ -191,6 +191,7 @@ class _Assembly:
         self._opened = opened
         self._server = server
         self._instance = instance
+        self._security = config.security.outgoing()
         self._store, self._state = opened.store, opened.state
         is_fixed = not config.replication.is_elected
         self._is_master = is_fixed and config.replication.role is not BrokerRole.SLAVE
@@ -217,6 +218,7 @@ class _Assembly:
             opened,
             self._identity,
             self._instance,
+            self._security,
             on_slave_appended=self._dispatcher.poke,
             on_confirm=self._on_confirm,
             on_commits=lambda commits: self._offsets.take_from_slave(commits),
@@ -271,6 +273,7 @@ class _Assembly:
             state_log,
             send,
             self._dispatcher,
+            security=self._security,
             born_host=born_host,
             on_appended=self._on_appended,
         )
@@ -317,6 +320,7 @@ class _Assembly:
             self._role.on_shard,
             lambda error: parts.on_refused(error),
             leadership.on_register_hint if leadership is not None else None,
+            self._security,
         )
         parts = Parts(
             config=config,
