@@ -168,7 +168,7 @@ def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> 
     from .task import Task
 
     keep_loaded()
-    return Task(cluster(options.name_server), options, identity).run(batches)
+    return Task(cluster(options.name_server, options.security), options, identity).run(batches)
 
 
 def _calls(options: SinkOptions, message: Written) -> Any:
@@ -176,7 +176,9 @@ def _calls(options: SinkOptions, message: Written) -> Any:
     from .writers import WriterCalls
 
     timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
-    return WriterCalls(cluster(options.name_server).calls, message.writer, message.run, timeout_s=timeout_s)
+    return WriterCalls(
+        cluster(options.name_server, options.security).calls, message.writer, message.run, timeout_s=timeout_s
+    )
 
 
 def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:
