@@ -218,11 +218,11 @@ class _Assembly:
             opened,
             self._identity,
             self._instance,
-            self._security,
             on_slave_appended=self._dispatcher.poke,
             on_confirm=self._on_confirm,
             on_commits=lambda commits: self._offsets.take_from_slave(commits),
             pending_commits=self._pending.take,
+            security=self._security,
         )
         self._role = self._roles.make()
         born_host = Host.parse(config.advertised_address)

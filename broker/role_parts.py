@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.proto.clock import SystemClock
-from penstock.proto.credentials import Security
+from penstock.proto.credentials import PLAIN, Security
 from penstock.proto.errors import StorageError
 from penstock.proto.wire import common_pb2
 from penstock.replication.config import ReplicationConfig
@@ -33,12 +33,12 @@ class RoleParts:
         opened: Opened,
         identity: common_pb2.BrokerIdentity,
         instance: str,
-        security: Security,
         *,
         on_slave_appended: Callable[[], None],
         on_confirm: Callable[[int], None],
         on_commits: Callable[[Commits], None],
         pending_commits: Callable[[], list[Commits]],
+        security: Security = PLAIN,
     ) -> None:
         """``on_slave_appended``: the master's bytes came; ``on_commits``: what was committed at a slave."""
         self.leadership: Leadership | None = None

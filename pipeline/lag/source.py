@@ -68,7 +68,7 @@ class LagDataSource(DataSource):
         given = {name: value for name, value in options.items() if name in {each.lower() for each in SECURITY}}
         security = Given(given, tuple(SECURITY)).security()
         left = None if samples is None else int(samples)
-        return LagStreamReader(options["nameserver"], security, groups, topics, left)
+        return LagStreamReader(options["nameserver"], groups, topics, left, security)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> LagStreamWriter:
         """Writes rows."""
@@ -89,13 +89,13 @@ class LagStreamReader(DataSourceStreamReader):
     def __init__(
         self,
         name_server: str,
-        security: SecurityFiles,
         groups: tuple[str, ...],
         topics: tuple[str, ...],
         left: int | None,
+        security: SecurityFiles | None = None,
     ) -> None:
         self._name_server = name_server
-        self._security = security
+        self._security = security or SecurityFiles.from_environment()
         self._groups = groups
         self._topics = topics
         self._left = left

@@ -18,7 +18,7 @@ from penstock.client.connections import Connections
 from penstock.client.retry import back_off_s
 from penstock.client.shards import ShardCalls
 from penstock.proto import names
-from penstock.proto.credentials import Security, SecurityFiles
+from penstock.proto.credentials import PLAIN, Security, SecurityFiles
 from penstock.proto.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -62,7 +62,7 @@ class Positions(dict[Queue, Range]):
 class Cluster:
     """Calls at one cluster. Thread-safe; lives as long as the process."""
 
-    def __init__(self, name_server: str, security: Security) -> None:
+    def __init__(self, name_server: str, security: Security = PLAIN) -> None:
         self.name_server = name_server
         self.connections = Connections(name_server, tls=security.tls, credentials=security.credentials)
         self.calls = ShardCalls(self.connections)
