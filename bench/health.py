@@ -12,6 +12,7 @@ import grpc
 
 from penstock.deploy import LocalCluster, Node
 from penstock.proto.channel import open_channel
+from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, NotMaster, StaleRegister, from_rpc_error
 from penstock.proto.wire.broker_pb2 import BrokerStatus, TransferMasterReply, TransferMasterRequest
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
@@ -32,7 +33,8 @@ _nameserver_stub: Callable[[grpc.Channel], Any] = NameserverStub
 
 def broker_statuses(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) -> list[BrokerStatus | None]:
     """The status of the broker at each address, asked at the same time; ``None`` where none answers in time."""
-    channels = [open_channel(address) for address in addresses]
+    security = SecurityFiles.from_environment().read()
+    channels = [open_channel(address, security) for address in addresses]
     try:
         calls = [_broker_stub(channel).Status.future(Empty(), timeout=timeout_s) for channel in channels]
         return [_answer(call) for call in calls]
@@ -43,7 +45,8 @@ def broker_statuses(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) 
 
 def cluster_views(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) -> list[ClusterView | None]:
     """What each nameserver knows of the living brokers; ``None`` where none answers in time."""
-    channels = [open_channel(address) for address in addresses]
+    security = SecurityFiles.from_environment().read()
+    channels = [open_channel(address, security) for address in addresses]
     try:
         calls = [_nameserver_stub(channel).QueryCluster.future(Empty(), timeout=timeout_s) for channel in channels]
         return [_answer(call) for call in calls]
@@ -207,7 +210,7 @@ def _acting_master(addresses: Sequence[str]) -> tuple[str, BrokerStatus] | None:
 
 
 def _transfer(address: str, to_id: int, timeout_s: float) -> TransferMasterReply:
-    channel = open_channel(address)
+    channel = open_channel(address, SecurityFiles.from_environment().read())
     try:
         request = TransferMasterRequest(to_broker_id=to_id)
         reply: TransferMasterReply = _broker_stub(channel).TransferMaster(request, timeout=timeout_s)

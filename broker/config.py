@@ -13,6 +13,7 @@ from pathlib import Path
 from penstock.proto import names
 from penstock.proto.conf import bind, key, load_properties, require
 from penstock.proto.errors import InvalidName
+from penstock.proto.security_settings import SecuritySettings
 
 from .unsupported_keys import UNSUPPORTED_KEYS
 
@@ -404,7 +405,7 @@ class TopicsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """The Prometheus endpoint, on a port of its own."""
+    """The Prometheus endpoint, on a port of its own, which knows neither TLS nor users."""
 
     exporter: MetricsExporterType = key("metricsExporterType", default=MetricsExporterType.DISABLE)  # noqa: RUF009
     port: int = key("metricsPromExporterPort", default=5557)
@@ -443,6 +444,7 @@ class BrokerConfig:
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     timers: TimerSettings = field(default_factory=TimerSettings)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     def __post_init__(self) -> None:
         broker_id, role = self.identity.broker_id, self.replication.role
@@ -502,6 +504,7 @@ def load_broker_config(path: str | Path) -> BrokerConfig:
         ConfigError: names file, line, key, value and what is allowed.
     """
     config = bind(BrokerConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    config.security.check_file(path)
     if config.commit.is_pooled and config.pool_unused_because:
         log.warning("transientStorePoolEnable has no effect with %s file=%s", config.pool_unused_because, path)
     return config

@@ -197,6 +197,7 @@ class _Assembly:
         self._opened = opened
         self._server = server
         self._instance = instance
+        self._security = config.security.outgoing()
         self._store, self._state = opened.store, opened.state
         is_fixed = not config.replication.is_elected
         self._is_master = is_fixed and config.replication.role is not BrokerRole.SLAVE
@@ -227,6 +228,7 @@ class _Assembly:
             on_confirm=self._on_confirm,
             on_commits=lambda commits: self._offsets.take_from_slave(commits),
             pending_commits=self._pending.take,
+            security=self._security,
         )
         self._role = self._roles.make()
         born_host = Host.parse(config.advertised_address)
@@ -298,6 +300,7 @@ class _Assembly:
             send,
             timers,
             self._dispatcher,
+            security=self._security,
             born_host=born_host,
             on_appended=self._on_appended,
         )
@@ -344,6 +347,7 @@ class _Assembly:
             self._role.on_shard,
             lambda error: parts.on_refused(error),
             leadership.on_register_hint if leadership is not None else None,
+            self._security,
         )
         parts = Parts(
             config=config,

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 
 from penstock.proto.channel import reporting
+from penstock.proto.credentials import Security
 from penstock.proto.record.layout import Host
 from penstock.proto.wire.pipeline_pb2_grpc import add_PositionsServicer_to_server, add_StagingServicer_to_server
 
@@ -51,6 +52,7 @@ class PipelineParts:
         timers: Timers,
         dispatcher: Dispatcher,
         *,
+        security: Security,
         born_host: Host,
         on_appended: Callable[[int], None],
     ) -> PipelineParts:
@@ -71,7 +73,7 @@ class PipelineParts:
             check_topic=send.writable_topic,
             on_appended=on_appended,
             wait_dispatched=dispatcher.wait_dispatched,
-            ask_coordinator=Coordinators(config.nameservers.addresses).ask,
+            ask_coordinator=Coordinators(config.nameservers.addresses, security).ask,
         )
         positions = Positions(store, state, role, acknowledgements, state_log, catch_up=dispatcher.catch_up)
         return cls(writers, opened.producers, writer_log, staging, positions)

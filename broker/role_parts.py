@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.proto.clock import SystemClock
+from penstock.proto.credentials import PLAIN, Security
 from penstock.proto.errors import StorageError
 from penstock.proto.wire import common_pb2
 from penstock.replication.config import ReplicationConfig
@@ -37,6 +38,7 @@ class RoleParts:
         on_confirm: Callable[[int], None],
         on_commits: Callable[[Commits], None],
         pending_commits: Callable[[], list[Commits]],
+        security: Security = PLAIN,
     ) -> None:
         """``on_slave_appended``: the master's bytes came; ``on_commits``: what was committed at a slave."""
         self.leadership: Leadership | None = None
@@ -44,6 +46,7 @@ class RoleParts:
         self._opened = opened
         self._identity = identity
         self._instance = instance
+        self._security = security
         self._on_slave_appended = on_slave_appended
         self._on_confirm = on_confirm
         self._on_commits = on_commits
@@ -73,7 +76,7 @@ class RoleParts:
         self.leadership = Leadership(
             self._identity.broker_id,
             role,
-            Registers(self._config.nameservers.addresses, self._identity),
+            Registers(self._config.nameservers.addresses, self._identity, self._security),
             membership,
             opened.epochs,
             opened.store,
@@ -137,4 +140,5 @@ class RoleParts:
             on_appended=self._on_slave_appended,
             on_confirm=self._on_confirm,
             pending_commits=self._pending_commits,
+            security=self._security,
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc.aio
 
+from penstock.proto.access import Doorkeeper
 from penstock.proto.channel import new_server
 from penstock.proto.errors import ConfigError
 from penstock.proto.listening import listen
@@ -47,14 +48,16 @@ async def open_port(config: BrokerConfig) -> AsyncIterator[tuple[grpc.aio.Server
     """A server that listens already and serves nothing yet, so that a port in use ends the start early.
 
     Raises:
-        ConfigError: the port cannot be opened.
+        ConfigError: the port cannot be opened, or its certificate or the users cannot be read.
     """
-    server = new_server()
-    port = listen(server, config.identity.bind_address, config.identity.listen_port, "listenPort")
-    try:
-        yield server, port
-    finally:
-        await server.stop(None)
+    access, tls = config.security.access(), config.security.transport.server_tls()
+    server = new_server([] if access is None else [Doorkeeper(access)])
+    port = listen(server, config.identity.bind_address, config.identity.listen_port, "listenPort", tls)
+    async with access.following() if access is not None else contextlib.nullcontext():
+        try:
+            yield server, port
+        finally:
+            await server.stop(None)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
     ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
     aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity 
-    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable authConfigPath
-    authenticationEnabled authenticationMetadataProvider authenticationProvider authenticationStrategy
+    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable
+    authenticationMetadataProvider authenticationProvider authenticationStrategy
     authenticationWhitelist authorizationEnabled authorizationMetadataProvider authorizationProvider
     authorizationStrategy authorizationWhitelist autoDeleteUnusedStats autoMessageVersionOnTopicLen
     batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
@@ -58,7 +58,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     forwardTimeout globalColdReadThreshold haHousekeepingInterval haListenPort
     haSendHeartbeatInterval heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem
-    innerClientAuthenticationCredentials isolateLogEnable isScanAvailableNameSrv litePullMessageEnable
+    isolateLogEnable isScanAvailableNameSrv litePullMessageEnable
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval
     loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity lockInStrictMode
     logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval logicQueueSwapMapInterval

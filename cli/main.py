@@ -47,6 +47,9 @@ def cli() -> None:
     """Penstock: a message broker cluster with RocketMQ's architecture and files.
 
     Commands that talk to a cluster take --namesrv (or PENSTOCK_NAMESRV); those that print take --json.
+
+    A cluster with TLS and users: the files are named by PENSTOCK_TLS_CA_FILE, PENSTOCK_TLS_CERT_FILE,
+    PENSTOCK_TLS_KEY_FILE, PENSTOCK_TLS_SERVER_NAME (a name) and PENSTOCK_CREDENTIALS_FILE.
     """
 
 

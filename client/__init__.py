@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.proto.credentials import Credentials as Credentials
+    from penstock.proto.credentials import Tls as Tls
     from penstock.proto.errors import BrokerUnavailable as BrokerUnavailable
     from penstock.proto.errors import BufferFull as BufferFull
     from penstock.proto.errors import ClientClosed as ClientClosed
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.proto.errors import RouteNotFound as RouteNotFound
     from penstock.proto.errors import TopicExists as TopicExists
     from penstock.proto.errors import TopicNotFound as TopicNotFound
+    from penstock.proto.errors import Unauthorized as Unauthorized
 
     from .admin import Admin as Admin
     from .config import ProducerConfig as ProducerConfig
@@ -77,6 +80,7 @@ _ERRORS = (
     "RouteNotFound",
     "TopicExists",
     "TopicNotFound",
+    "Unauthorized",
 )
 """What users catch."""
 
@@ -84,6 +88,7 @@ _MODULES = {
     "Admin": ".admin",
     "ConsumeResult": ".push_consumer",
     "ConsumerConfig": ".consumer_config",
+    "Credentials": "penstock.proto.credentials",
     "Delivery": ".message",
     "FailedDelivery": ".message",
     "Message": ".message",
@@ -97,6 +102,7 @@ _MODULES = {
     "SendReceipt": ".message",
     "SendStatus": ".message",
     "Sql": ".subscription",
+    "Tls": "penstock.proto.credentials",
     **dict.fromkeys(_ERRORS, "penstock.proto.errors"),
 }
 
@@ -110,6 +116,7 @@ __all__ = [
     "ConsumeResult",
     "ConsumerConfig",
     "CorruptBatch",
+    "Credentials",
     "DamagedRecord",
     "Delivery",
     "DeliveryFailed",
@@ -139,8 +146,10 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "Sql",
+    "Tls",
     "TopicExists",
     "TopicNotFound",
+    "Unauthorized",
 ]
 
 

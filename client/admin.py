@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from penstock.proto import names
+from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import BrokerUnavailable, GroupNotFound, InvalidArgument, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
 from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig
@@ -44,8 +45,11 @@ class Admin:
     Changes go to the masters; reading falls back to a slave where a master is gone.
     """
 
-    def __init__(self, nameservers: str | Sequence[str]) -> None:
-        self._connections = Connections(nameservers)
+    def __init__(
+        self, nameservers: str | Sequence[str], *, tls: Tls | None = None, credentials: Credentials | None = None
+    ) -> None:
+        """``tls``, ``credentials``: as of :class:`~penstock.client.Producer`."""
+        self._connections = Connections(nameservers, tls=tls, credentials=credentials)
         self._calls = AdminCalls(self._connections)
         self._offsets = GroupOffsets(self._calls)
         self._lookup = MessageLookup(self._calls)

@@ -12,6 +12,7 @@ import grpc
 
 from penstock.proto import frames
 from penstock.proto.channel import keep_large_buffers, open_channel
+from penstock.proto.credentials import Credentials, Security, SecurityFiles, Tls
 from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
@@ -61,8 +62,8 @@ def decode_fetch(message: bytes) -> tuple[FetchReply, memoryview]:
 class _BrokerLink:
     """One broker's channel and the calls made over it."""
 
-    def __init__(self, address: str) -> None:
-        self.channel = open_channel(address)
+    def __init__(self, address: str, security: Security) -> None:
+        self.channel = open_channel(address, security)
         self.stub = _new_broker_stub(self.channel)
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
         self.append: Any = self.channel.stream_stream(APPEND_METHOD, None, None)
@@ -75,9 +76,19 @@ class _BrokerLink:
 class Connections:
     """Everything that one client instance is connected to. Thread-safe; channels open when first used."""
 
-    def __init__(self, nameservers: str | Sequence[str]) -> None:
+    def __init__(
+        self, nameservers: str | Sequence[str], *, tls: Tls | None = None, credentials: Credentials | None = None
+    ) -> None:
+        """Without ``tls`` and ``credentials`` they are those that the environment names, if it does.
+
+        Raises:
+            ConfigError: an address, or a file that the environment names, is wrong.
+        """
         keep_large_buffers()
         self.addresses = parse_addresses(nameservers)
+        is_given = tls is not None or credentials is not None
+        given = Security(tls=tls, credentials=credentials)
+        self._security = given if is_given else SecurityFiles.from_environment().read()
         self._lock = threading.Lock()
         self._links: dict[str, _BrokerLink] = {}
         self._nameservers: dict[str, tuple[grpc.Channel, Any]] = {}
@@ -122,7 +133,7 @@ class Connections:
             self._require_open()
             known = self._nameservers.get(address)
             if known is None:
-                channel = open_channel(address)
+                channel = open_channel(address, self._security)
                 known = self._nameservers[address] = (channel, _new_nameserver_stub(channel))
             return known[1]
 
@@ -185,7 +196,7 @@ class Connections:
             self._require_open()
             link = self._links.get(address)
             if link is None:
-                link = self._links[address] = _BrokerLink(address)
+                link = self._links[address] = _BrokerLink(address, self._security)
             return link
 
     def _require_open(self) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
+from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, InvalidArgument, PenstockError
 from penstock.proto.names import PERM_READ, check_group
 
@@ -48,6 +49,8 @@ class ConsumerCore:
         consume_from: str | int,
         strategy: str | Strategy,
         config: ConsumerConfig,
+        tls: Tls | None,
+        credentials: Credentials | None,
         new_queue: Callable[[MessageQueue], LocalQueue],
     ) -> None:
         self.group = check_group(group)
@@ -60,7 +63,7 @@ class ConsumerCore:
         self._consume_from = check_consume_from(consume_from)
         self._strategy = strategy_named(strategy)
         self._new_queue = new_queue
-        self.connections = Connections(nameservers)
+        self.connections = Connections(nameservers, tls=tls, credentials=credentials)
         self.routes = Routes(self.connections)
         self.buffers = Buffers(config)
         self.fetcher = Fetcher(

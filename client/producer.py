@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.proto import names
+from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
@@ -56,6 +57,9 @@ class Producer:
     not wait for this producer: no ``send``, ``flush`` or ``close``, and no ``produce`` that :meth:`would_block`; put
     what is to be sent again into a queue of your own. What it raises is logged.
 
+    ``tls`` and ``credentials`` are for clusters that demand them; without both, the environment may name them
+    (``PENSTOCK_TLS_CA_FILE``, ``PENSTOCK_CREDENTIALS_FILE``).
+
     Settings are the fields of :class:`~penstock.client.ProducerConfig`.
     """
 
@@ -66,6 +70,8 @@ class Producer:
         group: str = "DEFAULT_PRODUCER",
         config: ProducerConfig | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
         **settings: Any,
     ) -> None:
         from .encoding import Encoder  # loads the kernels, and with them the compiler
@@ -73,7 +79,7 @@ class Producer:
         self.group = names.check_group(group)
         self.config = (config or ProducerConfig()).replaced(settings)
         self.producer_id = secrets.randbits(64) or 1
-        self._connections = Connections(nameservers)
+        self._connections = Connections(nameservers, tls=tls, credentials=credentials)
         self._routes = Routes(self._connections)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)

@@ -8,6 +8,7 @@ from itertools import repeat
 from types import TracebackType
 from typing import Self
 
+from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import InvalidArgument
 
 from .consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require
@@ -99,8 +100,12 @@ class PullConsumer:
         strategy: str | Strategy = "AVG",
         auto_commit: bool = True,
         config: ConsumerConfig | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """``consume_from`` (``"last"``, ``"first"``, or ms since 1970) holds for queues without a committed offset.
+
+        ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         Raises:
             ConfigError, InvalidName: an argument is wrong.
@@ -113,6 +118,8 @@ class PullConsumer:
             consume_from=consume_from,
             strategy=strategy,
             config=config or ConsumerConfig(),
+            tls=tls,
+            credentials=credentials,
             new_queue=lambda queue: PulledQueue(queue, auto_commit),
         )
         self._lock = self._core.buffers.lock

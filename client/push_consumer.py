@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
+from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import InvalidArgument
 
 from .consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
@@ -60,8 +61,12 @@ class PushConsumer:
         consume_from: str | int = CONSUME_FROM_LAST,
         strategy: str | Strategy = "AVG",
         config: ConsumerConfig | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """``consume_from`` (``"last"``, ``"first"``, or ms since 1970) holds for queues without a committed offset.
+
+        ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         A broadcasting consumer keeps its offsets in ``~/.penstock/offsets`` under its ``client_id``; two on one host
         need a client id each.
@@ -82,6 +87,8 @@ class PushConsumer:
             consume_from=consume_from,
             strategy=strategy,
             config=config or ConsumerConfig(),
+            tls=tls,
+            credentials=credentials,
             new_queue=PushedQueue,
         )
         self._dispatcher = Dispatcher(

@@ -47,7 +47,7 @@ def outcome_of(error: PenstockError) -> Outcome:
     """
     if isinstance(error, BrokerUnavailable) and "status" in error.details:
         return Outcome.NOT_STORED if never_reached(error) else Outcome.UNKNOWN
-    if isinstance(error, OutcomeUnknown):
+    if isinstance(error, OutcomeUnknown) or error.details.get("is_unknown"):
         return Outcome.UNKNOWN
     if isinstance(error, (Retryable, DiskFull, StoreClosed)):
         return Outcome.NOT_STORED

@@ -16,6 +16,7 @@ import grpc
 from penstock.client import Admin, PenstockError
 from penstock.deploy import Node
 from penstock.proto.channel import open_channel
+from penstock.proto.credentials import SecurityFiles
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.common_pb2 import Empty, Role
@@ -74,7 +75,8 @@ class RoleWatcher:
         return self._latest.get(name)
 
     def _watch(self) -> None:
-        channels = {node.name: open_channel(node.address) for node in self._nodes}
+        security = SecurityFiles.from_environment().read()
+        channels = {node.name: open_channel(node.address, security) for node in self._nodes}
         stubs = {name: _broker_stub(channel) for name, channel in channels.items()}
         try:
             with open(self._path, "a") as output:

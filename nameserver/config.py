@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from penstock.proto.conf import bind, key, load_properties, require
+from penstock.proto.security_settings import SecuritySettings
 
 # RocketMQ has them, Penstock has nothing for them: each is a warning by name. Timing needs no setting, since a
 # broker's death ends its stream; controllers and order topics have other forms here.
@@ -73,6 +74,7 @@ class NameserverConfig:
         default=False,
         doc="promote a slave that lacks acknowledged messages, rather than none",
     )
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     def __post_init__(self) -> None:
         for endpoint in self.etcd_endpoints:
@@ -94,4 +96,6 @@ def load_nameserver_config(path: str | Path) -> NameserverConfig:
     Raises:
         ConfigError: names file, line, key, value and what is allowed.
     """
-    return bind(NameserverConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    config = bind(NameserverConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    config.security.check_file(path)
+    return config

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from penstock.proto.access import Doorkeeper
 from penstock.proto.channel import keep_large_buffers, new_server
 from penstock.proto.clock import Clock, SystemClock
 from penstock.proto.conf import log_effective
@@ -46,14 +47,16 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
     if store is not None:
         coordination = Coordination(store, clock, unclean_allowed=config.elects_unclean)
     service = NameserverService(RouteTable(), key_values, clock, coordination)
-    server = new_server()
+    access = config.security.access()
+    server = new_server([] if access is None else [Doorkeeper(access)])
     add_NameserverServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated code
     add_CoordinationServicer_to_server(coordination or NoCoordination(), server)  # type: ignore[no-untyped-call]
-    port = listen(server, config.bind_address, config.listen_port, "listenPort")
+    tls = config.security.transport.server_tls()
+    port = listen(server, config.bind_address, config.listen_port, "listenPort", tls)
     host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
     await server.start()
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with access.following() if access is not None else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(service.sweep_forever())]
             if coordination is not None:
                 running.append(tasks.create_task(coordination.run()))

@@ -6,20 +6,17 @@ import contextlib
 import ctypes
 import functools
 import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 
+from .credentials import PLAIN, Security
 from .errors import PenstockError, to_metadata
+from .signed_channel import SignedChannel
 
 log = logging.getLogger(__name__)
-
-# gRPC's core writes lines of its own to stderr for every broken connection; its errors reach us as exceptions.
-# It reads the variable when the first channel or server is made.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 KEEPALIVE_TIME_MS = 1000
@@ -71,19 +68,31 @@ def keep_large_buffers() -> None:
         libc.mallopt(m_trim_threshold, threshold)
 
 
-def open_channel(address: str) -> grpc.Channel:
+def open_channel(address: str, security: Security = PLAIN) -> grpc.Channel:
     """A channel to ``host:port`` for threads; connects when first used and reconnects by itself."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    tls, credentials = security.tls, security.credentials
+    if tls is None:
+        channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    else:
+        options = (*CHANNEL_OPTIONS, *tls.channel_options())
+        channel = grpc.secure_channel(address, tls.channel_credentials(), options=options)
+    return channel if credentials is None else cast(grpc.Channel, SignedChannel(channel, credentials))
 
 
-def open_async_channel(address: str) -> grpc.aio.Channel:
+def open_async_channel(address: str, security: Security = PLAIN) -> grpc.aio.Channel:
     """The same for the running event loop."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    tls, credentials = security.tls, security.credentials
+    if tls is None:
+        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    else:
+        options = (*CHANNEL_OPTIONS, *tls.channel_options())
+        channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+    return channel if credentials is None else cast(grpc.aio.Channel, SignedChannel(channel, credentials))
 
 
-def new_server() -> grpc.aio.Server:
+def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
     """A server for the running event loop with Penstock's limits and keepalive."""
-    return grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=None)
+    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=None)
 
 
 def reported(error: Exception, method: str) -> PenstockError:
@@ -94,7 +103,8 @@ def reported(error: Exception, method: str) -> PenstockError:
     return PenstockError(f"{method}: internal error, see the server's log")
 
 
-async def _fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
+async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
+    """End a call of ``method`` with ``error``, as :func:`reported`."""
     error = reported(error, method)
     await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
 
@@ -111,7 +121,7 @@ def reporting(method: Unary) -> Unary:
         try:
             return await method(*args)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            await _fail(args[-1], error, method.__qualname__)
+            await fail(args[-1], error, method.__qualname__)
 
     return call
 
@@ -125,6 +135,6 @@ def reporting_stream(method: Streaming) -> Streaming:
             async for answer in method(*args):
                 yield answer
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            await _fail(args[-1], error, method.__qualname__)
+            await fail(args[-1], error, method.__qualname__)
 
     return call

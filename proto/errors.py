@@ -386,4 +386,17 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
     detail = call.details() if hasattr(call, "details") else str(error)
     if status == grpc.StatusCode.DEADLINE_EXCEEDED:
         return OutcomeUnknown(f"{peer}: no answer within the time-out", status=status.name)
-    return BrokerUnavailable(f"{peer}: {status.name.lower()}: {detail}", status=status.name)
+    hint = next((said for words, said in _HANDSHAKES if all(word in str(detail) for word in words)), "")
+    return BrokerUnavailable(f"{peer}: {status.name.lower()}: {hint}{detail}", status=status.name)
+
+
+_HANDSHAKES = (
+    (("WRONG_VERSION_NUMBER",), "the port has no TLS: connect without it, or set tls.server.mode=enforcing there: "),
+    (("CERTIFICATE_VERIFY_FAILED",), "the server's certificate is not accepted: "),
+    (("Hostname Verification",), "the server's certificate is for another host name: "),
+    (
+        ("failed to connect", "Socket closed"),
+        "the port ended the connection before anything was said: it may demand TLS, or a client's certificate: ",
+    ),
+)
+"""What is in gRPC's words for a connection that was not made, and what that means."""

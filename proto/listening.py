@@ -7,11 +7,14 @@ import socket
 
 import grpc.aio
 
+from .certificates import ServerTls
 from .errors import ConfigError
 
 
-def listen(server: grpc.aio.Server, host: str, port: int, key: str) -> int:
+def listen(server: grpc.aio.Server, host: str, port: int, key: str, tls: ServerTls | None = None) -> int:
     """Let ``server`` listen on ``host:port``, and return the port: the system's choice when ``port`` is 0.
+
+    With ``tls`` the port takes nothing else.
 
     gRPC's own error names neither address nor cause, so the port is tried with a plain socket first.
 
@@ -28,6 +31,8 @@ def listen(server: grpc.aio.Server, host: str, port: int, key: str) -> int:
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {shown}: {error.strerror}") from error
     try:
-        return server.add_insecure_port(shown)
+        if tls is None:
+            return server.add_insecure_port(shown)
+        return server.add_secure_port(shown, tls.server_credentials())
     except RuntimeError as error:
         raise ConfigError(f"{key}: cannot listen on {shown}: {error}") from error

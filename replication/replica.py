@@ -16,6 +16,7 @@ import grpc.aio
 
 from penstock.proto.channel import open_async_channel
 from penstock.proto.clock import Clock, SystemClock
+from penstock.proto.credentials import PLAIN, Security
 from penstock.proto.errors import (
     BrokerUnavailable,
     InvalidArgument,
@@ -67,6 +68,7 @@ class Replica:
         initial_confirm: int = 0,
         store_instance: str | None = None,
         clock: Clock | None = None,
+        security: Security = PLAIN,
     ) -> None:
         """``epochs``: where the log's history is kept; it becomes the master's before anything is appended."""
         self._identity = identity
@@ -78,6 +80,7 @@ class Replica:
         self._epochs: EpochStore = epochs or EpochsInMemory()
         self._store_instance = store_instance or uuid.uuid4().hex
         self._clock = clock or SystemClock()
+        self._security = security
         self._notices = Notices(logging.getLogger(__name__), self._clock)
         self._stream: MasterStream | None = None
         self._moved = False
@@ -160,7 +163,7 @@ class Replica:
 
     async def _follow_once(self, address: str) -> None:
         """One stream, to its end; always raises."""
-        async with open_async_channel(address) as channel:
+        async with open_async_channel(address, self._security) as channel:
             open_stream: Any = channel.stream_stream  # without serializers: bytes, which its stubs do not know
             call: MasterCall = open_stream(frames.METHOD)()
             try:

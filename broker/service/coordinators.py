@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 
 from penstock.proto.channel import open_async_channel
+from penstock.proto.credentials import PLAIN, Security
 from penstock.proto.errors import BrokerUnavailable, from_rpc_error
 from penstock.proto.wire import common_pb2, nameserver_pb2, pipeline_pb2
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
@@ -25,8 +26,9 @@ _staging: Callable[[grpc.aio.Channel], Any] = StagingStub
 class Coordinators:
     """Finds the master of a broker group and asks it; channels live as long as the call, which is rare."""
 
-    def __init__(self, nameservers: Sequence[str]) -> None:
+    def __init__(self, nameservers: Sequence[str], security: Security = PLAIN) -> None:
         self._nameservers = list(nameservers)
+        self._security = security
 
     async def ask(self, coordinator: str, writer: str, batch: int, keys: list[str]) -> Keys:
         """What ``coordinator`` has decided, see ``Staging.give_up``.
@@ -35,7 +37,7 @@ class Coordinators:
             BrokerUnavailable: nobody can be asked now. Any error that the coordinator answers.
         """
         address = await self._master_of(coordinator)
-        async with open_async_channel(address) as channel:
+        async with open_async_channel(address, self._security) as channel:
             request = pipeline_pb2.StagedKeys(writer=writer, batch=batch, keys=keys)
             try:
                 reply: pipeline_pb2.ExpireReply = await _staging(channel).Expire(request, timeout=TIMEOUT_S)
@@ -46,7 +48,7 @@ class Coordinators:
     async def _master_of(self, broker_name: str) -> str:
         failure = "no nameserver is configured"
         for nameserver in self._nameservers:
-            async with open_async_channel(nameserver) as channel:
+            async with open_async_channel(nameserver, self._security) as channel:
                 try:
                     view: nameserver_pb2.ClusterView = await _nameserver(channel).QueryCluster(
                         common_pb2.Empty(), timeout=TIMEOUT_S

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from penstock.proto.channel import open_async_channel
+from penstock.proto.credentials import PLAIN, Security
 from penstock.proto.errors import BrokerUnavailable, CoordinatorUnavailable, PenstockError, from_rpc_error
 from penstock.proto.register import Register, register_of_wire
 from penstock.proto.wire import common_pb2, coordination_pb2
@@ -29,8 +30,11 @@ class Registers:
         NotMaster, StaleRegister, InvalidArgument, WrongCluster: the change is refused; nothing was changed.
     """
 
-    def __init__(self, addresses: Sequence[str], identity: common_pb2.BrokerIdentity) -> None:
+    def __init__(
+        self, addresses: Sequence[str], identity: common_pb2.BrokerIdentity, security: Security = PLAIN
+    ) -> None:
         self._identity = identity
+        self._security = security
         self._addresses = list(addresses)
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -70,7 +74,7 @@ class Registers:
         for address in list(self._addresses):
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = open_async_channel(address)
+                channel = self._channels[address] = open_async_channel(address, self._security)
             try:
                 async with asyncio.timeout(2 * TIMEOUT_S):
                     message = await call(CoordinationStub(channel))  # type: ignore[no-untyped-call]
@@ -87,6 +91,8 @@ class Registers:
             except ValueError as error:
                 problem = CoordinatorUnavailable(f"{address}: answered what is no register: {error}")
             said = problem.message
+            if self._security.tls is not None and (former := self._channels.pop(address, None)) is not None:
+                await former.close(None)  # the next one is opened with the certificates as they are then
             self._addresses.append(self._addresses.pop(0))
             if not repeat and not problem.details.get("none") and "failed to connect" not in said:
                 break

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 
 from penstock.proto.channel import open_async_channel
+from penstock.proto.credentials import PLAIN, Security
 from penstock.proto.errors import NameserverUnavailable, PenstockError, Refused, from_rpc_error
 from penstock.proto.wire.common_pb2 import MASTER, TopicConfig
 from penstock.proto.wire.coordination_pb2 import Register
@@ -61,12 +62,15 @@ class Registration:
         on_shard: OnShard,
         on_refused: OnRefused | None = None,
         on_register: OnRegister | None = None,
+        security: Security = PLAIN,
     ) -> None:
         self._on_shard = on_shard
         self._views: dict[str, ShardView] = {}  # what each connected nameserver said last
         self._told: ShardView | None = None
         self._sessions = [
-            _Session(address, describe, heartbeat, self._on_view, on_refused or _ignore, on_register or _unheard)
+            _Session(
+                address, security, describe, heartbeat, self._on_view, on_refused or _ignore, on_register or _unheard
+            )
             for address in addresses
         ]
 
@@ -147,6 +151,7 @@ class _Session:
     def __init__(
         self,
         address: str,
+        security: Security,
         describe: Describe,
         heartbeat: Beat,
         on_view: Callable[[str, ShardView | None], None],
@@ -154,6 +159,7 @@ class _Session:
         on_register: OnRegister,
     ) -> None:
         self._address = address
+        self._security = security
         self._describe = describe
         self._heartbeat = heartbeat
         self._on_view = on_view
@@ -215,7 +221,7 @@ class _Session:
             log.warning("nameserver session lost nameserver=%s error=%s", self._address, said)
 
     async def _serve(self) -> None:
-        async with open_async_channel(self._address) as channel:
+        async with open_async_channel(self._address, self._security) as channel:
             call = NameserverStub(channel).BrokerSession()  # type: ignore[no-untyped-call]  # generated code
             try:
                 self._updated, self._removed = {}, set()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from penstock.proto.credentials import PLAIN, Security
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
@@ -172,6 +173,7 @@ class SlaveRole:
         on_appended: Callable[[], None],
         on_confirm: Callable[[int], None],
         pending_commits: Callable[[], list[Commits]],
+        security: Security = PLAIN,
     ) -> None:
         """``master_address``: a fixed one; empty: the nameserver names it."""
         self._epochs = epochs
@@ -192,6 +194,7 @@ class SlaveRole:
             epochs=epochs,
             initial_confirm=confirm,
             store_instance=instance,
+            security=security,
         )
 
     @property

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from penstock.proto import names
+from penstock.proto.credentials import Credentials, Tls
 
 from ..admin import CALL_TIMEOUT_S, Admin
 from ..admin_results import ClusterInfo, GroupInfo, GroupLag, QueuePosition, TopicInfo, TopicStats
@@ -17,8 +18,10 @@ from ..message import MessageView
 class AsyncAdmin:
     """:class:`~penstock.client.Admin`, awaited; each call runs in a thread."""
 
-    def __init__(self, nameservers: str | Sequence[str]) -> None:
-        self._admin = Admin(nameservers)
+    def __init__(
+        self, nameservers: str | Sequence[str], *, tls: Tls | None = None, credentials: Credentials | None = None
+    ) -> None:
+        self._admin = Admin(nameservers, tls=tls, credentials=credentials)
 
     async def create_topic(
         self,

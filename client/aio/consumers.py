@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from penstock.proto.credentials import Credentials, Tls
+
 from ..consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
 from ..dispatcher import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
@@ -48,6 +50,8 @@ class AsyncPullConsumer:
         strategy: str | Strategy = "AVG",
         auto_commit: bool = True,
         config: ConsumerConfig | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """Arguments and errors as of :class:`~penstock.client.PullConsumer`."""
         self._sync = PullConsumer(
@@ -58,6 +62,8 @@ class AsyncPullConsumer:
             strategy=strategy,
             auto_commit=auto_commit,
             config=config,
+            tls=tls,
+            credentials=credentials,
         )
         self._ready = asyncio.Event()
 
@@ -204,6 +210,8 @@ class AsyncPushConsumer:
         consume_from: str | int = CONSUME_FROM_LAST,
         strategy: str | Strategy = "AVG",
         config: ConsumerConfig | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """Arguments and errors as of :class:`~penstock.client.PushConsumer`."""
         require(callable(listener), "listener must be callable", listener)
@@ -222,6 +230,8 @@ class AsyncPushConsumer:
             consume_from=consume_from,
             strategy=strategy,
             config=config,
+            tls=tls,
+            credentials=credentials,
         )
 
     @property

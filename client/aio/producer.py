@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import DeliveryFailed
 
 from ..config import ProducerConfig
@@ -40,9 +41,19 @@ class AsyncProducer:
         group: str = "DEFAULT_PRODUCER",
         config: ProducerConfig | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
         **settings: Any,
     ) -> None:
-        self._producer = Producer(nameservers, group=group, config=config, on_delivery=on_delivery, **settings)
+        self._producer = Producer(
+            nameservers,
+            group=group,
+            config=config,
+            on_delivery=on_delivery,
+            tls=tls,
+            credentials=credentials,
+            **settings,
+        )
         self._turns = Turns()
         self._outcomes: Outcomes | None = None
 

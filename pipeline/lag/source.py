@@ -8,6 +8,7 @@ often samples are planned is the trigger's matter.
 | Option | Meaning |
 |---|---|
 | nameserver, groups, topics | where, and of what; names separated by commas |
+| tlsCaFile and so on | as for `penstock` |
 | samples | how many this run plans; without it, one whenever Spark asks |
 | lake | for writing: the lake |
 """
@@ -30,10 +31,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import ConfigError
 
 from ..arrow_types import arrow_schema
 from ..schema import as_struct
+from ..topics.options import SECURITY, Given, security_options
 from ..topics.sink import BATCH_ID, QUERY_ID
 from ..workers import keep_loaded
 from .columns import SAMPLE_COLUMNS
@@ -62,7 +65,10 @@ class LagDataSource(DataSource):
         options = self.options
         groups, topics = (tuple(filter(None, options.get(name, "").split(","))) for name in ("groups", "topics"))
         samples = options.get("samples")
-        return LagStreamReader(options["nameserver"], groups, topics, None if samples is None else int(samples))
+        given = {name: value for name, value in options.items() if name in {each.lower() for each in SECURITY}}
+        security = Given(given, tuple(SECURITY)).security()
+        left = None if samples is None else int(samples)
+        return LagStreamReader(options["nameserver"], groups, topics, left, security)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> LagStreamWriter:
         """Writes rows."""
@@ -80,8 +86,16 @@ class SamplePartition(InputPartition):
 class LagStreamReader(DataSourceStreamReader):
     """Plans samples in the driver and takes them in workers."""
 
-    def __init__(self, name_server: str, groups: tuple[str, ...], topics: tuple[str, ...], left: int | None) -> None:
+    def __init__(
+        self,
+        name_server: str,
+        groups: tuple[str, ...],
+        topics: tuple[str, ...],
+        left: int | None,
+        security: SecurityFiles | None = None,
+    ) -> None:
         self._name_server = name_server
+        self._security = security or SecurityFiles.from_environment()
         self._groups = groups
         self._topics = topics
         self._left = left
@@ -118,7 +132,7 @@ class LagStreamReader(DataSourceStreamReader):
         from .sampling import take_sample
 
         keep_loaded()
-        found = take_sample(cluster(self._name_server), self._groups, self._topics)
+        found = take_sample(cluster(self._name_server, self._security), self._groups, self._topics)
         log.debug("sample taken at=%d rows=%d", partition.at, len(found))
         schema = arrow_schema(SAMPLE_COLUMNS)
         columns = [[partition.at] * len(found), *(map(list, zip(*found, strict=True)) if found else [[]] * 9)]
@@ -173,4 +187,5 @@ def register_lag(spark: Any) -> None:
 
 def lag_options(name_server: str, groups: tuple[str, ...], topics: tuple[str, ...]) -> Mapping[str, str]:
     """The options for reading."""
-    return {"nameserver": name_server, "groups": ",".join(groups), "topics": ",".join(topics)}
+    given = {"nameserver": name_server, "groups": ",".join(groups), "topics": ",".join(topics)}
+    return given | security_options(SecurityFiles.from_environment())

@@ -18,6 +18,7 @@ from penstock.client.connections import Connections
 from penstock.client.retry import back_off_s
 from penstock.client.shards import ShardCalls
 from penstock.proto import names
+from penstock.proto.credentials import PLAIN, Security, SecurityFiles
 from penstock.proto.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -39,7 +40,7 @@ T = TypeVar("T")
 CALLS_AT_ONCE = 16
 GONE_ASKED_S = 1.0
 """For a question that whoever lives answers at once."""
-_clusters: dict[tuple[int, str], Cluster] = {}
+_clusters: dict[tuple[int, str, SecurityFiles], Cluster] = {}
 
 
 class Positions(dict[Queue, Range]):
@@ -63,9 +64,9 @@ class Positions(dict[Queue, Range]):
 class Cluster:
     """Calls at one cluster. Thread-safe; lives as long as the process."""
 
-    def __init__(self, name_server: str) -> None:
+    def __init__(self, name_server: str, security: Security = PLAIN) -> None:
         self.name_server = name_server
-        self.connections = Connections(name_server)
+        self.connections = Connections(name_server, tls=security.tls, credentials=security.credentials)
         self.calls = ShardCalls(self.connections)
 
     def topics(self, options: SourceOptions) -> list[str]:
@@ -352,12 +353,19 @@ def _down(topic: str, brokers: list[str], instead: str = "") -> RouteNotFound:
     )
 
 
-def cluster(name_server: str) -> Cluster:
-    """This process's view of the cluster behind ``name_server``."""
-    key = os.getpid(), name_server
+def cluster(name_server: str, security: SecurityFiles | None = None) -> Cluster:
+    """This process's view of the cluster behind ``name_server``.
+
+    ``security``: by default what this process's environment names.
+
+    Raises:
+        ConfigError: a file that is named cannot be used on this machine.
+    """
+    files = SecurityFiles.from_environment() if security is None else security
+    key = os.getpid(), name_server, files
     known = _clusters.get(key)
     if known is None:
-        known = _clusters[key] = Cluster(name_server)
+        known = _clusters[key] = Cluster(name_server, files.read())
     return known
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from penstock.client.connections import parse_addresses
 from penstock.proto import names
+from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import ConfigError, PenstockError
 
 from ..schema import PROPERTIES_TYPES, nearest
@@ -21,8 +22,17 @@ from .offsets import Queue, parse_user_offsets
 GUARANTEES: Final = ("at-least-once", "idempotent", "exactly-once")
 COMPRESSIONS: Final = ("none", "zstd", "lz4", "zlib")
 
+SECURITY: Final = {
+    "tlsCaFile": "tls_ca_file",
+    "tlsCertFile": "tls_cert_file",
+    "tlsKeyFile": "tls_key_file",
+    "tlsServerName": "tls_server_name",
+    "credentialsFile": "credentials_file",
+}
+"""Options, and the fields of :class:`SecurityFiles` that they fill. Each process reads the files where it runs."""
 SOURCE: Final = (
     "nameServer",
+    *SECURITY,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -54,6 +64,7 @@ SOURCE: Final = (
 )
 SINK: Final = (
     "nameServer",
+    *SECURITY,
     "topic",
     "deliveryGuarantee",
     "producerId",
@@ -68,8 +79,6 @@ SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "__pen
 """Options that Spark adds for itself."""
 FETCH_BYTES: Final = 8 << 20
 """Asked of a broker at once; an answer is a record batch. A read is a tenth faster with it than with half of it."""
-SECURED: Final = re.compile(r"tls\w*|credentialsfile", re.IGNORECASE)
-"""Options for connections that Penstock's brokers and clients do not make."""
 
 
 class Given:
@@ -85,11 +94,6 @@ class Given:
         for name, value in dict(options).items():
             if name.lower() in by_case:
                 self._values[by_case[name.lower()]] = value
-            elif SECURED.fullmatch(name):
-                raise ConfigError(
-                    f"penstock: option {name}: connections to brokers have no TLS and no credentials; leave it out, "
-                    "and keep the cluster in a network of its own"
-                )
             elif name.lower() not in SPARKS_OWN:
                 raise ConfigError(
                     f"penstock: unknown option {name!r}{nearest(name, known)}; there are {', '.join(known)}"
@@ -145,6 +149,21 @@ class Given:
             raise ConfigError("option nameServer is missing: the nameservers, as host:port;host:port")
         return ";".join(parse_addresses(value))
 
+    def security(self) -> SecurityFiles:
+        """What secures the connections: as the options say, or without any, as the driver's environment does.
+
+        Raises:
+            ConfigError: TLS without ``tlsCaFile``.
+        """
+        given = {field: self.text(name) or "" for name, field in SECURITY.items()}
+        return SecurityFiles(**given) if any(given.values()) else SecurityFiles.from_environment()
+
+
+def security_options(files: SecurityFiles) -> dict[str, str]:
+    """``files`` as options."""
+    given = {name: str(getattr(files, field)) for name, field in SECURITY.items()}
+    return {name: value for name, value in given.items() if value}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
@@ -161,6 +180,7 @@ class SourceOptions:
     """What a read wants. Picklable: it travels to planner and executors."""
 
     name_server: str
+    security: SecurityFiles = field(default_factory=SecurityFiles)
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: frozenset[Queue] = frozenset()
@@ -192,6 +212,7 @@ class SinkOptions:
     """What a write wants. Picklable: it travels to the executors."""
 
     name_server: str
+    security: SecurityFiles = field(default_factory=SecurityFiles)
     topic: str = ""
     guarantee: str = "idempotent"
     producer_id: str = ""
@@ -239,6 +260,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         raise ConfigError("options subExpression and filterSql: give only one")
     return SourceOptions(
         name_server=server,
+        security=given.security(),
         topics=_topics(given) if chosen == "subscribe" else (),
         pattern=_pattern(given) if chosen == "subscribePattern" else "",
         assigned=_assigned(given) if chosen == "assign" else frozenset(),
@@ -291,6 +313,7 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             raise ConfigError(f"option {name} is for deliveryGuarantee={' or '.join(wanted)}: this is {guarantee}")
     return SinkOptions(
         name_server=given.name_server(),
+        security=given.security(),
         topic=topic,
         guarantee=guarantee,
         producer_id=producer_id,

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import ConfigError, PenstockError
 
 from .offsets import Queue, passed_over, queues_of
@@ -40,9 +41,12 @@ class QueueProgress:
 class Progress(StreamingQueryListener):
     """Listens to the queries of a session. ``queues(query id)`` and ``lost(query id)`` may be asked from any thread."""
 
-    def __init__(self, name_server: str, groups: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name_server: str, groups: Mapping[str, str] | None = None, security: SecurityFiles | None = None
+    ) -> None:
         """``groups``: query name or id -> group, for queries whose source does not name one."""
         self._name_server = name_server
+        self._security = security
         self._groups = dict(groups or {})
         self._lock = threading.Lock()
         self._queues: dict[str, dict[Queue, QueueProgress]] = {}
@@ -98,7 +102,7 @@ class Progress(StreamingQueryListener):
         from .cluster import cluster
 
         try:
-            refused = cluster(self._name_server).commit(group, ends, COMMIT_TIMEOUT_S)
+            refused = cluster(self._name_server, self._security).commit(group, ends, COMMIT_TIMEOUT_S)
         except PenstockError as error:  # the next batch commits more than this one
             log.warning("progress not committed group=%s error=%s", group, error)
             return
@@ -115,9 +119,14 @@ def ends_of(source: Any) -> dict[Queue, QueueProgress]:
     return {queue: QueueProgress(at, latest.get(queue, at)) for queue, at in queues_of(end).items()}
 
 
-def attach(spark: Any, name_server: str, groups: Mapping[str, str] | None = None) -> Progress:
-    """Report the progress of every stream of ``spark`` that reads topics of this cluster, from now on."""
-    listener = Progress(name_server, groups)
+def attach(
+    spark: Any, name_server: str, groups: Mapping[str, str] | None = None, security: SecurityFiles | None = None
+) -> Progress:
+    """Report the progress of every stream of ``spark`` that reads topics of this cluster, from now on.
+
+    ``security``: the driver's files; by default what its environment names.
+    """
+    listener = Progress(name_server, groups, security)
     spark.streams.addListener(listener)
     return listener
 

@@ -171,7 +171,7 @@ def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> 
     from .task import Task
 
     keep_loaded()
-    return Task(cluster(options.name_server), options, identity).run(batches)
+    return Task(cluster(options.name_server, options.security), options, identity).run(batches)
 
 
 def _calls(options: SinkOptions, message: Written) -> Any:
@@ -179,7 +179,9 @@ def _calls(options: SinkOptions, message: Written) -> Any:
     from .writers import WriterCalls
 
     timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
-    return WriterCalls(cluster(options.name_server).calls, message.writer, message.run, timeout_s=timeout_s)
+    return WriterCalls(
+        cluster(options.name_server, options.security).calls, message.writer, message.run, timeout_s=timeout_s
+    )
 
 
 def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
@@ -194,7 +196,7 @@ def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | N
 
     state = _calls(options, told).known(told.coordinator)
     require_none(
-        cluster(options.name_server).calls,
+        cluster(options.name_server, options.security).calls,
         layouts(state.layout, Settings.parse(state.layout[SETTINGS], options.compression).lanes).values(),
         producer_of(options.guarantee, told.writer),
         len(messages),

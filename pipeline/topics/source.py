@@ -94,7 +94,7 @@ def _check_target(options: SinkOptions) -> None:
     from .cluster import cluster
 
     if options.topic:
-        cluster(options.name_server).route(options.topic)
+        cluster(options.name_server, options.security).route(options.topic)
 
 
 def _check_columns(schema: Any, options: SourceOptions) -> None:
@@ -121,7 +121,7 @@ class TopicReader(DataSourceReader):
 
         options = self._options
         timeout_s = options.retry_timeout_ms / 1000
-        view = cluster(options.name_server)
+        view = cluster(options.name_server, options.security)
 
         def places() -> tuple[dict[Queue, int], dict[Queue, int], Positions]:
             begin, positions = starting_offsets(view, options, timeout_s=timeout_s)
@@ -169,7 +169,7 @@ def check_filter(options: SourceOptions, positions: Mapping[Queue, Any]) -> None
     from .reading import check_expression
 
     if options.filter_sql or options.sub_expression != "*":
-        check_expression(cluster(options.name_server), options, next(iter(positions)))
+        check_expression(cluster(options.name_server, options.security), options, next(iter(positions)))
 
 
 def read_partition(options: SourceOptions, schema: Any, partition: Any) -> Iterator[Any]:
@@ -182,5 +182,7 @@ def read_partition(options: SourceOptions, schema: Any, partition: Any) -> Itera
     from .reading import SliceReader
 
     keep_loaded()
-    reader = SliceReader(cluster(options.name_server), options, to_arrow_schema(schema, timezone="UTC"))
+    reader = SliceReader(
+        cluster(options.name_server, options.security), options, to_arrow_schema(schema, timezone="UTC")
+    )
     yield from reader.read(partition.slices)

@@ -78,7 +78,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             options = self._options
             timeout_s = options.retry_timeout_ms / 1000
-            view = cluster(options.name_server)
+            view = cluster(options.name_server, options.security)
             is_pattern = bool(options.pattern)  # of topics that may come later
             begin, positions = riding_through(
                 lambda: starting_offsets(view, options, timeout_s=timeout_s, tolerates_missing=is_pattern), timeout_s
@@ -165,7 +165,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from .cluster import cluster, riding_through
 
         options = self._options
-        view = cluster(options.name_server)
+        view = cluster(options.name_server, options.security)
         timeout_s = options.retry_timeout_ms / 1000
         deadline = time.monotonic() + SHRUNK_S
         tolerates = bool(options.pattern) or not options.fail_on_data_loss
@@ -201,7 +201,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from .cluster import cluster, riding_through
 
         left = []
-        view = cluster(self._options.name_server)
+        view = cluster(self._options.name_server, self._options.security)
         timeout_s = self._options.retry_timeout_ms / 1000
         for place in {each.queue[:2]: None for each in wanted}:
             topic, broker = place
@@ -234,7 +234,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         from .cluster import cluster
 
-        view = cluster(self._options.name_server)
+        view = cluster(self._options.name_server, self._options.security)
         for place in sorted({queue[:2] for queue in begin.keys() - found.keys()} - self._gone - found.absent):
             topic, broker = place
             try:

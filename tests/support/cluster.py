@@ -63,6 +63,7 @@ class Node:
     def start(self) -> None:
         """Start the process; :meth:`wait_ready` waits for it."""
         assert not self.is_running, f"{self.name} runs already"
+        self.config_path.touch(mode=0o600)  # it may hold a secret
         self.config_path.write_text("".join(f"{key} = {value}\n" for key, value in self.settings.items()))
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:

@@ -45,6 +45,7 @@ def write_config(directory: Path, **settings: object) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     values = {**SMALL, "storePathRootDir": str(directory / "store"), **{k: str(v) for k, v in settings.items()}}
     path = directory / "broker.conf"
+    path.touch(mode=0o600)  # it may hold a secret
     path.write_text("".join(f"{key} = {value}\n" for key, value in values.items()))
     return path
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.topics.options import Queue, sink_options, source_options
+from penstock.pipeline.topics.options import Queue, security_options, sink_options, source_options
+from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import ConfigError
 
 GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
@@ -42,8 +43,8 @@ GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
         ({"nameServer": "a:1", "assign": '{"t": {"a": [1.5]}}'}, "not of the form"),
         ({"nameServer": "a:1", "assign": '{"t": {"a": [-1]}}'}, "not of the form"),
         (GOOD | {"group": "bad name"}, "group 'bad name'"),
-        (GOOD | {"tlsCaFile": "/ca.pem"}, "option tlsCaFile: connections to brokers have no TLS"),
-        (GOOD | {"credentialsfile": "/keys"}, "option credentialsfile: .* no credentials"),
+        (GOOD | {"tlsKeyFile": "/own.key"}, "TLS: the file with the authorities' certificates is missing: tlsCaFile"),
+        (GOOD | {"credentials": "PLANTED"}, "unknown option 'credentials' .did you mean 'credentialsFile'"),
     ],
 )
 def test_a_wrong_option_of_a_batch_read_is_named(options: dict[str, str], problem: str) -> None:
@@ -97,3 +98,16 @@ def test_options_are_read_without_case_and_sizes_with_units() -> None:
     assert found.fetch_bytes == 2 << 20
     assert (found.starting.at, found.ending.at) == ("latest", "latest")
     assert source_options(GOOD, streaming=False).starting.at == "earliest"
+
+
+def test_files_that_secure_connections_travel_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"tlsCaFile": "/ca.pem", "tlscertfile": "/own.pem", "tlsKeyFile": "/own.key", "credentialsFile": "/keys"}
+    wanted = SecurityFiles(
+        tls_ca_file="/ca.pem", tls_cert_file="/own.pem", tls_key_file="/own.key", credentials_file="/keys"
+    )
+    assert source_options(GOOD | files, streaming=False).security == wanted
+    assert sink_options({"nameServer": "a:1"} | files, streaming=False).security == wanted
+    assert security_options(wanted).keys() == {"tlsCaFile", "tlsCertFile", "tlsKeyFile", "credentialsFile"}
+    monkeypatch.setenv("PENSTOCK_TLS_CA_FILE", "/drivers.pem")
+    assert source_options(GOOD, streaming=False).security == SecurityFiles(tls_ca_file="/drivers.pem")
+    assert source_options(GOOD | files, streaming=False).security == wanted

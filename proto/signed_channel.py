@@ -1,0 +1,63 @@
+"""A channel whose every call is signed; for threads as for the event loop.
+
+gRPC's own ways cost more: its call credentials go by a thread for each call, and its asyncio interceptors put a task
+and a generator between a stream and its reader.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from .credentials import Credentials
+from .signatures import Signer
+
+
+class SignedChannel:
+    """In the place of a ``grpc.Channel`` or ``grpc.aio.Channel``, which it has underneath."""
+
+    def __init__(self, channel: Any, credentials: Credentials) -> None:
+        self._channel = channel
+        self._signer = Signer(credentials)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)  # whatever makes no calls
+
+    def __enter__(self) -> Self:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._channel.__exit__(*error)
+
+    async def __aenter__(self) -> Self:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._channel.__aexit__(*error)
+
+    def unary_unary(self, *args: Any, **settings: Any) -> SignedCall:
+        return SignedCall(self._channel.unary_unary(*args, **settings), self._signer)
+
+    def unary_stream(self, *args: Any, **settings: Any) -> SignedCall:
+        return SignedCall(self._channel.unary_stream(*args, **settings), self._signer)
+
+    def stream_unary(self, *args: Any, **settings: Any) -> SignedCall:
+        return SignedCall(self._channel.stream_unary(*args, **settings), self._signer)
+
+    def stream_stream(self, *args: Any, **settings: Any) -> SignedCall:
+        return SignedCall(self._channel.stream_stream(*args, **settings), self._signer)
+
+
+class SignedCall:
+    """One method of a server, called with a signature."""
+
+    def __init__(self, method: Any, signer: Signer) -> None:
+        self._method = method
+        self._signer = signer
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return self._method(*args, metadata=self._signer.metadata(), **settings)
+
+    def future(self, *args: Any, **settings: Any) -> Any:
+        return self._method.future(*args, metadata=self._signer.metadata(), **settings)
