@@ -84,7 +84,9 @@ def test_the_mark_is_the_first_property_of_the_first_record_alone(properties: li
 )
 def test_producer_marks_come_back(producer_id: int, epoch: int, lane: int, sequence: int, count: int) -> None:
     numbers = (producer_id, epoch, lane, sequence, count)
-    assert parse_producer_mark(producer_mark(*numbers)) == numbers
+    assert parse_producer_mark(producer_mark(*numbers)) == (*numbers, 0)
+    digest = producer_id // 2 + 1
+    assert parse_producer_mark(producer_mark(*numbers, digest)) == (*numbers, digest)
 
 
 @pytest.mark.parametrize("mark", [b"", b"1:2:3:4:5", b"0" * 16 + b":1:1:1", b"g" * 16 + b":1:1:1:1", b":" * 80])
