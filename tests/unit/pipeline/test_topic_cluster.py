@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -115,9 +113,7 @@ def test_a_group_that_no_broker_knows_is_refused_and_one_without_offsets_is_not(
 
 
 def test_a_batch_waits_for_a_broker_group_that_is_down(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        sys.modules["penstock.pipeline.topics.cluster"]._clusters, (os.getpid(), view.name_server), view
-    )
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda *_: view)
     schema = StructType([StructField("body", BinaryType())])
     reader = TopicReader(source_options(GIVEN | {"subscribe": "orders"}, streaming=False), schema)
     view.calls = Calls(PART_DOWN, ALL_DOWN, WHOLE)
@@ -196,9 +192,7 @@ def test_a_plan_whose_end_has_other_queues_than_its_begin_is_made_again(view: An
 def test_a_running_stream_does_not_ask_a_group_that_is_known_to_be_down(
     view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        sys.modules["penstock.pipeline.topics.cluster"]._clusters, (os.getpid(), view.name_server), view
-    )
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda *_: view)
     schema = StructType([StructField("body", BinaryType())])
     stream = TopicStreamReader(OPTIONS, schema)
     view.calls = Calls(PART_DOWN)
