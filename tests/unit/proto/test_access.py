@@ -126,6 +126,9 @@ class Door:
                     return await channel.stream_unary(path)(iter(requests), timeout=20)
                 return [each async for each in channel.stream_stream(path)(iter(requests), timeout=20)]
             except grpc.RpcError as error:
+                if "Internal error from Core" in str(error):
+                    # The server ended the call while this end was writing: gRPC's asyncio client forgets its word then.
+                    return await self.call(form, credentials, *requests, service=service)
                 raise from_rpc_error(error, "server") from None
 
 
