@@ -91,8 +91,10 @@ class Registers:
             except ValueError as error:
                 problem = CoordinatorUnavailable(f"{address}: answered what is no register: {error}")
             said = problem.message
-            if self._security.tls is not None and (former := self._channels.pop(address, None)) is not None:
-                await former.close(None)  # the next one is opened with the certificates as they are then
+            if self._security.tls is not None and "failed to connect" in said:
+                # The next call opens another, with the certificates as they are then; not closed, since that would
+                # cancel the calls of others that wait on it.
+                self._channels.pop(address, None)
             self._addresses.append(self._addresses.pop(0))
             if not repeat and not problem.details.get("none") and "failed to connect" not in said:
                 break

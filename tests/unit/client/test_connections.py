@@ -20,6 +20,7 @@ from penstock.proto.errors import (
     PenstockError,
     SyncFailed,
     TopicNotFound,
+    Unauthorized,
 )
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 from tests.support.fake_cluster import FakeCluster
@@ -84,6 +85,8 @@ def test_closed_connections_open_no_more() -> None:
         (SyncFailed("disk"), Outcome.UNKNOWN),
         (PenstockError("internal"), Outcome.UNKNOWN),
         (InvalidArgument("bad"), Outcome.REFUSED),
+        (Unauthorized("no such key"), Outcome.REFUSED),
+        (Unauthorized("removed while the call was under way", is_unknown=True), Outcome.UNKNOWN),
     ],
 )
 def test_what_an_error_says_about_the_batch(error: PenstockError, outcome: Outcome) -> None:
