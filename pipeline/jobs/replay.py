@@ -166,13 +166,15 @@ def write(
     Raises:
         PenstockError: the sink's, as ChangedBatch.
     """
-    used, is_published = used_before(name_server, producer_id) if producer_id else (False, False)
+    used, is_published, silent = used_before(name_server, producer_id) if producer_id else (False, False, [])
     writer = frame.write.format("penstock").option("nameServer", name_server).option("topic", topic)
     writer = writer.option("deliveryGuarantee", guarantee)
     if producer_id:
         writer = writer.option("producerId", producer_id)
     with own_errors():
         writer.mode("append").save()
+    if not used and silent:
+        return {"note": f"{', '.join(silent)} is down, and may have rows of the producer id {producer_id!r}"}
     if not used:
         return {"written": selected}
     note = f"the producer id {producer_id!r} was used before"
@@ -183,10 +185,10 @@ def write(
     return {"written": selected, "note": f"{note}, and had published nothing exactly once"}
 
 
-def used_before(name_server: str, producer_id: str) -> tuple[bool, bool]:
+def used_before(name_server: str, producer_id: str) -> tuple[bool, bool, list[str]]:
     """Whether a job of this id has written, or begun to, and whether, as exactly-once, it was decided and is published.
 
-    Brokers keep that for days.
+    Brokers keep that for days. Last, the broker groups that are down and were not asked.
 
     Raises:
         BrokerUnavailable, NameserverUnavailable.
@@ -197,4 +199,5 @@ def used_before(name_server: str, producer_id: str) -> tuple[bool, bool]:
 
     calls, request = cluster(name_server).calls, WriterName(writer=producer_id)
     states = [calls.staging(broker, "QueryWriter", request, QUERY_TIMEOUT_S) for broker in calls.shards()]
-    return any(state.exists for state in states), any(state.exists and state.decided_batch >= 0 for state in states)
+    is_published = any(state.exists and state.decided_batch >= 0 for state in states)
+    return any(state.exists for state in states), is_published, sorted(calls.absent())

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.client.routes import master_of
 from penstock.client.shards import ShardCalls
-from penstock.proto.errors import InvalidArgument, PenstockError, RouteNotFound
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, RouteNotFound
 from penstock.proto.wire.nameserver_pb2 import ShardView
 from penstock.proto.wire.pipeline_pb2 import (
     DecideRequest,
@@ -54,6 +54,9 @@ class WriterCalls:
     def open(self, layout: Mapping[str, str]) -> WriterState:
         """Take the writer over for this run, tell every shard who decides for it, and say what it has been so far.
 
+        While nobody that answers knows the writer, groups without a master and groups that are down are waited for:
+        one of them may decide for it, and a second one that decides would repeat what is published.
+
         Raises:
             StaleProducer: a newer run has taken over.
             RouteNotFound, BrokerUnavailable: not possible now.
@@ -64,8 +67,8 @@ class WriterCalls:
             known = list(pool.map(self._query, names))
             coordinator = next((state.coordinator for state in known if state.exists and state.coordinator), "")
             if not coordinator:
-                # Nobody knows the writer: those without a master might, so they are waited for.
-                rest = [self._query(name) for name in sorted(shards.keys() - set(names))]
+                silent = sorted((shards.keys() | self._calls.absent()) - set(names))
+                rest = [self._query_silent(name) for name in silent]
                 coordinator = next((state.coordinator for state in rest if state.exists and state.coordinator), "")
             if not coordinator:
                 coordinator = names[hash_64(self.writer) % len(names)]
@@ -160,6 +163,15 @@ class WriterCalls:
     def _query(self, broker: str) -> WriterState:
         state: WriterState = self._call(broker, "QueryWriter", WriterName(writer=self.writer))
         return state
+
+    def _query_silent(self, broker: str) -> WriterState:
+        try:
+            return self._query(broker)
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(
+                f"writer {self.writer}: no living broker group knows it, and {broker} may: start {broker}, or run "
+                f"penstock cluster forget {broker} if it is gone for good ({error})"
+            ) from error
 
     def _call(self, broker: str, method: str, request: object) -> Any:
         return self._calls.staging(broker, method, request, self._timeout_s)

@@ -1,4 +1,4 @@
-"""A writer that opens while no master is known: an election is waited for, and told when it does not end."""
+"""A writer that opens while masters or whole groups are missing: they are waited for, and named when they stay so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.pipeline.topics.writers import WriterCalls
-from penstock.proto.errors import RouteNotFound
+from penstock.proto.errors import BrokerUnavailable, RouteNotFound
 from penstock.proto.wire.common_pb2 import MASTER
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
 from penstock.proto.wire.pipeline_pb2 import WriterState
@@ -24,6 +24,9 @@ class Shards:
         self.looks -= 1
         members = [ShardMember(address="127.0.0.1:1", role=MASTER)] if self.looks < 0 else []
         return {"broker-a": ShardView(broker_name="broker-a", members=members)}
+
+    def absent(self) -> frozenset[str]:
+        return frozenset()
 
     def staging(self, broker: str, method: str, request: Any, timeout_s: float) -> WriterState:
         self.methods.append(method)
@@ -42,3 +45,45 @@ def test_without_any_master_the_wait_ends_by_name(monkeypatch: pytest.MonkeyPatc
     shards: Any = Shards(1 << 60)
     with pytest.raises(RouteNotFound, match=r"no living master for 0\.01 s"):
         WriterCalls(shards, "writer", "run", timeout_s=0.01).open({})
+
+
+class OneDown:
+    """Broker groups a and b, of which ``down`` is down; each knows of writers as ``known`` says."""
+
+    def __init__(self, down: str, known: dict[str, WriterState], *, returns: bool = False) -> None:
+        self.down = down
+        self.known = known
+        self.returns = returns
+
+    def shards(self) -> dict[str, ShardView]:
+        members = [ShardMember(address="127.0.0.1:1", role=MASTER)]
+        return {name: ShardView(broker_name=name, members=members) for name in {"a", "b"} - {self.down}}
+
+    def absent(self) -> frozenset[str]:
+        return frozenset({self.down} - {""})
+
+    def staging(self, broker: str, method: str, request: Any, timeout_s: float) -> WriterState:
+        if broker == self.down and not self.returns:
+            raise BrokerUnavailable(f"broker group {broker} has no living master")
+        if method == "OpenWriter":
+            self.known[broker] = WriterState(exists=True, coordinator=request.coordinator, run=request.run)
+        return self.known.get(broker, WriterState())
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_writer_that_began_at_one_group_gets_no_second_one_that_decides(first: str) -> None:
+    """It began while the other was down; now its own is down, and the other has never heard of it."""
+    other = "ab".replace(first, "")
+    groups: Any = OneDown(other, {first: WriterState(exists=True, coordinator=first, run="one")})
+    assert WriterCalls(groups, "writer", "one", timeout_s=0).open({}).coordinator == first
+    groups.down = first
+    with pytest.raises(BrokerUnavailable, match=rf"writer writer: .* and {first} may: .*cluster forget {first}"):
+        WriterCalls(groups, "writer", "two", timeout_s=0).open({})
+    assert groups.known.keys() == {first}, "a second group decides"
+    groups.returns = True
+    assert WriterCalls(groups, "writer", "two", timeout_s=0).open({}).coordinator == first
+
+
+def test_a_writer_that_the_living_know_goes_on_while_a_group_is_down() -> None:
+    groups: Any = OneDown("b", {"a": WriterState(exists=True, coordinator="a", run="one")})
+    assert WriterCalls(groups, "writer", "two", timeout_s=0).open({}).coordinator == "a"
