@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,6 +195,29 @@ def test_options_that_change_between_a_failure_and_the_repetition_cost_nothing(
     write(good, brokers, topic, **options | changed)
     found = bodies(read(spark, brokers, topic))
     assert found == Counter(b"%d:%s" % (number, b"%d" % (number % 10) * 500) for number in range(400))
+
+
+def test_rows_for_later_come_once_each_and_a_condition_picks_among_them(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path
+) -> None:
+    soon = time.time_ns() // 1_000_000 + 3_000
+    when = f"case when id < 20 then null when id < 40 then timestamp_millis({soon}) "
+    frame = spark.range(60).selectExpr(
+        "cast(id as string) as body",
+        "map('n', cast(id as string)) as properties",
+        when + f"else timestamp_millis({soon + 3_600_000}) end as deliverAt",
+    )
+    for _ in range(2):  # its repetition adds nothing
+        write(frame, brokers, topic, producerId=topic)
+    wait_until(lambda: sum(bodies(read(spark, brokers, topic)).values()) >= 40, timeout_s=60)
+    assert bodies(read(spark, brokers, topic)) == Counter(b"%d" % number for number in range(40))
+    picked = {"filterSql": "n >= 10 AND n < 30"}
+    assert bodies(read(spark, brokers, topic, **picked)) == Counter(b"%d" % number for number in range(10, 30))
+    target = f"{topic}-out"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(target, queues=1)
+    stream(spark, brokers, topic, tmp_path / "checkpoint", target, **picked)
+    assert bodies(read(spark, brokers, target)) == Counter(b"%d" % number for number in range(10, 30))
 
 
 def test_a_missing_target_is_named_before_any_task_runs(spark: Any, brokers: Cluster, tmp_path: Path) -> None:
