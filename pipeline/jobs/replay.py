@@ -161,7 +161,7 @@ def write(
     """Write rows for the sink; figures of it: ``written``, and ``note`` where the producer id was used before.
 
     ``selected``: how many rows there are. Without ``written`` nobody knows: an idempotent writer that was used before
-    has its answers from brokers that do not say which chunks are new.
+    has its answers from brokers that do not say which chunks are new, and a group that was down may know the writer.
 
     Raises:
         PenstockError: the sink's, as ChangedBatch.
@@ -174,7 +174,8 @@ def write(
     with own_errors():
         writer.mode("append").save()
     if not used and silent:
-        return {"note": f"{', '.join(silent)} is down, and may have rows of the producer id {producer_id!r}"}
+        down = ", ".join(silent)
+        return {"note": f"whether the producer id {producer_id!r} was used before is not known: {down} was down"}
     if not used:
         return {"written": selected}
     note = f"the producer id {producer_id!r} was used before"

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from penstock.pipeline.jobs import replay
 from penstock.pipeline.jobs.lag import Place, lag_series
 from penstock.pipeline.jobs.reading import JOB_FILE, claim_checkpoint, ended_by_signals, follow, same_servers
 from penstock.proto.errors import ConfigError
+from penstock.proto.wire.pipeline_pb2 import WriterState
 
 
 def test_a_checkpoint_of_another_source_target_or_job_is_refused(tmp_path: Path) -> None:
@@ -39,6 +41,22 @@ def test_a_broker_group_that_is_not_heard_is_a_gap_and_never_less_lag() -> None:
     assert lag_series({1: {a: 90, b: 90}, 2: {a: 92}}, ["g"], []) == ({"g": [180, None]}, {"b": 1})
     assert lag_series({1: {a: 92}}, ["g"], [a, b]) == ({"g": [None]}, {"b": 1}), "it was never heard"
     assert lag_series({1: {a: 1}, 2: {a: 1, b: 1}}, ["g"], []) == ({"g": [1, 2]}, {}), "it came later"
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_replay_beside_a_group_that_is_down_does_not_say_what_it_cannot_know(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    calls = Mock()
+    calls.shards.return_value = {"a": None}
+    calls.absent.return_value = frozenset({"b"})
+    calls.staging.return_value = WriterState(exists=is_known, decided_batch=0)
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda _: Mock(calls=calls))
+    figures = replay.write(MagicMock(), "a:1", "t", "exactly-once", "id", 7)
+    if is_known:
+        assert figures == {"written": 0, "note": "the producer id 'id' was used before: everything had been written"}
+    else:
+        assert figures == {"note": "whether the producer id 'id' was used before is not known: b was down"}
 
 
 class Query:
