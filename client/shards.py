@@ -34,7 +34,7 @@ class ShardCalls:
         self.connections = connections
         self._lock = threading.Lock()
         self._shards: dict[str, ShardView] = {}
-        self._absent: frozenset[str] = frozenset()
+        self._known: frozenset[str] = frozenset()
         self._seen_at = -VIEW_AGE_S
 
     def shards(self, *, fresh: bool = False) -> dict[str, ShardView]:
@@ -47,19 +47,21 @@ class ShardCalls:
             if fresh or time.monotonic() - self._seen_at > VIEW_AGE_S:
                 view = self.connections.query_nameserver("QueryCluster", common_pb2.Empty(), QUERY_TIMEOUT_S)
                 self._shards = {shard.broker_name: shard for shard in view.shards}
-                self._absent = frozenset(shard.broker_name for shard in view.absent) - self._shards.keys()
+                self._known = frozenset(shard.broker_name for shard in (*view.shards, *view.absent))
                 self._seen_at = time.monotonic()
             return self._shards
 
-    def absent(self) -> frozenset[str]:
-        """Names of the broker groups that nameservers remember and of which no member lives; as old as ``shards``.
+    def known(self) -> frozenset[str]:
+        """Names of all broker groups, also of those that nameservers remember and of which no member lives.
+
+        At most a second old.
 
         Raises:
             NameserverUnavailable: no nameserver answers.
         """
         self.shards()
         with self._lock:
-            return self._absent
+            return self._known
 
     def route(self, topic: str) -> TopicRoute:
         """Where ``topic`` lives; ``exists`` is false where no living broker group has it."""

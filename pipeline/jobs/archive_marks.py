@@ -19,7 +19,7 @@ def require_groups(namesrv: str, names: list[str]) -> None:
         NameserverUnavailable: no nameserver answers.
     """
     with _shard_calls(namesrv) as calls:
-        known = sorted(calls.shards().keys() | calls.absent())
+        known = sorted(calls.known())
     for name in names:
         if name not in known:
             raise ConfigError(

@@ -199,6 +199,7 @@ def used_before(name_server: str, producer_id: str) -> tuple[bool, bool, list[st
     from ..topics.cluster import cluster
 
     calls, request = cluster(name_server).calls, WriterName(writer=producer_id)
-    states = [calls.staging(broker, "QueryWriter", request, QUERY_TIMEOUT_S) for broker in calls.shards()]
+    asked = calls.shards().keys()
+    states = [calls.staging(broker, "QueryWriter", request, QUERY_TIMEOUT_S) for broker in asked]
     is_published = any(state.exists and state.decided_batch >= 0 for state in states)
-    return any(state.exists for state in states), is_published, sorted(calls.absent())
+    return any(state.exists for state in states), is_published, sorted(calls.known() - asked)

@@ -67,7 +67,7 @@ class WriterCalls:
             known = list(pool.map(self._query, names))
             coordinator = next((state.coordinator for state in known if state.exists and state.coordinator), "")
             if not coordinator:
-                silent = sorted((shards.keys() | self._calls.absent()) - set(names))
+                silent = sorted(self._calls.known() - set(names))
                 rest = [self._query_silent(name) for name in silent]
                 coordinator = next((state.coordinator for state in rest if state.exists and state.coordinator), "")
             if not coordinator:

@@ -49,7 +49,7 @@ def test_a_replay_beside_a_group_that_is_down_does_not_say_what_it_cannot_know(
 ) -> None:
     calls = Mock()
     calls.shards.return_value = {"a": None}
-    calls.absent.return_value = frozenset({"b"})
+    calls.known.return_value = frozenset({"a", "b"})
     calls.staging.return_value = WriterState(exists=is_known, decided_batch=0)
     monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda _: Mock(calls=calls))
     figures = replay.write(MagicMock(), "a:1", "t", "exactly-once", "id", 7)

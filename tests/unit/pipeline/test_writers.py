@@ -25,8 +25,8 @@ class Shards:
         members = [ShardMember(address="127.0.0.1:1", role=MASTER)] if self.looks < 0 else []
         return {"broker-a": ShardView(broker_name="broker-a", members=members)}
 
-    def absent(self) -> frozenset[str]:
-        return frozenset()
+    def known(self) -> frozenset[str]:
+        return frozenset({"broker-a"})
 
     def staging(self, broker: str, method: str, request: Any, timeout_s: float) -> WriterState:
         self.methods.append(method)
@@ -48,26 +48,26 @@ def test_without_any_master_the_wait_ends_by_name(monkeypatch: pytest.MonkeyPatc
 
 
 class OneDown:
-    """Broker groups a and b, of which ``down`` is down; each knows of writers as ``known`` says."""
+    """Broker groups a and b, of which ``down`` is down; each knows of writers what ``states`` says."""
 
-    def __init__(self, down: str, known: dict[str, WriterState], *, returns: bool = False) -> None:
+    def __init__(self, down: str, states: dict[str, WriterState], *, returns: bool = False) -> None:
         self.down = down
-        self.known = known
+        self.states = states
         self.returns = returns
 
     def shards(self) -> dict[str, ShardView]:
         members = [ShardMember(address="127.0.0.1:1", role=MASTER)]
         return {name: ShardView(broker_name=name, members=members) for name in {"a", "b"} - {self.down}}
 
-    def absent(self) -> frozenset[str]:
-        return frozenset({self.down} - {""})
+    def known(self) -> frozenset[str]:
+        return frozenset({"a", "b"})
 
     def staging(self, broker: str, method: str, request: Any, timeout_s: float) -> WriterState:
         if broker == self.down and not self.returns:
             raise BrokerUnavailable(f"broker group {broker} has no living master")
         if method == "OpenWriter":
-            self.known[broker] = WriterState(exists=True, coordinator=request.coordinator, run=request.run)
-        return self.known.get(broker, WriterState())
+            self.states[broker] = WriterState(exists=True, coordinator=request.coordinator, run=request.run)
+        return self.states.get(broker, WriterState())
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
@@ -79,7 +79,7 @@ def test_a_writer_that_began_at_one_group_gets_no_second_one_that_decides(first:
     groups.down = first
     with pytest.raises(BrokerUnavailable, match=rf"writer writer: .* and {first} may: .*cluster forget {first}"):
         WriterCalls(groups, "writer", "two", timeout_s=0).open({})
-    assert groups.known.keys() == {first}, "a second group decides"
+    assert groups.states.keys() == {first}, "a second group decides"
     groups.returns = True
     assert WriterCalls(groups, "writer", "two", timeout_s=0).open({}).coordinator == first
 
