@@ -58,7 +58,7 @@ def write(brokers: Cluster, topic: str, guarantee: str, writer: str, batch: int)
 
 def count(brokers: Cluster, topic: str) -> int:
     with Admin(brokers.nameservers) as admin:
-        return int(admin.topic_stats(topic).messages)
+        return int(admin.topic_stats(topic, timeout_s=30).messages)
 
 
 @pytest.mark.parametrize("first", ["idempotent", "exactly-once"])
@@ -156,7 +156,7 @@ def test_rows_for_later_come_once_at_their_times(brokers: Cluster, guarantee: st
         task = Task(cluster_of(brokers.nameservers), options(brokers, "", guarantee), identity)
         told.append(task.run([rows]))
         sink._commit(options(brokers, "", guarantee), [told[0]], 7)
-    wait_until(lambda: sum(count(brokers, topic) for topic in topics) >= 60, 20, "rows for later")
+    wait_until(lambda: sum(count(brokers, topic) for topic in topics) >= 60, 60, "rows for later")
     given = {"nameServer": brokers.nameservers, "subscribe": ",".join(topics)}
     schema = StructType([StructField(name, kind) for name, kind in COLUMNS])
     reader = TopicReader(source_options(given, streaming=False), schema)
