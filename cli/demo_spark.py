@@ -6,6 +6,7 @@ the Parquet lake, and a topic replayed from the lake. All of them must agree.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -25,6 +26,7 @@ from .output import ProgressLine, console, print_table
 from .signals import interrupts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import Future
 
     from penstock.client import SendReceipt
@@ -75,6 +77,21 @@ def _note(notes: Notes, number: int, start_ns: int, body: bytes, future: Future[
     notes(future.exception() or future.result(), 0, number, start_ns, body)
 
 
+@contextlib.contextmanager
+def _stderr_into(path: Path) -> Iterator[None]:
+    """Processes that start meanwhile write there for good: Java and Spark's Python workers talk of themselves."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(own, 2)
+        os.close(own)
+
+
 class Story:
     """One run of the demo, scene by scene."""
 
@@ -100,7 +117,8 @@ class Story:
         from penstock.pipeline import session
         from penstock.pipeline.topics.flights_demo import CONF
 
-        spark = session("penstock-demo-audit", master="local[2,4]", conf=CONF)
+        with _stderr_into(self._folder / "spark.log"):
+            spark = session("penstock-demo-audit", master="local[2,4]", conf=CONF)
         spark.sparkContext.setLogLevel("OFF")
         try:
             self._count_topic(spark, SOURCE)
