@@ -80,14 +80,12 @@ def _note(notes: Notes, number: int, start_ns: int, body: bytes, future: Future[
 @contextlib.contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
     """Processes that start meanwhile write there for good: Java and Spark's Python workers talk of themselves."""
-    sys.stderr.flush()
     own = os.dup(2)
-    with path.open("ab") as log:
-        os.dup2(log.fileno(), 2)
     try:
+        with path.open("ab") as log:
+            os.dup2(log.fileno(), 2)
         yield
     finally:
-        sys.stderr.flush()
         os.dup2(own, 2)
         os.close(own)
 
@@ -114,12 +112,7 @@ class Story:
         self._start_cluster()
         self._produce()
         self._stream()
-        from penstock.pipeline import session
-        from penstock.pipeline.topics.flights_demo import CONF
-
-        with _stderr_into(self._folder / "spark.log"):
-            spark = session("penstock-demo-audit", master="local[2,4]", conf=CONF)
-        spark.sparkContext.setLogLevel("OFF")
+        spark = self._start_spark()
         try:
             self._count_topic(spark, SOURCE)
             self._count_sums(spark)
@@ -235,6 +228,19 @@ class Story:
         if not folder.exists():
             return -1
         return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=-1)
+
+    def _start_spark(self) -> Any:
+        from penstock.pipeline import session
+        from penstock.pipeline.topics.flights_demo import CONF
+
+        log = self._folder / "spark.log"
+        try:
+            with _stderr_into(log):
+                spark = session("penstock-demo-audit", master="local[2,4]", conf=CONF)
+        except RuntimeError as error:  # pyspark's, which names no reason: Java has written it down
+            raise click.ClickException(f"Spark did not start, see {log}: {error}") from error
+        spark.sparkContext.setLogLevel("OFF")
+        return spark
 
     def _read(self, spark: Any, topic: str) -> Any:
         return spark.read.format("penstock").option("nameServer", self._namesrv).option("subscribe", topic).load()
