@@ -181,7 +181,8 @@ def _spark(path: Path) -> list[str]:
             "process without Spark, all columns (there 260,000 and 1,170,000). Spark alone: a source that passes one "
             "batch with these columns on again and again, so what any source behind Spark's Python interface can "
             "reach. Sink alone: to a broker that acknowledges and keeps nothing. Streams: their batches behind the "
-            "first. Memory: the highest resident set of Java and of one Python worker, sampled.",
+            "first. Large store: one scan of 1,024 queues. Memory: the highest resident set of Java and of one "
+            "Python worker, sampled.",
             "",
             "| Case | Body bytes | Records | Seconds, each | Figure | Target | Reached | Parquet | Of it | MB/s "
             "| Java MiB | Worker MiB | Load before |",

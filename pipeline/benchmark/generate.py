@@ -28,11 +28,12 @@ PER_MS = 100
 _HOST = Host.parse("10.0.0.1:10911")
 _ID = b"7F000001000078DA05B0" + b"0" * 12
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+QUEUES = 64
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
 def generate(
-    root: Path, *, records: int, body_bytes: int, queues: int = 64, segment_bytes: int = 1 << 30, seed: int = 1
+    root: Path, *, records: int, body_bytes: int, queues: int = QUEUES, segment_bytes: int = 1 << 30, seed: int = 1
 ) -> int:
     """Write a store of ``records`` messages, dealt out to the queues of one topic in turn; the log's bytes.
 

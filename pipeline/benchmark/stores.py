@@ -10,14 +10,15 @@ from typing import Any
 
 from ..jobs import archive, rebuild, verify
 from .ceiling import CeilingSource
-from .generate import generate
+from .generate import QUEUES, generate
 from .measuring import Case, Peer
 
 HEADER_SCHEMA = "topic string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
 NAMES = ("Spark alone", "scan", "header scan", "archive", "rebuild of queues", "rebuild of queues and index", "verify")
 ALONE, SCAN, HEADERS, ARCHIVE, REBUILD, REBUILD_ALL, VERIFY = NAMES
 LARGE = "large store"
-"""One scan, for its memory."""
+"""One scan, for its memory, which must not grow with the bytes nor with the queues."""
+QUEUES_LARGE = 1_024
 TARGETS = {
     (SCAN, 1024): 400_000,
     (SCAN, 100): 1_500_000,
@@ -55,7 +56,8 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
     """The wanted cases over a store of ``gib`` GiB, which is there while they run."""
     store, lake, queues = folder / f"store-{body}", folder / "lake", folder / "queues"
     records = int(gib * (1 << 30) / (body + 177))
-    size = generate(store, records=records, body_bytes=body, segment_bytes=256 << 20)
+    count = QUEUES_LARGE if LARGE in wanted else QUEUES
+    size = generate(store, records=records, body_bytes=body, queues=count, segment_bytes=256 << 20)
 
     def read(schema: str | None) -> None:
         reader = spark.read.format("penstock_store")
