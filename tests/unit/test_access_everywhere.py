@@ -18,6 +18,7 @@ from penstock.proto.errors import Forbidden, PenstockError, Unauthorized, from_r
 from penstock.proto.wire import broker_pb2, coordination_pb2, nameserver_pb2, pipeline_pb2
 from tests.support.certificates import put
 from tests.support.loops import in_own_loop
+from tests.support.refusals import with_the_servers_word
 from tests.support.running_broker import running
 
 BROKERS = [*broker_pb2.DESCRIPTOR.services_by_name.values(), *pipeline_pb2.DESCRIPTOR.services_by_name.values()]
@@ -46,9 +47,13 @@ def secured(directory: Path) -> dict[str, object]:
 async def refusal(address: str, method: str, security: Security) -> PenstockError:
     """The error of a call without a request that would mean anything."""
     async with open_async_channel(address, security) as channel:
-        try:
-            async for _ in channel.stream_stream(method)(iter([b""]), timeout=5):
+
+        async def call() -> None:
+            async for _ in channel.stream_stream(method)(iter([b""]), timeout=20):
                 break
+
+        try:
+            await with_the_servers_word(call)
         except grpc.RpcError as error:
             return from_rpc_error(error, address)
     raise AssertionError(f"{method} was carried out")

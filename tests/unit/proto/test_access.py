@@ -20,6 +20,7 @@ from penstock.proto.errors import ConfigError, Forbidden, PenstockError, TopicNo
 from penstock.proto.signatures import AGE_S_MAX
 from tests.support.certificates import put
 from tests.support.loops import in_own_loop
+from tests.support.refusals import with_the_servers_word
 from tests.support.waiting import eventually
 
 SERVICE = "penstock.test.Door"
@@ -117,7 +118,8 @@ class Door:
         security = PLAIN if credentials is None else Security(credentials=credentials)
         async with open_async_channel(self.address, security) as channel:
             path = f"/{service}/{form}"
-            try:
+
+            async def call() -> Any:
                 if form in ("unary", "BrokerSession"):
                     return await channel.unary_unary(path)(requests[0], timeout=20)
                 if form == "answers":
@@ -125,10 +127,10 @@ class Door:
                 if form == "requests":
                     return await channel.stream_unary(path)(iter(requests), timeout=20)
                 return [each async for each in channel.stream_stream(path)(iter(requests), timeout=20)]
+
+            try:
+                return await with_the_servers_word(call)
             except grpc.RpcError as error:
-                if "Internal error from Core" in str(error):
-                    # The server ended the call while this end was writing: gRPC's asyncio client forgets its word then.
-                    return await self.call(form, credentials, *requests, service=service)
                 raise from_rpc_error(error, "server") from None
 
 
