@@ -20,7 +20,7 @@ from .options import StoreOptions
 from .picking import read_picks
 from .planning import Split
 from .proving import Prover
-from .scanning import FileScan, Rows
+from .scanning import LARGE_WINDOW_BYTES, WINDOW_BYTES, FileScan, Rows
 
 if TYPE_CHECKING:
     from .parts import PartWriter
@@ -46,7 +46,7 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
     file = split.file
     file_system, _ = open_file_system(split.root)
     with FileReader(file_system, file.path) as reader:
-        for piece in _pieces(reader, split, check_crc=options.verify != "none"):
+        for piece in _pieces(reader, split, options):
             if isinstance(piece, Damage):
                 if prover is not None:
                     prover.pass_over()
@@ -80,12 +80,20 @@ def _writer(split: Split, options: StoreOptions, schema: pa.Schema, treat: _Dama
     )
 
 
-def _pieces(reader: FileReader, split: Split, *, check_crc: bool) -> Iterator[tuple[Bytes, Rows] | Damage]:
+def _pieces(reader: FileReader, split: Split, options: StoreOptions) -> Iterator[tuple[Bytes, Rows] | Damage]:
     file = split.file
     assert file is not None
+    check_crc = options.verify != "none"
     if split.picks is not None:
         return read_picks(reader, file.start, split.picks, check_crc=check_crc)
-    scan = FileScan(reader, file.start, file.end, check_crc=check_crc, needs_blank=file.is_sealed)
+    scan = FileScan(
+        reader,
+        file.start,
+        file.end,
+        check_crc=check_crc,
+        needs_blank=file.is_sealed,
+        window_bytes=LARGE_WINDOW_BYTES if options.view == "parts" else WINDOW_BYTES,
+    )
     return scan.read(split.begin, split.end)
 
 
