@@ -159,14 +159,13 @@ def _spark(path: Path) -> list[str]:
     """The newest result of each case of ``make bench-spark``, per machine; nothing where it has not run."""
     if not path.exists():
         return []
-    newest: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+    kept: dict[str, dict[tuple[str, int], list[dict[str, Any]]]] = {}
     for line in path.read_text().splitlines():
         each = json.loads(line)
-        newest.setdefault(each["processor"], {})[each["case"], each["body_bytes"]] = each
+        kept.setdefault(each["processor"], {}).setdefault((each["case"], each["body_bytes"]), []).append(each)
     lines: list[str] = []
-    for processor, cases in newest.items():
-        results = list(cases.values())
-        last = results[-1]
+    for processor, cases in kept.items():
+        last = max((runs[-1] for runs in cases.values()), key=lambda run: str(run["at"]))
         lines += [
             "",
             f"## Spark: {last['cpus']} × {processor}, {last['at']}",
@@ -175,24 +174,26 @@ def _spark(path: Path) -> list[str]:
             f"{last['master']}, Spark {last['spark']}, pyarrow {last['pyarrow']}, Python {last['python']}, warm cache; "
             "the median after warm-ups. The floor is 80 % of the target. Parquet: rows/s of a scan of the same "
             "messages as plain Parquet files, in turn with the case, where it was run, and the case's share of it: "
-            "machines differ, and this one from hour to hour. On the machine that the targets come from Parquet made "
-            "516,000 (1,024 B) and 2,200,000 (100 B): a floor that this machine misses in rows/s and reaches as a "
-            "share of that says both. Bare loop: the topic read by one "
+            "machines differ, and this one twofold from hour to hour. On the machine that the targets come from "
+            "Parquet made 516,000 (1,024 B) and 2,200,000 (100 B): a floor that is missed in rows/s and reached as a "
+            "share of that says both. The figure is the newest run's; kept are the lowest and the highest of all "
+            "runs on record, earlier code among them. Bare loop: the topic read by one "
             "process without Spark, all columns (there 260,000 and 1,170,000). Spark alone: a source that passes one "
             "batch with these columns on again and again, so what any source behind Spark's Python interface can "
             "reach. Sink alone: to a broker that acknowledges and keeps nothing. Streams: their batches behind the "
             "first. Large store: one scan of 1,024 queues. Memory: the highest resident set of Java and of one "
             "Python worker, sampled.",
             "",
-            "| Case | Body bytes | Records | Seconds, each | Figure | Target | Reached | Parquet | Of it | MB/s "
+            "| Case | Body bytes | Records | Seconds, each | Figure | Kept | Target | Reached | Parquet | Of it | MB/s "
             "| Java MiB | Worker MiB | Load before |",
-            "|---|---:|---:|---|---:|---:|---|---:|---:|---:|---:|---:|---:|",
+            "|---|---:|---:|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|",
         ]
-        lines += [_spark_line(each) for each in results]
+        lines += [_spark_line(runs) for runs in cases.values()]
     return lines
 
 
-def _spark_line(each: dict[str, Any]) -> str:
+def _spark_line(runs: Sequence[dict[str, Any]]) -> str:
+    each = runs[-1]
     reached = {None: "", True: "yes", False: "**no**"}[each["reached"]]
     if each["reached"] is False and each["unit"] == "rows/s" and each.get("peer"):
         floor = 0.8 * each["target"] / SPARK_PARQUET_THERE[each["body_bytes"]]
@@ -201,9 +202,11 @@ def _spark_line(each: dict[str, Any]) -> str:
     times = ", ".join(f"{seconds:g}" for seconds in each["times"])
     target, peer = (_shown(each[name]) if each.get(name) else "" for name in ("target", "peer"))
     share = f"{each['figure'] / each['peer']:.2f}" if peer and each["unit"] == "rows/s" else ""
+    figures = [run["figure"] for run in runs]
+    kept = f"{_shown(min(figures))}–{_shown(max(figures))} ({len(runs)})" if len(runs) > 1 else ""
     return (
         f"| {each['case']} | {each['body_bytes']} | {each['records']:,} | {times} "
-        f"| {_shown(each['figure'])} {each['unit']} | {target} | {reached} | {peer} | {share} | {each['mb_per_s']:,} "
+        f"| {_shown(each['figure'])} {each['unit']} | {kept} | {target} | {reached} | {peer} | {share} | {each['mb_per_s']:,} "
         f"| {each['java_peak_mib']:,} | {each['worker_peak_mib']:,} | {each['load_before']} |"
     )
 
