@@ -206,8 +206,8 @@ def _spark_line(runs: Sequence[dict[str, Any]]) -> str:
     kept = f"{_shown(min(figures))}–{_shown(max(figures))} ({len(runs)})" if len(runs) > 1 else ""
     return (
         f"| {each['case']} | {each['body_bytes']} | {each['records']:,} | {times} "
-        f"| {_shown(each['figure'])} {each['unit']} | {kept} | {target} | {reached} | {peer} | {share} | {each['mb_per_s']:,} "
-        f"| {each['java_peak_mib']:,} | {each['worker_peak_mib']:,} | {each['load_before']} |"
+        f"| {_shown(each['figure'])} {each['unit']} | {kept} | {target} | {reached} | {peer} | {share} "
+        f"| {each['mb_per_s']:,} | {each['java_peak_mib']:,} | {each['worker_peak_mib']:,} | {each['load_before']} |"
     )
 
 
