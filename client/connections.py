@@ -165,7 +165,7 @@ class Connections:
                 return answer
             if time.monotonic() >= deadline:
                 break
-        raise NameserverUnavailable(f"no nameserver answered within {timeout_s:g} s: {'; '.join(failures)}")
+        raise NameserverUnavailable(f"no nameserver answered (time-out {timeout_s:g} s): {'; '.join(failures)}")
 
     def try_timeout_s(self, timeout_s: float) -> float:
         """The share of ``timeout_s`` that one nameserver may use."""

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 KEEPALIVE_TIME_MS = 1000
 KEEPALIVE_TIMEOUT_MS = 1500
+CONNECT_TIMEOUT_MS = 1000
+"""How long a peer may take to answer a new connection, TLS and far machines included. gRPC's name for it misleads: it
+puts off no attempt where the peer refuses; a call on a channel that could not connect fails as soon as it is over."""
 
 # A peer that froze must be noticed within 3 s. Without ping_timeout_ms gRPC waits a minute.
 _KEEPALIVE = (
@@ -38,7 +41,7 @@ CHANNEL_OPTIONS = (
     *_LIMITS,
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

@@ -370,7 +370,7 @@ def cluster(name_server: str, security: SecurityFiles | None = None) -> Cluster:
 
 
 def riding_through(call: Callable[[], T], timeout_s: float) -> T:
-    """``call()``, made again while a broker or nameserver is not there, for at most ``timeout_s``.
+    """``call()``, made again while a broker or nameserver is not there; the last time when ``timeout_s`` are over.
 
     Raises:
         PenstockError: the last one.
@@ -382,8 +382,8 @@ def riding_through(call: Callable[[], T], timeout_s: float) -> T:
         try:
             return call()
         except PenstockError as error:
-            wait_s = back_off_s(attempt)
-            if not error.retryable or time.monotonic() + wait_s >= deadline:
+            left_s = deadline - time.monotonic()
+            if not error.retryable or left_s <= 0:
                 raise
             log.info("cluster not ready, trying again error=%s", error)
-            time.sleep(wait_s)
+            time.sleep(min(back_off_s(attempt), left_s))
