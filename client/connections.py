@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from penstock.proto import frames
-from penstock.proto.channel import keep_large_buffers, open_channel
+from penstock.proto.channel import PATIENT_CONNECT_TIMEOUT_MS, keep_large_buffers, open_channel
 from penstock.proto.credentials import Credentials, Security, SecurityFiles, Tls
 from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
@@ -133,7 +133,7 @@ class Connections:
             self._require_open()
             known = self._nameservers.get(address)
             if known is None:
-                channel = open_channel(address, self._security)
+                channel = open_channel(address, self._security, connect_timeout_ms=PATIENT_CONNECT_TIMEOUT_MS)
                 known = self._nameservers[address] = (channel, _new_nameserver_stub(channel))
             return known[1]
 
