@@ -23,7 +23,7 @@ KEEPALIVE_TIME_MS = 1000
 KEEPALIVE_TIMEOUT_MS = 1500
 CONNECT_TIMEOUT_MS = 100
 """How long the first attempt to connect may take; later ones have up to a second. Calls that wait for it fail then, so
-who tries again soon learns early that a peer is cut off: with a second here a master's partition lasts 0.2 s longer."""
+who tries again soon learns early that a peer is cut off: with a second here partitions seemed to last 0.2 s longer."""
 PATIENT_CONNECT_TIMEOUT_MS = 1000
 """For calls that are not tried again: the peer may be far away, behind TLS, or busy."""
 
