@@ -12,7 +12,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from .credentials import PLAIN, Security, Tls
+from .credentials import PLAIN, Security
 from .errors import PenstockError, to_metadata
 from .signed_channel import SignedChannel
 
@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_MS = 100
 """How long the first attempt to connect may take; later ones have up to a second. Calls that wait for it fail then, so
 who tries again soon learns early that a peer is cut off: with a second here partitions seemed to last 0.2 s longer."""
 PATIENT_CONNECT_TIMEOUT_MS = 1000
-"""For calls that are not tried again: the peer may be far away, behind TLS, or busy."""
+"""Of clients to nameservers, whose queries are made once: the peer may be far away, behind TLS, or busy."""
 
 # A peer that froze must be noticed within 3 s. Without ping_timeout_ms gRPC waits a minute.
 _KEEPALIVE = (
@@ -76,29 +76,24 @@ def open_channel(
     address: str, security: Security = PLAIN, *, connect_timeout_ms: int = CONNECT_TIMEOUT_MS
 ) -> grpc.Channel:
     """A channel to ``host:port`` for threads; connects when first used and reconnects by itself."""
-    tls, credentials = security.tls, security.credentials
-    options = _channel_options(tls, connect_timeout_ms)
-    if tls is None:
-        channel = grpc.insecure_channel(address, options=options)
-    else:
-        channel = grpc.secure_channel(address, tls.channel_credentials(), options=options)
-    return channel if credentials is None else cast(grpc.Channel, SignedChannel(channel, credentials))
+    return cast(grpc.Channel, _open(grpc, address, security, connect_timeout_ms))
 
 
 def open_async_channel(address: str, security: Security = PLAIN) -> grpc.aio.Channel:
     """The same for the running event loop."""
+    return cast(grpc.aio.Channel, _open(grpc.aio, address, security, CONNECT_TIMEOUT_MS))
+
+
+def _open(kind: Any, address: str, security: Security, connect_timeout_ms: int) -> Any:
     tls, credentials = security.tls, security.credentials
-    options = _channel_options(tls, CONNECT_TIMEOUT_MS)
-    if tls is None:
-        channel = grpc.aio.insecure_channel(address, options=options)
-    else:
-        channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
-    return channel if credentials is None else cast(grpc.aio.Channel, SignedChannel(channel, credentials))
-
-
-def _channel_options(tls: Tls | None, connect_timeout_ms: int) -> list[tuple[str, Any]]:
     connecting = ("grpc.min_reconnect_backoff_ms", connect_timeout_ms)  # gRPC's name: no pause where a peer refuses
-    return [*CHANNEL_OPTIONS, connecting, *(() if tls is None else tls.channel_options())]
+    options: list[tuple[str, Any]] = [*CHANNEL_OPTIONS, connecting]
+    if tls is None:
+        channel = kind.insecure_channel(address, options=options)
+    else:
+        options += tls.channel_options()
+        channel = kind.secure_channel(address, tls.channel_credentials(), options=options)
+    return channel if credentials is None else SignedChannel(channel, credentials)
 
 
 def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
