@@ -156,15 +156,16 @@ def _name(result: dict[str, Any]) -> str:
 
 
 def _spark(path: Path) -> list[str]:
-    """The newest result of each case of ``make bench-spark``, per machine; nothing where it has not run."""
+    """The newest result of each case of ``make bench-spark``, per machine, the one measured last first."""
     if not path.exists():
         return []
     kept: dict[str, dict[tuple[str, int], list[dict[str, Any]]]] = {}
     for line in path.read_text().splitlines():
         each = json.loads(line)
-        kept.setdefault(each["processor"], {}).setdefault((each["case"], each["body_bytes"]), []).append(each)
+        cases = kept[each["processor"]] = kept.pop(each["processor"], {})
+        cases.setdefault((each["case"], each["body_bytes"]), []).append(each)
     lines: list[str] = []
-    for processor, cases in kept.items():
+    for processor, cases in reversed(kept.items()):
         last = max((runs[-1] for runs in cases.values()), key=lambda run: str(run["at"]))
         lines += [
             "",

@@ -163,13 +163,22 @@ def python_step_ns() -> float:
     return round(best / turns * 1e9, 1)
 
 
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, with its family and model where the system tells them: one name may be of many makes."""
+    told: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        first = cpuinfo.read_text().partition("\n\n")[0]
+        told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    name = told.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" in told and "model" in told:
+        return f"{name} (family {told['cpu family']}, model {told['model']})"
+    return name
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as source:
-        model = next((line.partition(":")[2].strip() for line in source if line.startswith("model name")), model)
     return {
-        "processor": model,
+        "processor": processor(),
         "processors": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
         "system": f"{platform.system()} {platform.release()}",

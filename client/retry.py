@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
+import time
 
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -74,3 +75,12 @@ def back_off_s(attempt: int) -> float:
     """How long to wait before try number ``attempt`` (the second is 1): doubling, up to a second, 20 % jitter."""
     exponential = min(BACK_OFF_S_MIN * 2.0 ** min(attempt - 1, 16), BACK_OFF_S_MAX)
     return exponential * random.uniform(0.8, 1.2)  # noqa: S311  spreads retries, protects nothing
+
+
+def pause_before_retry_s(error: PenstockError, attempt: int, deadline: float) -> float | None:
+    """How long to wait after try number ``attempt`` ended with ``error``; None where no further try is of use.
+
+    ``deadline``: of the whole call, in ``time.monotonic()``'s seconds. A try that could begin only after it is none.
+    """
+    pause_s = back_off_s(attempt)
+    return pause_s if error.retryable and time.monotonic() + pause_s < deadline else None

@@ -17,7 +17,7 @@ from penstock.proto.wire import common_pb2, pipeline_pb2
 from penstock.proto.wire.nameserver_pb2 import RouteQuery, RouteUpdate, ShardView, TopicRoute
 
 from .connections import Connections
-from .retry import back_off_s
+from .retry import pause_before_retry_s
 from .routes import master_of
 
 T = TypeVar("T")
@@ -93,10 +93,10 @@ class ShardCalls:
             try:
                 return self._once(broker_name, call, min(left_s, CALL_TIMEOUT_S), reading=reading, fresh=attempt > 1)
             except PenstockError as error:
-                wait_s = back_off_s(attempt)
-                if not error.retryable or time.monotonic() + wait_s >= deadline:
+                pause_s = pause_before_retry_s(error, attempt, deadline)
+                if pause_s is None:
                     raise
-                time.sleep(wait_s)
+                time.sleep(pause_s)
 
     def address(self, broker_name: str, *, reading: bool = False, fresh: bool = False) -> str:
         """The master's address, or with ``reading`` a slave's while there is no master.

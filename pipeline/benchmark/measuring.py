@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from penstock.bench.rig import processor
+
 SAMPLE_S = 0.2
 
 
@@ -133,7 +135,7 @@ def measure(
 def keep(result: dict[str, Any], out: Path, master: str) -> None:
     """Append the result's line, with what it was measured on."""
     surroundings = {
-        "processor": _processor(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "master": master,
         "python": platform.python_version(),
@@ -145,8 +147,3 @@ def keep(result: dict[str, Any], out: Path, master: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps(result | surroundings) + "\n")
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

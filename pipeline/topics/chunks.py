@@ -16,7 +16,7 @@ import numpy as np
 from penstock.client.columns import Column
 from penstock.client.encoding import mark_property
 from penstock.client.hosts import local_host, store_host_of
-from penstock.client.retry import back_off_s
+from penstock.client.retry import pause_before_retry_s
 from penstock.client.shards import ShardCalls
 from penstock.proto import frames, names
 from penstock.proto.errors import ChangedBatch, InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
@@ -213,10 +213,10 @@ class Sender:
         if isinstance(error, ChangedBatch):
             raise ChangedBatch(f"{error.message}. {SAME_AGAIN}") from error
         lane.attempt += 1
-        wait_s = back_off_s(lane.attempt)
-        if not error.retryable or time.monotonic() + wait_s >= lane.deadline:
+        pause_s = pause_before_retry_s(error, lane.attempt, lane.deadline)
+        if pause_s is None:
             raise error
-        lane.not_before = time.monotonic() + wait_s
+        lane.not_before = time.monotonic() + pause_s
 
     def _frame(self, chunk: Chunk, address: str, timeout_s: float) -> bytes:
         born = self._born.setdefault(address, local_host(address))

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.connections import decode_fetch
-from penstock.client.retry import back_off_s, reworded
+from penstock.client.retry import pause_before_retry_s, reworded
 from penstock.client.subscription import Sql, Subscription, parse_subscription
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -126,12 +126,12 @@ class SliceReader:
                 reply, body = _answer(landed.address, landed.call)
             except PenstockError as error:
                 attempt += 1
-                wait_s = back_off_s(attempt)
-                if not error.retryable or time.monotonic() + wait_s >= deadline:
+                pause_s = pause_before_retry_s(error, attempt, deadline)
+                if pause_s is None:
                     if shard.asks_master:
                         raise reworded(error, shard.asks_master) from error
                     raise
-                time.sleep(wait_s)
+                time.sleep(pause_s)
                 continue
             attempt = 0
             before = [each.next for each in landed.asked]

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.bench.cases import CASES, Case, Measure
 from penstock.bench.page import keep, newest, plot, render, run_case
-from penstock.bench.rig import Cost, Rig, machine, own_memory_mib
+from penstock.bench.rig import Cost, Rig, machine, own_memory_mib, processor
 
 
 def fake_case(name: str, values: Iterator[float]) -> Case:
@@ -88,3 +88,13 @@ def test_memory_besides_mapped_files_is_read_from_the_system() -> None:
     assert own_memory_mib(os.getpid()) > 1
     assert own_memory_mib(2**22) == 0.0
     assert machine()["processors"]
+
+
+def test_processors_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    first = "vendor_id\t: Maker\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: Maker 9\n"
+    info.write_text(f"{first}\n{first.replace('26', '27')}\n")
+    assert processor(info) == "Maker 9 (family 26, model 2)"
+    info.write_text("model name\t: Maker 9\n")
+    assert processor(info) == "Maker 9"
+    assert processor(tmp_path / "absent")

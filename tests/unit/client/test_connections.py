@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from penstock.client.connections import Connections, parse_addresses
-from penstock.client.retry import Outcome, back_off_s, counts_as_refusal, never_reached, outcome_of, reworded
+from penstock.client.retry import (
+    Outcome,
+    back_off_s,
+    counts_as_refusal,
+    never_reached,
+    outcome_of,
+    pause_before_retry_s,
+    reworded,
+)
 from penstock.proto.errors import (
     BrokerUnavailable,
     ClientClosed,
@@ -105,6 +115,13 @@ def test_back_off_grows_to_a_second() -> None:
     assert back_off_s(1) < 0.03
     assert all(back_off_s(attempt) <= 1.2 for attempt in range(1, 100))
     assert back_off_s(50) >= 0.8
+
+
+def test_no_further_try_after_the_deadline_or_a_refusal() -> None:
+    now = time.monotonic()
+    assert pause_before_retry_s(NotMaster("no"), 1, now + 60) is not None
+    assert pause_before_retry_s(NotMaster("no"), 50, now + 0.5) is None
+    assert pause_before_retry_s(InvalidArgument("never"), 1, now + 60) is None
 
 
 def test_a_reworded_error_keeps_class_and_details() -> None:
