@@ -20,7 +20,7 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 	@$(PY) -m penstock.cli demo --dir .demo
 
 demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
-	@$(PY) -m penstock.cli.demo_spark --dir .demo-spark
+	@$(PY) -m penstock.demo.spark --dir .demo-spark
 
 test: setup-spark ## all tests, 8 to 12 minutes on 2 cores
 	@$(PY) -m tests.support.kernels
@@ -46,7 +46,7 @@ bench: setup ## the benchmarks, results in bench/RESULTS.md
 	@$(PY) -m penstock.cli bench
 
 bench-spark: setup-spark ## stores, topics and jobs in Spark, results in bench/RESULTS.md; 25 minutes
-	@$(PY) -m penstock.pipeline.benchmark
+	@$(PY) -m penstock.bench.spark
 	@$(PY) -c "from pathlib import Path; from penstock.bench.page import render; render(Path('bench'))"
 
 proto: setup ## write the generated protobuf code again

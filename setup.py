@@ -2,7 +2,11 @@
 
 from setuptools import find_packages, setup
 
-COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline", "drill")
+COMPONENTS = (
+    *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "inspection"),
+    *("judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
+)
+
 
 packages = []
 for component in COMPONENTS:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from penstock.proto.errors import PenstockError
 
 from .cold_reads import cold_reads
-from .load import ensure_topic, run_load
+from .load.load import ensure_topic, run_load
 from .lookups import lookups
 from .report import LoadReport
 from .rig import Rig

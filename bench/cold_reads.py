@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.proto.errors import PenstockError
 
-from .load import run_load
+from .load.load import run_load
 from .report import LoadReport
 from .rig import Bench, Rig
 

@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 
 from penstock.deploy import LocalCluster, Node
-from penstock.proto.channel import open_channel
-from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, NotMaster, StaleRegister, from_rpc_error
 from penstock.proto.wire.broker_pb2 import BrokerStatus, TransferMasterReply, TransferMasterRequest
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Empty
 from penstock.proto.wire.nameserver_pb2 import ClusterView
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
+from penstock.runtime.channel import open_channel
+from penstock.runtime.security.credentials import SecurityFiles
 
 ASK_TIMEOUT_S = 1.0
 POLL_S = 0.05

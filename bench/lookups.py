@@ -9,8 +9,8 @@ from collections.abc import Callable
 from penstock.client import Admin, Producer, PullConsumer
 from penstock.proto.errors import PenstockError
 
-from .histogram import Histogram
-from .load import ensure_topic
+from .load.histogram import Histogram
+from .load.load import ensure_topic
 from .rig import Bench, Rig
 
 KEYS = 10_000_000

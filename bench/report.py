@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .histogram import Histogram, merged
-from .ledger import Missing, Verdict, gaps, verify
-from .plan import LoadPlan
+from .load.histogram import Histogram, merged
+from .load.ledger import Missing, Verdict, gaps, verify
+from .load.plan import LoadPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ import psutil
 from penstock.deploy import LocalCluster
 
 from .health import await_replicas, broker_statuses, open_cluster
-from .load import ensure_topic, run_load
+from .load.load import ensure_topic, run_load
+from .load.plan import LoadPlan
 from .memory import fresh_page_us
-from .plan import LoadPlan
 from .report import LoadReport
 
 FULL_SIZE_FILES = {

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.proto import names
-from penstock.proto.conf import bind, key, load_properties, require
 from penstock.proto.errors import InvalidName
-from penstock.proto.security_settings import SecuritySettings
+from penstock.runtime.conf import bind, key, load_properties, require
+from penstock.runtime.security.settings import SecuritySettings
 
 from .unsupported_keys import UNSUPPORTED_KEYS
 

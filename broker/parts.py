@@ -11,44 +11,44 @@ from importlib import metadata
 import grpc
 import grpc.aio
 
-from penstock.proto.channel import reporting, reporting_stream
-from penstock.proto.clock import SystemClock
+from penstock.formats.record.layout import Host
 from penstock.proto.errors import DiskFull, PenstockError, StorageError
-from penstock.proto.record.layout import Host
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
+from penstock.runtime.channel import reporting, reporting_stream
+from penstock.runtime.clock import SystemClock
 
+from .admin.admin import Admin, BrokerService
+from .admin.status import Status
 from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
+from .consume.consumer_sessions import ConsumerSessions
+from .consume.fetch import Fetch
+from .consume.fetch_waiters import Waiters
+from .consume.offsets import OffsetService, PendingCommits
+from .core.acknowledge import Acknowledgements
+from .core.dispatch import Dispatcher, apply
+from .core.metrics import Counters, MetricsServer
+from .core.producers import ProducerTable
+from .core.snapshots import Snapshots
+from .core.state import State, Topic
+from .core.state_log import StateLog
+from .features.archive.positions import Positions
+from .features.exactly_once.staging import Staging
+from .features.exactly_once.writers import WriterLog
+from .features.later.timer_table import TIMER_RUN
+from .features.later.timers import Timers
+from .group.elected_role import ElectedRole
+from .group.leadership import Leadership
+from .group.registration import Registration
+from .group.role_parts import RoleParts
+from .group.roles import Role
 from .pipeline_parts import PipelineParts
-from .role_parts import RoleParts
-from .service.acknowledge import Acknowledgements
-from .service.admin import Admin, BrokerService
-from .service.append_streams import AppendStreams
-from .service.consumer_sessions import ConsumerSessions
-from .service.dispatch import Dispatcher, apply
-from .service.elected_role import ElectedRole
-from .service.fetch import Fetch
-from .service.fetch_waiters import Waiters
-from .service.leadership import Leadership
-from .service.metrics import Counters, MetricsServer
-from .service.offsets import OffsetService, PendingCommits
-from .service.positions import Positions
-from .service.producers import ProducerTable
-from .service.registration import Registration
-from .service.retention import Retention, RetentionTimes
-from .service.roles import Role
-from .service.send import Send
-from .service.snapshots import Snapshots
-from .service.staging import Staging
-from .service.stalls import AppendStalls
-from .service.state import State, Topic
-from .service.state_log import StateLog
-from .service.status import Status
-from .service.timer_table import TIMER_RUN
-from .service.timers import Timers
-from .service.writers import WriterLog
+from .produce.append_streams import AppendStreams
+from .produce.send import Send
+from .produce.stalls import AppendStalls
+from .retention.retention import Retention, RetentionTimes
 from .startup import Opened
-from .store.cleaning import HOUR_MS, CleaningRules
+from .store.recovery.cleaning import HOUR_MS, CleaningRules
 from .store.store import Store
 
 log = logging.getLogger(__name__)

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
-from penstock.proto.channel import reporting
-from penstock.proto.credentials import Security
-from penstock.proto.record.layout import Host
+from penstock.formats.record.layout import Host
 from penstock.proto.wire.pipeline_pb2_grpc import add_PositionsServicer_to_server, add_StagingServicer_to_server
+from penstock.runtime.channel import reporting
+from penstock.runtime.security.credentials import Security
 
 from .config import BrokerConfig
-from .service.acknowledge import Acknowledgements
-from .service.coordinators import Coordinators
-from .service.dispatch import Dispatcher
-from .service.elected_role import ElectedRole
-from .service.pipeline_api import PositionsService, StagingService
-from .service.positions import Positions
-from .service.producers import ProducerTable
-from .service.roles import Role
-from .service.send import Send
-from .service.staging import Staging
-from .service.state_log import StateLog
-from .service.timers import Timers
-from .service.writers import WriterLog, Writers
+from .core.acknowledge import Acknowledgements
+from .core.dispatch import Dispatcher
+from .core.producers import ProducerTable
+from .core.state_log import StateLog
+from .features.archive.positions import Positions
+from .features.exactly_once.coordinators import Coordinators
+from .features.exactly_once.pipeline_api import PositionsService, StagingService
+from .features.exactly_once.staging import Staging
+from .features.exactly_once.writers import WriterLog, Writers
+from .features.later.timers import Timers
+from .group.elected_role import ElectedRole
+from .group.roles import Role
+from .produce.send import Send
 from .startup import Opened
 
 

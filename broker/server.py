@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from penstock.proto.channel import keep_large_buffers
-from penstock.proto.conf import log_effective
+from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.proto.errors import ConfigError, PenstockError, StoreLocked, WrongCluster, WrongStore
-from penstock.proto.process import log_to_stderr, raise_open_files
-from penstock.proto.record.warmup import compile_kernels
+from penstock.runtime.channel import keep_large_buffers
+from penstock.runtime.conf import log_effective
+from penstock.runtime.process import log_to_stderr, raise_open_files
 
 from .config import BrokerConfig, load_broker_config
 

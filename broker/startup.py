@@ -11,20 +11,20 @@ from pathlib import Path
 
 import grpc.aio
 
-from penstock.proto.access import Doorkeeper
-from penstock.proto.channel import new_server
+from penstock.formats.record.layout import Host
 from penstock.proto.errors import ConfigError
-from penstock.proto.listening import listen
-from penstock.proto.record.layout import Host
+from penstock.runtime.channel import new_server
+from penstock.runtime.listening import listen
+from penstock.runtime.security.access import Doorkeeper
 
 from .config import BrokerConfig, BrokerRole
-from .service.dispatch import apply
-from .service.epoch_file import EpochFile
-from .service.identity import check_identity, write_identity
-from .service.producers import ProducerTable
-from .service.snapshots import Snapshots
-from .service.state import State, deleted_topic
-from .service.timer_table import imported_run
+from .core.dispatch import apply
+from .core.producers import ProducerTable
+from .core.snapshots import Snapshots
+from .core.state import State, deleted_topic
+from .features.later.timer_table import imported_run
+from .group.epoch_file import EpochFile
+from .group.identity import check_identity, write_identity
 from .store.config import FlushMode, StoreConfig
 from .store.store import Store
 

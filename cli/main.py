@@ -19,7 +19,7 @@ from .signals import Terminated
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
-_HERE = "penstock.cli"
+_HERE = "penstock.cli.commands"
 COMMANDS = {
     "nameserver": (f"{_HERE}.processes", "nameserver", "Run one nameserver in the foreground."),
     "broker": (f"{_HERE}.processes", "broker", "Run one broker in the foreground."),
@@ -36,7 +36,7 @@ COMMANDS = {
     "store": (f"{_HERE}.store", "store", "Look into data directories: inspect, dump, verify, rebuild, query."),
     "pipeline": (f"{_HERE}.pipeline", "pipeline", "Spark jobs over stores, lakes and topics."),
     "bench": (f"{_HERE}.bench", "bench", "Run the benchmarks."),
-    "demo": (f"{_HERE}.demo", "demo", "A sharded cluster, real data, two deaths, and the numbers agree."),
+    "demo": ("penstock.demo.cluster", "demo", "A sharded cluster, real data, two deaths, and the numbers agree."),
     "version": (f"{_HERE}.processes", "version", "Print the version."),
 }
 

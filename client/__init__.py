@@ -10,8 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.proto.credentials import Credentials as Credentials
-    from penstock.proto.credentials import Tls as Tls
     from penstock.proto.errors import BrokerUnavailable as BrokerUnavailable
     from penstock.proto.errors import BufferFull as BufferFull
     from penstock.proto.errors import ClientClosed as ClientClosed
@@ -37,10 +35,13 @@ if TYPE_CHECKING:
     from penstock.proto.errors import TopicExists as TopicExists
     from penstock.proto.errors import TopicNotFound as TopicNotFound
     from penstock.proto.errors import Unauthorized as Unauthorized
+    from penstock.runtime.security.credentials import Credentials as Credentials
+    from penstock.runtime.security.credentials import Tls as Tls
 
     from .admin import Admin as Admin
-    from .config import ProducerConfig as ProducerConfig
-    from .consumer_config import ConsumerConfig as ConsumerConfig
+    from .consume.consumer_config import ConsumerConfig as ConsumerConfig
+    from .consume.message_batch import MessageBatch as MessageBatch
+    from .consume.subscription import Sql as Sql
     from .message import Delivery as Delivery
     from .message import FailedDelivery as FailedDelivery
     from .message import Message as Message
@@ -48,12 +49,11 @@ if TYPE_CHECKING:
     from .message import MessageView as MessageView
     from .message import SendReceipt as SendReceipt
     from .message import SendStatus as SendStatus
-    from .message_batch import MessageBatch as MessageBatch
+    from .produce.config import ProducerConfig as ProducerConfig
     from .producer import Producer as Producer
     from .pull_consumer import PullConsumer as PullConsumer
     from .push_consumer import ConsumeResult as ConsumeResult
     from .push_consumer import PushConsumer as PushConsumer
-    from .subscription import Sql as Sql
 
 _ERRORS = (
     "BrokerUnavailable",
@@ -87,22 +87,22 @@ _ERRORS = (
 _MODULES = {
     "Admin": ".admin",
     "ConsumeResult": ".push_consumer",
-    "ConsumerConfig": ".consumer_config",
-    "Credentials": "penstock.proto.credentials",
+    "ConsumerConfig": ".consume.consumer_config",
+    "Credentials": "penstock.runtime.security.credentials",
     "Delivery": ".message",
     "FailedDelivery": ".message",
     "Message": ".message",
-    "MessageBatch": ".message_batch",
+    "MessageBatch": ".consume.message_batch",
     "MessageQueue": ".message",
     "MessageView": ".message",
     "Producer": ".producer",
-    "ProducerConfig": ".config",
+    "ProducerConfig": ".produce.config",
     "PullConsumer": ".pull_consumer",
     "PushConsumer": ".push_consumer",
     "SendReceipt": ".message",
     "SendStatus": ".message",
-    "Sql": ".subscription",
-    "Tls": "penstock.proto.credentials",
+    "Sql": ".consume.subscription",
+    "Tls": "penstock.runtime.security.credentials",
     **dict.fromkeys(_ERRORS, "penstock.proto.errors"),
 }
 

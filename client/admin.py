@@ -8,14 +8,13 @@ from types import TracebackType
 from typing import Literal, Self
 
 from penstock.proto import names
-from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import BrokerUnavailable, GroupNotFound, InvalidArgument, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
 from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.runtime.security.credentials import Credentials, Tls
 
-from .admin_calls import AdminCalls
-from .admin_results import (
+from .administer.admin_results import (
     ClusterInfo,
     GroupInfo,
     GroupLag,
@@ -25,14 +24,15 @@ from .admin_results import (
     TopicShard,
     TopicStats,
 )
-from .cluster_view import cluster_info
-from .connections import Connections
-from .group_offsets import GroupOffsets
+from .administer.group_offsets import GroupOffsets
+from .administer.message_lookup import MessageLookup
+from .cluster.admin_calls import AdminCalls
+from .cluster.cluster_view import cluster_info
+from .cluster.connections import Connections
+from .cluster.routes import master_of
+from .cluster.timeouts import check_timeout
+from .cluster.topics import covers
 from .message import MessageView
-from .message_lookup import MessageLookup
-from .routes import master_of
-from .timeouts import check_timeout
-from .topics import covers
 
 log = logging.getLogger(__name__)
 

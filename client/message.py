@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.proto.names import PRODUCER_PROPERTY
-from penstock.proto.record.layout import offset_message_id as make_offset_message_id
-from penstock.proto.record.properties import (
+from penstock.formats.record.layout import offset_message_id as make_offset_message_id
+from penstock.formats.record.properties import (
     KEY_SEPARATOR,
     KEYS,
     SHARDING_KEY,
@@ -18,11 +17,12 @@ from penstock.proto.record.properties import (
     UNIQ_KEY,
     WAIT,
 )
+from penstock.proto.names import PRODUCER_PROPERTY
 
 if TYPE_CHECKING:
-    from penstock.proto.record.batch import RecordBatch
+    from penstock.formats.record.batch import RecordBatch
 
-    from .due import DeliverAt
+    from .produce.due import DeliverAt
 
 SYSTEM_PROPERTIES = frozenset({TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY})
 """Property names that have an attribute of their own, or are Penstock's alone."""

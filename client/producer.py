@@ -14,26 +14,26 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.proto import names
-from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.runtime.security.credentials import Credentials, Tls
 
-from .accumulator import Accumulator, Buffer, limited
-from .config import ProducerConfig
-from .connections import Connections
-from .delivery import Shipping, TopicDelivery
-from .due import DeliverAt
-from .hosts import local_host
-from .keys import property_bytes
+from .cluster.connections import Connections
+from .cluster.hosts import local_host
+from .cluster.routes import Routes
+from .cluster.timeouts import check_timeout
+from .cluster.topics import writable_route
 from .message import Delivery, FailedDelivery, Message, SendReceipt
-from .part_maker import PartMaker
-from .parts import RECORD_COST, Kind, Part
-from .results import result_of, results_of
-from .routes import Routes
-from .selection import BrokerHealth, WriteQueues
-from .sender import Sender
-from .timeouts import check_timeout
-from .topics import writable_route
+from .produce.accumulator import Accumulator, Buffer, limited
+from .produce.config import ProducerConfig
+from .produce.delivery import Shipping, TopicDelivery
+from .produce.due import DeliverAt
+from .produce.keys import property_bytes
+from .produce.part_maker import PartMaker
+from .produce.parts import RECORD_COST, Kind, Part
+from .produce.results import result_of, results_of
+from .produce.selection import BrokerHealth, WriteQueues
+from .produce.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Producer:
         credentials: Credentials | None = None,
         **settings: Any,
     ) -> None:
-        from .encoding import Encoder  # loads the kernels, and with them the compiler
+        from .produce.encoding import Encoder  # loads the kernels, and with them the compiler
 
         self.group = names.check_group(group)
         self.config = (config or ProducerConfig()).replaced(settings)

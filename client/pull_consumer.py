@@ -8,18 +8,18 @@ from itertools import repeat
 from types import TracebackType
 from typing import Self
 
-from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import InvalidArgument
+from penstock.runtime.security.credentials import Credentials, Tls
 
-from .consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require
-from .consumer_core import ConsumerCore
-from .local_queue import Chunk, LocalQueue, Standing, Taken
+from .cluster.timeouts import check_timeout
+from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require
+from .consume.consumer_core import ConsumerCore
+from .consume.group.rebalance import Strategy
+from .consume.local_queue import Chunk, LocalQueue, Standing, Taken
+from .consume.message_batch import MessageBatch
+from .consume.offsets import NEVER_COMMITTED, query_committed, query_range, search_offset
+from .consume.subscription import ALL, Expression, parse_subscription
 from .message import MessageQueue, MessageView
-from .message_batch import MessageBatch
-from .offsets import NEVER_COMMITTED, query_committed, query_range, search_offset
-from .rebalance import Strategy
-from .subscription import ALL, Expression, parse_subscription
-from .timeouts import check_timeout
 
 POLL_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 3.0

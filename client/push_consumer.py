@@ -12,17 +12,17 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
-from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import InvalidArgument
+from penstock.runtime.security.credentials import Credentials, Tls
 
-from .consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
-from .consumer_core import ConsumerCore
-from .dispatcher import ConsumeResult, Dispatcher, Listener
+from .cluster.timeouts import check_timeout
+from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
+from .consume.consumer_core import ConsumerCore
+from .consume.dispatcher import ConsumeResult, Dispatcher, Listener
+from .consume.group.rebalance import Strategy
+from .consume.push_queue import PushedQueue
+from .consume.subscription import ALL, Expression, parse_subscription
 from .message import MessageQueue
-from .push_queue import PushedQueue
-from .rebalance import Strategy
-from .subscription import ALL, Expression, parse_subscription
-from .timeouts import check_timeout
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 

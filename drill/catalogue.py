@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import faults
-from .disks import why_no_slow_disk, why_no_small_disk
-from .lab import Lab
-from .network import why_not as why_no_network
-from .schedule import Shape
+from .lab import faults
+from .lab.disks import why_no_slow_disk, why_no_small_disk
+from .lab.lab import Lab
+from .lab.network import why_not as why_no_network
+from .lab.schedule import Shape
 
 RECOVERY_LIMIT_MS = 10_000
 """A shard takes messages again within this time, whatever died."""

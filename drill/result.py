@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from .checker import judge
-from .checker.offsets import outages
-from .conditions import Conditions, load_conditions
-from .history import Events, History, Op, Outcome, history_files, read_history
-from .watching import Sample, read_samples
+from penstock.judge import judge
+from penstock.judge.conditions import Conditions, load_conditions
+from penstock.judge.history import Events, History, Op, Outcome, history_files, read_history
+from penstock.judge.offsets import outages
+
+from .lab.watching import Sample, read_samples
 
 BIN_S = 0.25
 """Width of a step of the timeline."""

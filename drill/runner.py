@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.bench.ledger import HEADER
+from penstock.bench.load.ledger import HEADER
 from penstock.client import Admin, MessageQueue, PenstockError, PullConsumer
+from penstock.judge.conditions import Conditions, Footprint
+from penstock.judge.history import Recorder, history_files, read_history
+from penstock.judge.messages import lost_messages
 
 from .catalogue import Drill
-from .checker.messages import lost_messages
-from .conditions import Conditions, Footprint
-from .history import Recorder, history_files, read_history
-from .inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
-from .lab import Lab, Progress
-from .levels import quiet_ends
-from .receiving import POLL_MESSAGES_MAX, read_all
-from .schedule import Shape, Timing, plan_fault
-from .watching import PositionWatcher
+from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
+from .lab.lab import Lab, Progress
+from .lab.levels import quiet_ends
+from .lab.schedule import Shape, Timing, plan_fault
+from .lab.watching import PositionWatcher
+from .load.receiving import POLL_MESSAGES_MAX, read_all
 
 SETTLE_LIMIT_S = 30.0
 DRAIN_LIMIT_S = 60.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from penstock.proto.conf import bind, key, load_properties, require
-from penstock.proto.security_settings import SecuritySettings
+from penstock.runtime.conf import bind, key, load_properties, require
+from penstock.runtime.security.settings import SecuritySettings
 
 # RocketMQ has them, Penstock has nothing for them: each is a warning by name. Timing needs no setting, since a
 # broker's death ends its stream; controllers and order topics have other forms here.

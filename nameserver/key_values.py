@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.proto.errors import ConfigError, Corrupt, InvalidArgument, KeyNotFound, StorageError
-from penstock.proto.whole_files import replace_file
 from penstock.proto.wire.nameserver_pb2 import KeyValue
+from penstock.runtime.whole_files import replace_file
 
 log = logging.getLogger(__name__)
 

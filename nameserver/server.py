@@ -9,20 +9,20 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from penstock.proto.access import Doorkeeper
-from penstock.proto.channel import keep_large_buffers, new_server
-from penstock.proto.clock import Clock, SystemClock
-from penstock.proto.conf import log_effective
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.proto.listening import listen
-from penstock.proto.process import log_to_stderr, raise_open_files
 from penstock.proto.wire.coordination_pb2_grpc import add_CoordinationServicer_to_server
 from penstock.proto.wire.nameserver_pb2_grpc import add_NameserverServicer_to_server
+from penstock.runtime.channel import keep_large_buffers, new_server
+from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.conf import log_effective
+from penstock.runtime.listening import listen
+from penstock.runtime.process import log_to_stderr, raise_open_files
+from penstock.runtime.security.access import Doorkeeper
 
 from .config import CoordinatorType, NameserverConfig, load_nameserver_config
-from .coordination import Coordination, NoCoordination
-from .coordinator import CoordinatorFile, CoordinatorStore
-from .etcd import EtcdStore
+from .election.coordination import Coordination, NoCoordination
+from .election.coordinator import CoordinatorFile, CoordinatorStore
+from .election.etcd import EtcdStore
 from .key_values import KeyValues
 from .routes import RouteTable
 from .service import NameserverService

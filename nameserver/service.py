@@ -15,8 +15,6 @@ from typing import Any
 import grpc.aio
 
 from penstock.proto import names
-from penstock.proto.channel import reporting
-from penstock.proto.clock import Clock
 from penstock.proto.errors import InvalidArgument, NameserverUnavailable, PenstockError
 from penstock.proto.wire.common_pb2 import BrokerIdentity, Empty
 from penstock.proto.wire.nameserver_pb2 import (
@@ -33,8 +31,10 @@ from penstock.proto.wire.nameserver_pb2 import (
     WatchRequest,
 )
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverServicer
+from penstock.runtime.channel import reporting
+from penstock.runtime.clock import Clock
 
-from .coordination import Coordination
+from .election.coordination import Coordination
 from .key_values import KeyValues as KeyValueFile
 from .liveness import ELECTABLE_INTERVAL_MS, HEARTBEAT_INTERVAL_MS, STALL_MS, SWEEP_INTERVAL_MS
 from .routes import Change, RouteTable

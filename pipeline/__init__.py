@@ -11,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .registration import register as register
-    from .sessions import session as session
+    from .spark.registration import register as register
+    from .spark.sessions import session as session
 
-_PLACES = {"register": ".registration", "session": ".sessions"}
+_PLACES = {"register": ".spark.registration", "session": ".spark.sessions"}
 
 __all__ = ["register", "session"]
 

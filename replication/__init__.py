@@ -4,9 +4,9 @@ from .config import ReplicationConfig
 from .epochs import Epoch, EpochHistory, EpochsInMemory
 from .frames import METHOD, SERVICE
 from .interfaces import EpochStore, ReplicaLog, SlaveLog
-from .primary import Primary
-from .progress import ReplicaProgress
-from .replica import Replica
+from .master.primary import Primary
+from .master.progress import ReplicaProgress
+from .slave.replica import Replica
 
 __all__ = [
     "METHOD",

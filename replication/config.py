@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.proto.conf import require
+from penstock.runtime.conf import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

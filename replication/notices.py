@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.proto.clock import Clock
+from penstock.runtime.clock import Clock
 
 KEYS_MAX = 256
 

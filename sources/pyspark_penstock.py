@@ -1,5 +1,5 @@
 """Where Spark looks for ``format("penstock")``."""
 
-from penstock.pipeline.topics.source import TopicDataSource as DefaultSource
+from penstock.pipeline.topics.read.source import TopicDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

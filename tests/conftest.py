@@ -19,10 +19,11 @@ def _forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.node.nodeid.startswith(FORKING):
         yield
         return
-    from penstock.bench import crew
+    from penstock.bench.load import crew
     from penstock.deploy import processes
-    from tests.support import cluster, running_broker
-    from tests.support.nursery import start_from_nursery
+    from tests.support.broker import running_broker
+    from tests.support.cluster import cluster
+    from tests.support.cluster.nursery import start_from_nursery
 
     with start_from_nursery(crew, processes, cluster, running_broker):
         yield

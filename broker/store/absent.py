@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .disk import Bytes, Disk
-from .kernels import Ints, Longs, touch_records
+from .queues.kernels import Ints, Longs, touch_records
 
 _GAP_BYTES = 64 << 10
 """What lies between two records and is shorter is read with them, as the system would."""

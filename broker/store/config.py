@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from penstock.proto.conf import require
-from penstock.proto.record.layout import BLANK_BYTES, FIXED_BYTES, NO_HOST, Host
+from penstock.formats.record.layout import BLANK_BYTES, FIXED_BYTES, NO_HOST, Host
+from penstock.runtime.conf import require
 
-from .log_directories import split_paths
+from .log.log_directories import split_paths
 
 ENTRY_BYTES = 20
 """A consume queue entry."""

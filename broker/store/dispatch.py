@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from penstock.formats.record.kernels import ScanStatus
+from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.properties import DELAY, decode_properties
+from penstock.formats.record.rows import ROW
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
-from penstock.proto.record.kernels import ScanStatus
-from penstock.proto.record.layout import SysFlag
-from penstock.proto.record.properties import DELAY, decode_properties
-from penstock.proto.record.rows import ROW
 
-from .commit_log import Chunk, CommitLog
-from .consume_queue import ConsumeQueues
 from .disk import Bytes
-from .index import Index
-from .kernels import Ints, Rows, scan
-from .log_kernels import find_marks, first_offsets
-from .marks import mark_of
+from .index.index import Index
+from .log.commit_log import Chunk, CommitLog
+from .log.log_kernels import find_marks, first_offsets
+from .queues.consume_queue import ConsumeQueues
+from .queues.kernels import Ints, Rows, scan
+from .recovery.marks import mark_of
 from .results import AppendResult, DispatchResult, MarkedBatch
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

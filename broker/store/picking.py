@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.proto.record.layout import FIXED_BYTES
+from penstock.formats.record.layout import FIXED_BYTES
 
 from .absent import Absent
-from .commit_log import CommitLog
-from .consume_queue import ConsumeQueues
 from .disk import Bytes, Disk
-from .kernels import BLANK_SIZE, ENTRY, Ints, Longs, first_damaged, gather
-from .log_file import LogFile
+from .log.commit_log import CommitLog
+from .log.log_file import LogFile
+from .queues.consume_queue import ConsumeQueues
+from .queues.kernels import BLANK_SIZE, ENTRY, Ints, Longs, first_damaged, gather
 
 log = logging.getLogger(__name__)
 

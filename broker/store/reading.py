@@ -7,19 +7,19 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
+from penstock.formats.record.layout import FIXED_BYTES, decode_record
+from penstock.formats.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 from penstock.proto.errors import MessageNotFound
-from penstock.proto.record.layout import FIXED_BYTES, decode_record
-from penstock.proto.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 
 from .absent import Absent, AbsentEntries
-from .commit_log import CommitLog
-from .conditions import DAMAGED, YES, Condition
-from .consume_queue import ConsumeQueues
 from .disk import Bytes, Disk
-from .ext_kernels import first_and_last_extended, set_tags_codes
-from .kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
-from .log_file import LogFile
-from .queue_search import EntryReader, first_offset, last_used
+from .filter.conditions import DAMAGED, YES, Condition
+from .log.commit_log import CommitLog
+from .log.log_file import LogFile
+from .queues.consume_queue import ConsumeQueues
+from .queues.ext_kernels import first_and_last_extended, set_tags_codes
+from .queues.kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
+from .queues.queue_search import EntryReader, first_offset, last_used
 from .results import ReadResult, ReadStatus
 
 log = logging.getLogger(__name__)

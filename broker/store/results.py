@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from penstock.proto.record.producer_mark import ProducerMark
+from penstock.formats.record.producer_mark import ProducerMark
 
 from .disk import Bytes
-from .kernels import Ints, Longs, gather
+from .queues.kernels import Ints, Longs, gather
 
 
 class AppendResult(NamedTuple):

@@ -8,27 +8,27 @@ from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
+from penstock.formats.record.layout import PhysicalOffset
 from penstock.proto import names
-from penstock.proto.clock import Clock, SystemClock
 from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
-from penstock.proto.record.layout import PhysicalOffset
+from penstock.runtime.clock import Clock, SystemClock
 
 from .absent import Absent, AbsentEntries
-from .checkpoint_writer import CheckpointWriter
-from .commit import Committer
-from .commit_log import QueueEnds
-from .conditions import Condition
 from .config import StoreConfig
 from .disk import Bytes, Disk, RealDisk, storage_error
-from .flush import Checkpointer, Flusher
-from .opening import Opened, open_parts
+from .filter.conditions import Condition
+from .log.commit import Committer
+from .log.commit_log import QueueEnds
+from .log.flush import Checkpointer, Flusher
+from .log.placement import Placement
+from .log.reserve import BYTES_MAX, Reserve
 from .picking import Picker
-from .placement import Placement
 from .reading import Reader
-from .removal import Removal
-from .reserve import BYTES_MAX, Reserve
+from .recovery.checkpoint_writer import CheckpointWriter
+from .recovery.opening import Opened, open_parts
+from .recovery.removal import Removal
+from .recovery.truncation import Truncation, look_below
 from .results import AppendResult, DispatchResult, ReadResult, RecoveryReport
-from .truncation import Truncation, look_below
 
 log = logging.getLogger(__name__)
 

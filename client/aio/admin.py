@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Literal, Self
 
 from penstock.proto import names
-from penstock.proto.credentials import Credentials, Tls
+from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..admin import CALL_TIMEOUT_S, Admin
-from ..admin_results import ClusterInfo, GroupInfo, GroupLag, QueuePosition, TopicInfo, TopicStats
+from ..administer.admin_results import ClusterInfo, GroupInfo, GroupLag, QueuePosition, TopicInfo, TopicStats
 from ..message import MessageView
 
 

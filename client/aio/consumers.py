@@ -17,17 +17,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from penstock.proto.credentials import Credentials, Tls
+from penstock.runtime.security.credentials import Credentials, Tls
 
-from ..consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
-from ..dispatcher import ConsumeResult, Listener
+from ..cluster.timeouts import check_timeout
+from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
+from ..consume.dispatcher import ConsumeResult, Listener
+from ..consume.group.rebalance import Strategy
+from ..consume.message_batch import MessageBatch
+from ..consume.subscription import ALL, Expression
 from ..message import MessageQueue, MessageView
-from ..message_batch import MessageBatch
 from ..pull_consumer import CALL_TIMEOUT_S, POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import PushConsumer
-from ..rebalance import Strategy
-from ..subscription import ALL, Expression
-from ..timeouts import check_timeout
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from penstock.proto.credentials import Credentials, Tls
 from penstock.proto.errors import DeliveryFailed
+from penstock.runtime.security.credentials import Credentials, Tls
 
-from ..config import ProducerConfig
-from ..due import DeliverAt
+from ..cluster.timeouts import check_timeout
 from ..message import Delivery, Message, SendReceipt
+from ..produce.config import ProducerConfig
+from ..produce.due import DeliverAt
 from ..producer import CLOSE_TIMEOUT_S, Producer
-from ..timeouts import check_timeout
 from .outcomes import Outcomes
 from .turns import Turns
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..catalogue import JOBS
 from ..requirements import require_spark
-from .report import Report
+from .framework.report import Report
 
 __all__ = ["JOBS", "Report"]
 

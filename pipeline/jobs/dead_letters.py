@@ -13,11 +13,11 @@ from typing import Any
 from penstock.proto import names
 from penstock.proto.errors import ConfigError
 
-from .config import setting
-from .reading import read_stores
+from .framework.config import setting
+from .framework.reading import read_stores
+from .framework.report import Plot, Report, Table
+from .framework.topics import check_target, copies, matching_topics, read_topics, require_topic
 from .replay import write
-from .report import Plot, Report, Table
-from .topics import check_target, copies, matching_topics, read_topics, require_topic
 
 PREFIX = names.DLQ_PREFIX
 

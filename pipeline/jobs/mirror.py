@@ -13,11 +13,11 @@ from typing import Any
 
 from penstock.proto.errors import ConfigError, OutcomeUnknown
 
-from ..registration import register
-from .config import setting
-from .reading import claim_checkpoint, ended_by_signals, follow, local_path, own_errors, same_servers
-from .report import Plot, Report, Table
-from .topics import check_target, copies, require_topic
+from ..spark.registration import register
+from .framework.config import setting
+from .framework.reading import claim_checkpoint, ended_by_signals, follow, local_path, own_errors, same_servers
+from .framework.report import Plot, Report, Table
+from .framework.topics import check_target, copies, require_topic
 
 RATES_MAX = 1000
 EVENTS_TIMEOUT_S = 60.0
@@ -62,7 +62,7 @@ def run(spark: Any, config: Config) -> Report:
     listeners = [tally]
     spark.streams.addListener(tally)
     if config.group:
-        from ..topics.progress import attach
+        from ..topics.read.progress import attach
 
         listeners.insert(0, attach(spark, config.namesrv))
     try:
@@ -169,7 +169,7 @@ def _start(spark: Any, config: Config, target: str) -> Any:
 
 
 def _ends(progress: Any) -> Table:
-    from ..topics.progress import ends_of
+    from ..topics.read.progress import ends_of
 
     rows = [
         [queue.topic, queue.broker, queue.queue_id, at.end, at.lag]

@@ -14,12 +14,12 @@ from typing import Any
 
 from penstock.proto.errors import ConfigError, Corrupt, PenstockError, StorageError
 
-from ..lake import Lake, Manifest
-from ..schema import nearest
+from ..columns.schema import nearest
+from ..lake.lake import Lake, Manifest
 from ..stores.options import parse_time_ms
-from .config import setting
-from .reading import local_path, require_absent
-from .report import Report, Table
+from .framework.config import setting
+from .framework.reading import local_path, require_absent
+from .framework.report import Report, Table
 
 _LAKE_FILE = re.compile(r"messages/dt=[^/\s]+/broker=[^/\n]+/\d{20}-\d+-[0-9a-f]+\.parquet")
 

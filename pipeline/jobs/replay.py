@@ -13,17 +13,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.client import Producer
-from penstock.client.keys import RESERVED
+from penstock.client.produce.keys import RESERVED
+from penstock.formats.record.properties import TRANSIENT_PREFIX
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
-from penstock.proto.record.properties import TRANSIENT_PREFIX
 
-from ..registration import register
+from ..spark.registration import register
 from . import query
-from .config import setting
-from .reading import own_errors
-from .report import Report, Table
-from .topics import check_target, copies, require_topic
+from .framework.config import setting
+from .framework.reading import own_errors
+from .framework.report import Report, Table
+from .framework.topics import check_target, copies, require_topic
 
 QUERY_TIMEOUT_S = 30.0
 

@@ -19,10 +19,10 @@ from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
 from ..stores.files import open_file_system
-from .config import setting
+from .framework.config import setting
+from .framework.reading import list_stores, read_stores, require_names
+from .framework.report import Plot, Report, Table
 from .query import require_times
-from .reading import list_stores, read_stores, require_names
-from .report import Plot, Report, Table
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from penstock.proto.errors import ConfigError
 
-from .config import setting
-from .reading import read_stores
-from .report import Plot, Report, Table
-from .topics import read_topics, require_topic
+from .framework.config import setting
+from .framework.reading import read_stores
+from .framework.report import Plot, Report, Table
+from .framework.topics import read_topics, require_topic
 
 SHARES = [0.5, 0.99, 0.999, 1.0]
 PLOTTED_MAX = 500

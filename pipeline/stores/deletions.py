@@ -20,17 +20,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.formats.hashing import string_hash
 from penstock.proto.errors import Corrupt
 from penstock.proto.names import STATE_TOPIC
-from penstock.proto.record.hashing import string_hash
 
 from .derived import QueueFile, list_queue_files, read_queue_file
 from .files import Bytes, FileReader, open_file_system
 from .model import Damage, Store
 from .options import StoreOptions
-from .picking import read_picks
-from .planning import Split, plan_splits
-from .scanning import FileScan, Rows, has_no_entry
+from .scan.picking import read_picks
+from .scan.planning import Split, plan_splits
+from .scan.scanning import FileScan, Rows, has_no_entry
 
 log = logging.getLogger(__name__)
 

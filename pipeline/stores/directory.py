@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 from pyarrow import fs
 
-from penstock.proto.checkpoint import CHECKPOINT_BYTES, Own, Standard, decode_own
+from penstock.formats.checkpoint import CHECKPOINT_BYTES, Own, Standard, decode_own
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 
 from .files import FileReader, open_file_system
 from .model import Damage, LogFile, Store
-from .scanning import ZEROS, FileScan
+from .scan.scanning import ZEROS, FileScan
 
 
 def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> Store:

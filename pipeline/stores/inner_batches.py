@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.record.layout import SysFlag
-from penstock.proto.record.properties import INNER_BASE, INNER_NUM, decode_properties
+from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.properties import INNER_BASE, INNER_NUM, decode_properties
 
 from .files import Bytes
 

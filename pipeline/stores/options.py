@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.proto.errors import ConfigError
 
-from ..schema import nearest
+from ..columns.schema import nearest
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")

@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 from penstock.proto.errors import StorageError
 from penstock.proto.names import LIGHT_PREFIX
 
-from .. import part_kernels as kernels
-from ..columns import Bytes, Rows, text_column
+from ..columns import part_kernels as kernels
+from ..columns.columns import Bytes, Rows, text_column
 from .deletions import find_deletion_rows
 from .derived import ENTRY_BYTES, DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
 from .files import open_file_system
 from .inner_batches import batch_units, is_inner_batch
-from .scanning import has_no_entry
+from .scan.scanning import has_no_entry
 
 PART_ENTRY = np.dtype(
     [

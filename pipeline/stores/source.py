@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.proto.errors import ConfigError
 
-from ..schema import (
+from ..columns.schema import (
     CORRUPT_COLUMN,
     HIDDEN_COLUMNS,
     NEVER_NULL,
@@ -29,7 +29,7 @@ from ..schema import (
     check_schema,
     with_properties,
 )
-from ..workers import keep_loaded
+from ..spark.workers import keep_loaded
 from .derived import (
     INDEX_COLUMNS,
     PART_COLUMNS,
@@ -44,8 +44,8 @@ from .derived import (
 from .files import expand_roots
 from .model import Store
 from .options import SOURCE, StoreOptions, parse_options
-from .planning import Split, plan_splits, require_range
-from .segments import SEGMENT_COLUMNS, first_time, read_segment
+from .scan.planning import Split, plan_splits, require_range
+from .scan.segments import SEGMENT_COLUMNS, first_time, read_segment
 
 log = logging.getLogger(__name__)
 
@@ -209,12 +209,12 @@ class StoreReader(DataSourceReader):
         if self._options.view == "segments":
             return (Split(store.root, store.broker_name, file, 0, file.end) for file in store.files)
         if self._options.verify == "full":
-            from .proving import require_queues
+            from .scan.proving import require_queues
 
             require_queues(store.root)
         picked = None
         if self._options.use_consume_queue and self._options.topics:
-            from .picking import plan_picks
+            from .scan.picking import plan_picks
 
             picked = plan_picks(store, self._options, lambda file: first_time(store, file))
         if picked is not None:
@@ -232,7 +232,7 @@ class StoreReader(DataSourceReader):
         elif self._options.view == "segments":
             yield from read_segment(split, store.tail, schema, check_crc=self._options.verify != "none")
         else:
-            from .messages import read_split
+            from .scan.messages import read_split
 
             keep_loaded()
             yield from read_split(split, self._options, schema)

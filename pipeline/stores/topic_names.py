@@ -27,13 +27,13 @@ from pyarrow import fs
 from penstock.proto.errors import ConfigError, StorageError
 from penstock.proto.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, is_system_topic
 
-from ..schema import nearest
-from .accounting import account_for
+from ..columns.schema import nearest
 from .derived import list_queue_files
 from .files import open_file_system
 from .model import Store
 from .options import SOURCE, StoreOptions
-from .planning import plan_splits
+from .scan.accounting import account_for
+from .scan.planning import plan_splits
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def _has_none(store: Store, topics: set[str], queue_ids: Set[int] = frozenset())
     """Whether the closed store certainly has no record of the topics (of any, without one) and queues."""
     if store.is_open or store.gaps:
         return False
-    from .messages import read_split  # with its kernels, which most queries do not need here
+    from .scan.messages import read_split  # with its kernels, which most queries do not need here
 
     try:
         counted = account_for(store, store.files, lambda file: False)

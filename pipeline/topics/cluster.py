@@ -13,12 +13,11 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from penstock.client.admin_calls import AdminCalls
-from penstock.client.connections import Connections
-from penstock.client.retry import back_off_s
-from penstock.client.shards import ShardCalls
+from penstock.client.cluster.admin_calls import AdminCalls
+from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.retry import back_off_s
+from penstock.client.cluster.shards import ShardCalls
 from penstock.proto import names
-from penstock.proto.credentials import PLAIN, Security, SecurityFiles
 from penstock.proto.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -28,8 +27,9 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
+from penstock.runtime.security.credentials import PLAIN, Security, SecurityFiles
 
-from ..schema import nearest
+from ..columns.schema import nearest
 from .offsets import Offsets, Queue, Range
 from .options import SourceOptions
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.client.connections import parse_addresses
+from penstock.client.cluster.connections import parse_addresses
 from penstock.proto import names
-from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import ConfigError, PenstockError
+from penstock.runtime.security.credentials import SecurityFiles
 
-from ..schema import PROPERTIES_TYPES, nearest
+from ..columns.schema import PROPERTIES_TYPES, nearest
 from .offsets import Queue, parse_user_offsets
 
 GUARANTEES: Final = ("at-least-once", "idempotent", "exactly-once")

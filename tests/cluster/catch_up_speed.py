@@ -17,8 +17,8 @@ from penstock.broker.config import load_broker_config
 from penstock.broker.startup import open_store
 from penstock.proto.errors import PenstockError
 from penstock.proto.wire import broker_pb2
-from tests.support.cluster import BrokerNode, cluster
-from tests.support.stores import batch
+from tests.support.broker.stores import batch
+from tests.support.cluster.cluster import BrokerNode, cluster
 from tests.support.waiting import wait_until
 
 SETTINGS: dict[str, object] = {

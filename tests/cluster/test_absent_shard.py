@@ -11,7 +11,7 @@ import pytest
 from penstock.cli.main import main
 from penstock.client import Admin, MessageView, Producer, PushConsumer
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, Retryable, RouteNotFound, TopicNotFound
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
@@ -19,11 +19,11 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from penstock.pipeline.lag import sampling
+from penstock.pipeline.jobs.lag import sampling
 from penstock.pipeline.topics.cluster import Cluster as View
 from penstock.pipeline.topics.options import source_options
-from penstock.pipeline.topics.source import TopicReader
-from penstock.pipeline.topics.stream import TopicStreamReader
+from penstock.pipeline.topics.read.source import TopicReader
+from penstock.pipeline.topics.read.stream import TopicStreamReader
 
 SCHEMA = StructType([StructField("body", BinaryType())])
 

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.deploy import LocalCluster
 from penstock.drill.catalogue import DRILLS
+from penstock.drill.lab.schedule import Shape, Timing
 from penstock.drill.result import Document, judged
 from penstock.drill.runner import run_drill
-from penstock.drill.schedule import Shape, Timing
-from tests.support.failover import local_cluster
+from tests.support.cluster.failover import local_cluster
 
 SEED = 3
 SHAPE = Shape(shards=1, replicas=3, nameservers=1, rate=100, producers=1, mode="sync")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.deploy import LocalCluster
-from tests.support.failover import assert_all_there, create_topic, local_cluster, read_all, wait_master, writing
+from tests.support.cluster.failover import assert_all_there, create_topic, local_cluster, read_all, wait_master, writing
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")

@@ -12,7 +12,7 @@ from penstock.bench.health import switch_master
 from penstock.deploy import LocalCluster
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.common_pb2 import SLAVE
-from tests.support.failover import (
+from tests.support.cluster.failover import (
     assert_all_there,
     brokers,
     create_topic,

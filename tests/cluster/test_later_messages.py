@@ -13,7 +13,7 @@ from penstock.client import Message, Producer, SendReceipt
 from penstock.client.aio import AsyncProducer
 from penstock.deploy import LocalCluster
 from penstock.proto.errors import InvalidArgument
-from tests.support.failover import TOPIC, create_topic, local_cluster, read_all, wait_master
+from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, read_all, wait_master
 
 
 @pytest.fixture(scope="module")

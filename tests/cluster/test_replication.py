@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import BrokerNode, Cluster, cluster, wait_replicated
-from tests.support.traffic import commit_offsets, committed_offsets, create_topic, missing, read_all, writing
+from tests.support.client.traffic import commit_offsets, committed_offsets, create_topic, missing, read_all, writing
+from tests.support.cluster.cluster import BrokerNode, Cluster, cluster, wait_replicated
 from tests.support.waiting import wait_until
 
 SYNC = {"brokerRole": "SYNC_MASTER"}

@@ -31,14 +31,14 @@ from penstock.client import (
     Unauthorized,
 )
 from penstock.client.aio import AsyncAdmin, AsyncProducer, AsyncPullConsumer
-from penstock.proto.channel import open_channel
-from penstock.proto.credentials import Security
 from penstock.proto.errors import from_rpc_error
 from penstock.proto.wire.common_pb2 import MASTER, BrokerIdentity
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
-from tests.support.certificates import Authority, Pair, put
-from tests.support.cluster import Cluster, cluster
+from penstock.runtime.channel import open_channel
+from penstock.runtime.security.credentials import Security
+from tests.support.cluster.certificates import Authority, Pair, put
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
 INNER_SECRET, SECRET = "PLANTED-inner", "PLANTED-loader"
@@ -250,7 +250,7 @@ def test_a_pipeline_reads_with_files_named_by_options(secured: Secured) -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from penstock.pipeline.topics.options import source_options
-    from penstock.pipeline.topics.source import TopicReader
+    from penstock.pipeline.topics.read.source import TopicReader
 
     with Producer(secured.nameservers, **secured.with_all()) as producer:
         producer.send(TOPIC, b"for a pipeline")

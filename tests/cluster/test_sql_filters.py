@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client import Admin, Message, MessageView, Producer, PullConsumer, PushConsumer, Sql
 from penstock.proto.errors import InvalidArgument
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
 CONDITION = "amount > 10 AND region = 'eu'"
@@ -68,7 +68,7 @@ def test_the_spark_source_reads_it(brokers: Cluster) -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from penstock.pipeline.topics.options import source_options
-    from penstock.pipeline.topics.source import TopicReader
+    from penstock.pipeline.topics.read.source import TopicReader
 
     given = {"nameServer": brokers.nameservers, "subscribe": "orders", "filterSql": CONDITION}
     schema = StructType([StructField("body", BinaryType())])

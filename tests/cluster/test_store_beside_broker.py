@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Admin, Producer
-from penstock.client.connections import Connections
-from penstock.client.shards import ShardCalls
-from penstock.pipeline.jobs import archive_marks
+from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.shards import ShardCalls
+from penstock.pipeline.jobs.archive import marks as archive_marks
 from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import ConfigError, WrongStore
-from tests.support.cluster import cluster
+from tests.support.cluster.cluster import cluster
 from tests.support.waiting import wait_until
 from tests.unit.pipeline.test_store_splits import rows
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Admin
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
@@ -21,12 +21,12 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from penstock.pipeline.topics import sink
 from penstock.pipeline.topics.cluster import cluster as cluster_of
 from penstock.pipeline.topics.options import SinkOptions, sink_options, source_options
-from penstock.pipeline.topics.sink import Identity, TopicBatchWriter, Written
-from penstock.pipeline.topics.source import TopicReader
-from penstock.pipeline.topics.task import Task
+from penstock.pipeline.topics.read.source import TopicReader
+from penstock.pipeline.topics.write import sink
+from penstock.pipeline.topics.write.sink import Identity, TopicBatchWriter, Written
+from penstock.pipeline.topics.write.task import Task
 from penstock.proto.errors import ChangedBatch, ConfigError, StaleProducer
 
 SCHEMA = StructType([StructField("body", BinaryType())])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Admin, Producer
-from tests.support.cluster import Cluster, cluster, wait_replicated
+from tests.support.cluster.cluster import Cluster, cluster, wait_replicated
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
@@ -23,7 +23,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 from penstock.pipeline.topics import cluster as topics_cluster
 from penstock.pipeline.topics.offsets import begin_of, queues_of
 from penstock.pipeline.topics.options import source_options
-from penstock.pipeline.topics.stream import TopicStreamReader
+from penstock.pipeline.topics.read.stream import TopicStreamReader
 from penstock.proto.errors import DataLoss, TopicNotFound
 
 SCHEMA = StructType(
@@ -182,8 +182,8 @@ def test_a_topic_made_anew_is_data_loss_that_may_be_tolerated(
     brokers: Cluster, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     topic = f"anew-{count}"
-    monkeypatch.setattr("penstock.pipeline.topics.stream.SHRUNK_S", 0.5)
-    monkeypatch.setattr("penstock.client.shards.VIEW_AGE_S", 0.0)  # the master has just come back
+    monkeypatch.setattr("penstock.pipeline.topics.read.stream.SHRUNK_S", 0.5)
+    monkeypatch.setattr("penstock.client.cluster.shards.VIEW_AGE_S", 0.0)  # the master has just come back
     with Admin(brokers.nameservers) as admin:
         admin.create_topic(topic, queues=1)
         send(brokers, topic, 0, 100)

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from penstock.proto.wire.common_pb2 import MASTER
-from tests.support.cluster import BrokerNode, cluster, wait_replicated
-from tests.support.traffic import create_topic, missing, read_all, writing
+from tests.support.client.traffic import create_topic, missing, read_all, writing
+from tests.support.cluster.cluster import BrokerNode, cluster, wait_replicated
 from tests.support.waiting import wait_until
 
 ALONE = {"enableControllerMode": "true", "enableAutoInSyncReplicas": "true", "minInSyncReplicas": 1}

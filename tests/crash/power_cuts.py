@@ -27,14 +27,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.broker.inspection import list_store, verify
-from penstock.broker.service.producers import ProducerTable
-from penstock.broker.service.snapshots import Snapshots
-from penstock.broker.service.state import State
+from penstock.broker.core.producers import ProducerTable
+from penstock.broker.core.snapshots import Snapshots
+from penstock.broker.core.state import State
 from penstock.broker.store import FlushMode, Store, StoreConfig
+from penstock.inspection import list_store, verify
 from penstock.proto.errors import StorageError
-from tests.support.loop_mount import LoopMount
-from tests.support.stores import HOST, batch, read
+from tests.support.broker.stores import HOST, batch, read
+from tests.support.crash.loop_mount import LoopMount
 
 TOPICS, QUEUES = ("orders", "clicks"), 3
 GROUP = "billing"

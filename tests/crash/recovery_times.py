@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.broker.store import FlushMode, Store, StoreConfig
-from tests.support.stores import HOST, batch
+from tests.support.broker.stores import HOST, batch
 
 BODY = b"x" * 1024
 BATCH = 1000

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import pytest
 
 from penstock.broker.store import FlushMode, Store
+from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import Corrupt, StorageError
-from penstock.proto.record.layout import decode_record
+from tests.support.broker.stepped_store import abandon, flusher_of, stepped_stores
+from tests.support.broker.stores import batch, dispatch_all, read_records, store_config
 from tests.support.clock import ManualClock
-from tests.support.simulated_disk import SimulatedDisk
-from tests.support.stepped_store import abandon, flusher_of, stepped_stores
-from tests.support.stores import batch, dispatch_all, read_records, store_config
+from tests.support.crash.simulated_disk import SimulatedDisk
 
 ROOT = "/srv/store"
 SEGMENT = 4096

@@ -13,10 +13,10 @@ import pytest
 
 from penstock.proto.errors import PenstockError
 from tests.crash.test_disk_full import MIB, in_own_loop, mounted
-from tests.support.cluster import cluster, wait_replicated
-from tests.support.running_broker import broker_process, calling
-from tests.support.slow_syncs import slow_syncs
-from tests.support.traffic import create_topic, missing, read_all, writing
+from tests.support.broker.running_broker import broker_process, calling
+from tests.support.broker.slow_syncs import slow_syncs
+from tests.support.client.traffic import create_topic, missing, read_all, writing
+from tests.support.cluster.cluster import cluster, wait_replicated
 from tests.support.waiting import wait_until
 
 SYNC_FLUSH = {"flushDiskType": "SYNC_FLUSH"}

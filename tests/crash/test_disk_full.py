@@ -14,8 +14,8 @@ import pytest
 
 from penstock.proto.errors import DiskFull
 from penstock.proto.wire import broker_pb2, common_pb2
+from tests.support.broker.running_broker import Caller, broker_process, calling
 from tests.support.loops import in_own_loop
-from tests.support.running_broker import Caller, broker_process, calling
 
 MIB = 1 << 20
 SMALL = {"cleanResourceInterval": 300, "flushDiskType": "SYNC_FLUSH"}

@@ -13,9 +13,9 @@ import logging
 import pytest
 
 from penstock.proto.errors import PenstockError
-from tests.support.crash_model import CrashRun
-from tests.support.crash_steps import Step
-from tests.support.stepped_store import stepped_stores
+from tests.support.broker.stepped_store import stepped_stores
+from tests.support.crash.crash_model import CrashRun
+from tests.support.crash.crash_steps import Step
 
 KINDS = (
     "open",

@@ -11,10 +11,10 @@ import pytest
 
 from penstock.broker.store import FlushMode, Store
 from penstock.proto.errors import WrongStore
+from tests.support.broker.stepped_store import abandon, flusher_of, run_background, stepped_stores
+from tests.support.broker.stores import batch, bodies, dispatch_all, store_config
 from tests.support.clock import ManualClock
-from tests.support.simulated_disk import PowerCut, SimulatedDisk
-from tests.support.stepped_store import abandon, flusher_of, run_background, stepped_stores
-from tests.support.stores import batch, bodies, dispatch_all, store_config
+from tests.support.crash.simulated_disk import PowerCut, SimulatedDisk
 
 ROOT = "/srv/broker/store"
 SEGMENT = 8192

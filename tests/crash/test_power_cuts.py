@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.loop_mount import LoopMount, why_not
+from tests.support.crash.loop_mount import LoopMount, why_not
 
 CUTS = int(os.environ.get("POWER_CUTS", "0"))
 SEED = int(os.environ.get("CRASH_SEED", "0")) or random.randrange(1 << 30)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.service import snapshots as snapshots_module
-from penstock.broker.service.producers import ProducerTable, Receipt
-from penstock.broker.service.snapshots import Snapshots
-from penstock.broker.service.state import Group, State, Topic
-from tests.support.simulated_disk import PowerCut
+from penstock.broker.core import snapshots as snapshots_module
+from penstock.broker.core.producers import ProducerTable, Receipt
+from penstock.broker.core.snapshots import Snapshots
+from penstock.broker.core.state import Group, State, Topic
+from tests.support.crash.simulated_disk import PowerCut
 
 
 class _CutOs:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.crash_model import SEGMENT_BYTES, CrashRun
-from tests.support.crash_steps import Step
-from tests.support.simulated_disk import PowerCut
-from tests.support.stepped_store import stepped_stores
+from tests.support.broker.stepped_store import stepped_stores
+from tests.support.crash.crash_model import SEGMENT_BYTES, CrashRun
+from tests.support.crash.crash_steps import Step
+from tests.support.crash.simulated_disk import PowerCut
 
 OPERATIONS = ("append", "marked", "roll", "sync", "dispatch", "checkpoint")
 LENGTH = int(os.environ.get("SHORT_WORKLOADS", "2"))

@@ -19,12 +19,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock.bench.spark.generate import generate
 from penstock.client import Admin, Producer
-from penstock.pipeline.benchmark.generate import generate
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.requirements import java_version
-from tests.support.cluster import cluster
-from tests.support.spark import SETTINGS
+from tests.support.cluster.cluster import cluster
+from tests.support.spark.spark import SETTINGS
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
@@ -137,7 +137,7 @@ def test_a_stream_into_files_killed_at_any_moment_has_every_message_once(tmp_pat
             for number in range(rows):
                 producer.produce("numbers", b"%d" % number)
             producer.flush(60)
-        command = ["tests.support.stream_job", brokers.nameservers, "numbers", str(tmp_path)]
+        command = ["tests.support.spark.stream_job", brokers.nameservers, "numbers", str(tmp_path)]
         commits = tmp_path / "checkpoint" / "commits"
 
         def done() -> int:

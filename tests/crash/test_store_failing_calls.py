@@ -10,8 +10,8 @@ import pytest
 
 from penstock.broker.store import FlushMode, Store
 from penstock.proto.errors import StorageError
-from tests.support.failing_disk import KINDS, FailingDisk
-from tests.support.stores import batch, read, store_config
+from tests.support.broker.stores import batch, read, store_config
+from tests.support.crash.failing_disk import KINDS, FailingDisk
 from tests.support.waiting import wait_until
 
 BATCHES = 24

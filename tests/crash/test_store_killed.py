@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import Store
-from tests.support.stores import read, store_config
+from tests.support.broker.stores import read, store_config
 
 WRITER = """
 import sys
 from pathlib import Path
-from tests.support.stores import batch, flush, store_config
+from tests.support.broker.stores import batch, flush, store_config
 from tests.support.waiting import wait_until
 from penstock.broker.store import FlushMode, Store
 

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Admin, PullConsumer
-from tests.support.cluster import BrokerNode, Cluster, cluster
-from tests.support.sink_job import PHASES, rows_of
+from tests.support.cluster.cluster import BrokerNode, Cluster, cluster
+from tests.support.spark.sink_job import PHASES, rows_of
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
@@ -47,7 +47,7 @@ def job(
 ) -> subprocess.Popen[str]:
     arguments = [str(directory), brokers.nameservers, topic, guarantee, str(batches), phase]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.sink_job", *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.support.spark.sink_job", *arguments], stdout=subprocess.PIPE, text=True
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from penstock.formats.record.batch import encode_messages
 from penstock.proto import frames, names
 from penstock.proto.errors import (
     CorruptBatch,
@@ -22,10 +23,9 @@ from penstock.proto.errors import (
     PenstockError,
     TopicNotFound,
 )
-from penstock.proto.record.batch import encode_messages
 from penstock.proto.wire import broker_pb2, common_pb2
-from tests.support.broker_parts import BORN, batch, wanting
-from tests.support.running_broker import Caller, running
+from tests.support.broker.broker_parts import BORN, batch, wanting
+from tests.support.broker.running_broker import Caller, running
 
 SEED = 20_240_607
 

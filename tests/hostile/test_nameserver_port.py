@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.proto.channel import open_async_channel
 from penstock.proto.wire.nameserver_pb2 import BrokerReport, RouteQuery, WatchRequest
-from tests.support.nameserver import connected, nameserver
-from tests.support.registrations import registration
+from penstock.runtime.channel import open_async_channel
+from tests.support.broker.registrations import registration
+from tests.support.cluster.nameserver import connected, nameserver
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

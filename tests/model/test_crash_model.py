@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.crash_histories import STEPS, Played, play_all, run
-from tests.support.crash_steps import steps_of
+from tests.support.crash.crash_histories import STEPS, Played, play_all, run
+from tests.support.crash.crash_steps import steps_of
 
 HISTORIES = int(os.environ.get("CRASH_HISTORIES", "5000"))
 FIRST = int(os.environ.get("CRASH_SEED", "1"))

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.broker.service.groups import Changes, Groups
+from penstock.broker.consume.groups import Changes, Groups
 
 GROUPS = ("g1", "g2")
 CLIENTS = ("a", "b", "c", "d")

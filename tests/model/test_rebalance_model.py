@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.broker.service.groups import Changes, Groups
+from penstock.broker.consume.groups import Changes, Groups
+from penstock.client.consume.group.rebalance import STRATEGIES, allocate
 from penstock.client.message import MessageQueue
-from penstock.client.rebalance import STRATEGIES, allocate
 
 QUEUES = [MessageQueue("T", "room@broker-a", index) for index in range(7)]
 CLIENTS = [f"room@{index}" for index in range(5)]

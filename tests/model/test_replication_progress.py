@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.proto.errors import InvalidArgument
 from penstock.replication.config import ReplicationConfig
-from penstock.replication.progress import Progress, ReplicaProgress, confirmed_end
+from penstock.replication.master.progress import Progress, ReplicaProgress, confirmed_end
 
 TIMEOUT_S = 3.0
 GAP_BYTES = 1000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.replication import ReplicationConfig, frames
-from tests.support.memory_log import MemoryLog
-from tests.support.replicating import Master, following, new_master, serving
+from tests.support.broker.memory_log import MemoryLog
+from tests.support.broker.replicating import Master, following, new_master, serving
 from tests.support.waiting import eventually
 
 FAST = ReplicationConfig(

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.broker.service.staging_table import StagedId
+from penstock.broker.features.exactly_once.staging_table import StagedId
 from penstock.proto.errors import DiskFull, InvalidArgument, StagedDataGone, StaleProducer
-from tests.support.broker_parts import Parts
+from tests.support.broker.broker_parts import Parts
 
 SHARDS = ("broker-a", "broker-b")
 PARTITIONS = 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.broker.store import Store
-from tests.support.stores import batch, bodies, dispatch_all, store_config
+from tests.support.broker.stores import batch, bodies, dispatch_all, store_config
 
 TOPICS = ("a", "b", "%RETRY%g")
 QUEUES = 3

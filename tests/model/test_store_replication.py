@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.service.state import Topic
+from penstock.broker.core.state import Topic
 from penstock.proto.errors import PenstockError
 from penstock.replication import ReplicationConfig
 from tests.model.test_replication_stream import FAULTS, Saboteur
-from tests.support.replica_nodes import Node, joined
+from tests.support.broker.replica_nodes import Node, joined
 from tests.support.waiting import eventually
 
 FIRST = int(os.environ.get("REPLICATION_SEED", "1"))

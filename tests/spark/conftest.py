@@ -10,7 +10,7 @@ import pytest
 
 from penstock.pipeline.requirements import java_version
 from penstock.proto.errors import PenstockError
-from tests.support.spark import SETTINGS
+from tests.support.spark.spark import SETTINGS
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.client import Admin, Producer
 from penstock.pipeline.requirements import java_version
-from tests.support.cluster import cluster
+from tests.support.cluster.cluster import cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get("SINK_KILLS"), reason="make test-spark-full runs it")
 EXAMPLE = Path(__file__).parents[2] / "docs" / "declarative"

@@ -13,7 +13,7 @@ import pytest
 from penstock.client import Admin, Producer
 from penstock.pipeline.requirements import java_version
 from tests.support import golden
-from tests.support.cluster import cluster
+from tests.support.cluster.cluster import cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get("SINK_KILLS"), reason="make test-spark-full runs it")
 
@@ -34,7 +34,7 @@ def test_the_same_answers_come_from_other_masters_and_through_connect(where: str
                 producer.produce("source", body.encode(), sharding_key=body)
             producer.flush(30)
         places = [brokers.nameservers, "source", "target", str(store), str(tmp_path / "checkpoint")]
-        command = [sys.executable, "-m", "tests.support.spark_job", where, *places]
+        command = [sys.executable, "-m", "tests.support.spark.spark_job", where, *places]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     wanted = golden.expected("direct")["messages"]

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.bench.health import open_cluster
 from penstock.client import Admin, Producer
-from tests.support.failover import wait_master
+from tests.support.cluster.failover import wait_master
 from tests.support.waiting import wait_until
 
 FIRST, MORE = 3000, 500

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.inspection import list_store as inspect_store
-from penstock.broker.inspection import rebuild as rebuild_on_one_machine
-from penstock.pipeline.jobs import archive, audit, query, rebuild, stats, verify
-from penstock.pipeline.lake import Lake
+from penstock.inspection import list_store as inspect_store
+from penstock.inspection import rebuild as rebuild_on_one_machine
+from penstock.pipeline.jobs import audit, query, stats
+from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.jobs.rebuild import job as rebuild
+from penstock.pipeline.jobs.verify import job as verify
+from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError
-from tests.support import golden, histories
+from tests.support import golden
+from tests.support.cluster import histories
 
 NAME = "multi-queue"
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline.benchmark.generate import generate
-from penstock.pipeline.jobs import archive, query
-from penstock.pipeline.lake import Lake
+from penstock.bench.spark.generate import generate
+from penstock.formats.record.layout import Record, SysFlag
+from penstock.pipeline.jobs import query
+from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError, Corrupt
-from penstock.proto.record.layout import Record, SysFlag
 from tests.spark.test_jobs import as_version_1
 from tests.unit.pipeline.test_store_splits import write_log
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from penstock.bench.spark.generate import TOPIC, generate
 from penstock.cli.main import main
-from penstock.pipeline.benchmark.generate import TOPIC, generate
 from penstock.pipeline.jobs import audit
-from penstock.pipeline.jobs.history import OK, READ, SEND
+from penstock.pipeline.jobs.audit.history import OK, READ, SEND
 from penstock.proto.errors import ConfigError
-from tests.support import histories
-from tests.support.cluster import cluster
-from tests.support.histories import MS, STREAM
+from tests.support.cluster import histories
+from tests.support.cluster.cluster import cluster
+from tests.support.cluster.histories import MS, STREAM
 from tests.unit.pipeline.test_store_splits import rows as rows_of
 
 COUNT = 60

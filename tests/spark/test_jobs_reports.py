@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from penstock.bench.spark.generate import generate
 from penstock.client import Admin, Producer
-from penstock.pipeline.benchmark.generate import generate
-from penstock.pipeline.jobs import archive, dead_letters, lag, mirror, query, replay, trace
-from penstock.pipeline.lag import sampling
+from penstock.pipeline.jobs import dead_letters, mirror, query, replay, trace
+from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.jobs.lag import job as lag
+from penstock.pipeline.jobs.lag import sampling
 from penstock.proto.errors import ConfigError
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from penstock.bench.spark.generate import TOPIC, generate
 from penstock.client import Admin, Producer
-from penstock.pipeline.benchmark.generate import TOPIC, generate
-from penstock.pipeline.jobs import archive, dead_letters, mirror, replay
+from penstock.pipeline.jobs import dead_letters, mirror, replay
+from penstock.pipeline.jobs.archive import job as archive
 from penstock.proto.errors import ChangedBatch, ConfigError
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster.cluster import Cluster, cluster
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.pipeline.jobs import rebuild, verify
+from penstock.pipeline.jobs.rebuild import job as rebuild
+from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.stores.derived import ENTRY_BYTES, INDEX_ENTRY
 from penstock.pipeline.stores.parts import PART_ENTRY
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import STATE_TOPIC
 from tests.support import golden
-from tests.support.lives import PER_FILE, Made, lit, of_two_lives
-from tests.support.stores import patch, tree
+from tests.support.broker.lives import PER_FILE, Made, lit, of_two_lives
+from tests.support.broker.stores import patch, tree
 from tests.unit.pipeline.test_lives import parts
 
 NAME = "multi-queue"

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.client import Admin, Producer
-from penstock.pipeline.jobs import lag
-from penstock.pipeline.jobs.report import Report
+from penstock.pipeline.jobs.framework.report import Report
+from penstock.pipeline.jobs.lag import job as lag
 from penstock.proto.errors import ConfigError, GroupNotFound, TopicNotFound
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
 SHARDS = ("broker-a", "broker-b")

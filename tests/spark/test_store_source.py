@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.schema import STORE_COLUMNS
+from penstock.pipeline.columns.schema import STORE_COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support import golden
 

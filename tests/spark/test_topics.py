@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from penstock.client import Admin, Producer
-from penstock.client.connections import Connections
-from penstock.client.shards import ShardCalls
-from penstock.pipeline.jobs import archive, archive_topic, dead_letters, mirror, replay, trace
-from penstock.pipeline.jobs.topics import ORIGIN
+from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.shards import ShardCalls
+from penstock.pipeline.jobs import dead_letters, mirror, replay, trace
+from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.jobs.archive import topic as archive_topic
+from penstock.pipeline.jobs.framework.topics import ORIGIN
 from penstock.proto.errors import ConfigError, DataLoss, GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
 full = pytest.mark.skipif(not os.environ.get("SINK_KILLS"), reason="make test-spark-full runs it")
@@ -265,7 +267,7 @@ def is_level(admin: Admin) -> bool:
 def test_progress_is_committed_for_the_group_also_of_the_last_batch(
     spark: Any, brokers: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    from penstock.pipeline.topics.progress import attach
+    from penstock.pipeline.topics.read.progress import attach
 
     send(brokers, topic, [b"%d" % number for number in range(50)])
     target = f"{topic}-out"

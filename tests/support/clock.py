@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """A :class:`penstock.proto.clock.Clock` whose two times move together, by :meth:`advance` alone."""
+    """A :class:`penstock.runtime.clock.Clock` whose two times move together, by :meth:`advance` alone."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._monotonic_s = 1000.0

@@ -12,14 +12,14 @@ import sys
 
 OTHERS = (
     "penstock.broker.store.store",
-    "penstock.client.kernels penstock.broker.inspection penstock.pipeline.column_kernels "
-    "penstock.pipeline.part_kernels",
+    "penstock.client.produce.kernels penstock.inspection penstock.pipeline.columns.column_kernels "
+    "penstock.pipeline.columns.part_kernels",
 )
 
 
 def main() -> int:
     """First those that the others are built of, then the others in two processes; 0 if all could be compiled."""
-    from penstock.proto.record.warmup import compile_kernels
+    from penstock.formats.intrinsics.warmup import compile_kernels
 
     print("preparing kernels (the first time on a machine compiles them)", flush=True)
     collecting = subprocess.Popen(

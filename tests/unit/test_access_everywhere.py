@@ -11,15 +11,15 @@ import pytest
 
 from penstock.nameserver.config import load_nameserver_config
 from penstock.nameserver.server import serving as serving_nameserver
-from penstock.proto.access import INNER_METHODS
-from penstock.proto.channel import open_async_channel
-from penstock.proto.credentials import PLAIN, Credentials, Security
 from penstock.proto.errors import Forbidden, PenstockError, Unauthorized, from_rpc_error
 from penstock.proto.wire import broker_pb2, coordination_pb2, nameserver_pb2, pipeline_pb2
-from tests.support.certificates import put
+from penstock.runtime.channel import open_async_channel
+from penstock.runtime.security.access import INNER_METHODS
+from penstock.runtime.security.credentials import PLAIN, Credentials, Security
+from tests.support.broker.running_broker import running
+from tests.support.client.refusals import with_the_servers_word
+from tests.support.cluster.certificates import put
 from tests.support.loops import in_own_loop
-from tests.support.refusals import with_the_servers_word
-from tests.support.running_broker import running
 
 BROKERS = [*broker_pb2.DESCRIPTOR.services_by_name.values(), *pipeline_pb2.DESCRIPTOR.services_by_name.values()]
 NAMESERVERS = [

@@ -10,7 +10,10 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMPONENTS = ("proto", "nameserver", "broker", "replication", "client", "cli", "deploy", "bench", "pipeline", "drill")
+COMPONENTS = (
+    *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "inspection"),
+    *("judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
+)
 PACKAGED = {".py", ".pyi", ".proto", ".typed"}
 
 

@@ -26,12 +26,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.formats.record.layout import CRC_MASK
 from penstock.proto.errors import ConfigError
-from penstock.proto.record.layout import CRC_MASK
 
-from ...workers import keep_loaded
-from ..config import setting
-from ..history import (
+from ...spark.workers import keep_loaded
+from ..framework.config import setting
+from ..framework.reading import local_path, require_absent
+from ..framework.report import Plot, Report, Table
+from .history import (
     INVOKE,
     OK,
     READ,
@@ -44,8 +46,6 @@ from ..history import (
     read_events,
     read_history,
 )
-from ..reading import local_path, require_absent
-from ..report import Plot, Report, Table
 from .judging import PIECE_SCHEMA, Group, cut, epoch_limits, groups, judge, judge_epochs, settle, was_read
 from .queues import Queue
 from .splitting import QUEUE, Column

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..history import OK, SEND
+from .history import OK, SEND
 from .queues import Queue
 from .splitting import QUEUE, Column, join, split
 from .stretches import Stretch

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..history import POSITION, READ, RECEIVE, SEND
+from .history import POSITION, READ, RECEIVE, SEND
 from .offsets import went_back
 from .splitting import Column, Rows, message_ids, take
 from .tally import EXAMPLES_MAX, Tally, message_name

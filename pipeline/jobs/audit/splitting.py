@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.proto.errors import Corrupt
 
-from ..history import EVENT, INVOKE, OK, POSITION, READ, RECEIVE, SEND
+from .history import EVENT, INVOKE, OK, POSITION, READ, RECEIVE, SEND
 
 Column = npt.NDArray[Any]
 Rows = Mapping[str, Column]

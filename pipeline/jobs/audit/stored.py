@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.formats.record.layout import CRC_MASK, SysFlag
 from penstock.proto.errors import ConfigError
-from penstock.proto.record.layout import CRC_MASK, SysFlag
 
 from ...stores.directory import list_store
 from ...stores.options import StoreOptions
 from ...stores.topic_names import require_topics
-from ..history import EVENT, OK, READ
-from ..reading import has_no_entry, read_stores, require_names
+from ..framework.reading import has_no_entry, read_stores, require_names
+from .history import EVENT, OK, READ
 from .splitting import NOBODY, SEQUENCE_BITS, Column
 
 PLACE = ["brokerName", "queueId", "queueOffset", "bodyCrc"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..history import INVOKE, OK, READ, RECEIVE, REFUSED, SEND
+from .history import INVOKE, OK, READ, RECEIVE, REFUSED, SEND
 from .splitting import STRETCH_ROWS, Column, Rows, take
 from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.bench.histogram import BUCKETS, Histogram, merged
+from penstock.bench.load.histogram import BUCKETS, Histogram, merged
 
 latencies = st.lists(st.floats(0.0005, 500_000), min_size=1, max_size=200)
 

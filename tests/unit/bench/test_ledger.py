@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock.bench.ledger import HEADER, Missing, Received, gaps, headers_of, numbered_rows, verify
+from penstock.bench.load.ledger import HEADER, Missing, Received, gaps, headers_of, numbered_rows, verify
 
 RUN = 7
 

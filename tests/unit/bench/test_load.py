@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench.crew import Worker, WorkerFailed
-from penstock.bench.histogram import Histogram
-from penstock.bench.ledger import Received, headers_of, numbered_rows
-from penstock.bench.load import run_load
-from penstock.bench.plan import LoadPlan
+from penstock.bench.load.crew import Worker, WorkerFailed
+from penstock.bench.load.histogram import Histogram
+from penstock.bench.load.ledger import Received, headers_of, numbered_rows
+from penstock.bench.load.load import run_load
+from penstock.bench.load.plan import LoadPlan
 from penstock.bench.report import LoadReport
 from tests.support.waiting import wait_until
 
@@ -95,7 +95,7 @@ def test_what_api_readers_rely_on_is_in_the_document() -> None:
 
 
 def test_a_lost_message_and_a_duplicate_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.bench.load.IDLE_S", 0.05)
+    monkeypatch.setattr("penstock.bench.load.load.IDLE_S", 0.05)
     report = run(plan("both", verify=True), crew([0, 1, 2, 3, 4, 5, 5, 7, 8, 9]))
     assert (report.lost, report.duplicates, report.stored_twice) == (1, 1, 1)
     assert not report.is_clean

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.ledger import HEADER
-from penstock.bench.plan import STYLES, LoadPlan
-from penstock.bench.senders import Budget, Load
+from penstock.bench.load.ledger import HEADER
+from penstock.bench.load.plan import STYLES, LoadPlan
+from penstock.bench.load.senders import Budget, Load
 from penstock.client import FailedDelivery
 from penstock.proto.errors import BrokerUnavailable, ConfigError, DeliveryFailed, OutcomeUnknown
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.service.state import Topic
-from penstock.broker.service.topics import QUEUES_MAX
+from penstock.broker.admin.topics import QUEUES_MAX
+from penstock.broker.core.state import Topic
 from penstock.proto.errors import (
     Forbidden,
     GroupNotFound,
@@ -21,8 +21,8 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import broker_pb2, common_pb2
-from tests.support.broker_parts import Parts, in_loop
-from tests.support.fake_store import FakeStore
+from tests.support.broker.broker_parts import Parts, in_loop
+from tests.support.broker.fake_store import FakeStore
 
 
 def creating(

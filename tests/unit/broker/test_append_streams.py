@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from penstock.broker.service import append_streams
+from penstock.broker.produce import append_streams
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, TopicNotFound
 from penstock.proto.wire import broker_pb2
-from tests.support.broker_parts import batch, receipt_of
-from tests.support.running_broker import Caller, running
+from tests.support.broker.broker_parts import batch, receipt_of
+from tests.support.broker.running_broker import Caller, running
 from tests.support.waiting import eventually
 
 

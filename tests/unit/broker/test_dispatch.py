@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from penstock.broker.service import dispatch
+from penstock.broker.core import dispatch
 from penstock.proto.errors import Corrupt, DiskFull
-from tests.support.broker_parts import Parts, in_loop
-from tests.support.fake_store import FakeStore
+from tests.support.broker.broker_parts import Parts, in_loop
+from tests.support.broker.fake_store import FakeStore
 from tests.support.waiting import eventually
 
 

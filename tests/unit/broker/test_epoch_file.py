@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.config import BrokerConfig
-from penstock.broker.service.epoch_file import EpochFile
+from penstock.broker.group.epoch_file import EpochFile
 from penstock.broker.startup import open_store
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
 from penstock.replication import Epoch, EpochHistory
 from penstock.replication.epochs import encode
-from tests.support.failing_disk import FailingDisk
-from tests.support.running_broker import small_config
-from tests.support.simulated_disk import PowerCut, SimulatedDisk
-from tests.support.stores import batch
+from tests.support.broker.running_broker import small_config
+from tests.support.broker.stores import batch
+from tests.support.crash.failing_disk import FailingDisk
+from tests.support.crash.simulated_disk import PowerCut, SimulatedDisk
 
 ONE = EpochHistory([Epoch(1, 0)])
 TWO = EpochHistory([Epoch(1, 0), Epoch(4, 700)])

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.broker.service.fetch import SCANS_MAX
-from penstock.broker.service.state import Group, Topic
+from penstock.broker.consume.fetch import SCANS_MAX
+from penstock.broker.core.state import Group, Topic
 from penstock.broker.store.absent import Absent, AbsentEntries
 from penstock.broker.store.disk import RealDisk
+from penstock.formats.record.layout import decode_record
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
-from penstock.proto.record.layout import decode_record
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
-from tests.support.broker_parts import Parts, batch, in_loop, wanting
-from tests.support.fake_store import FakeStore
+from tests.support.broker.broker_parts import Parts, batch, in_loop, wanting
+from tests.support.broker.fake_store import FakeStore
 from tests.support.waiting import eventually
 
 
@@ -441,7 +441,7 @@ async def test_a_fetch_with_a_condition_waits_on_when_what_comes_does_not_match(
 
 
 def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.service.fetch.SEARCHED_BYTES", 2)  # of the fake store: two queues
+    monkeypatch.setattr("penstock.broker.consume.fetch.SEARCHED_BYTES", 2)  # of the fake store: two queues
 
     @in_loop
     async def check() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.role_parts import RoleParts
-from penstock.broker.service.producers import SEQUENCES, Receipt
-from penstock.broker.service.snapshots import Snapshots
-from penstock.broker.service.state import Topic
+from penstock.broker.core.producers import SEQUENCES, Receipt
+from penstock.broker.core.snapshots import Snapshots
+from penstock.broker.core.state import Topic
+from penstock.broker.group.role_parts import RoleParts
 from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig
-from tests.support.replica_nodes import Node
-from tests.support.stores import bodies
+from tests.support.broker.replica_nodes import Node
+from tests.support.broker.stores import bodies
 
 ALONE = ReplicationConfig(sync=False)
 

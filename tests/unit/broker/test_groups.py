@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.service.groups import Grant, Groups, Mismatch
+from penstock.broker.consume.groups import Grant, Groups, Mismatch
 
 
 def two_members() -> Groups:

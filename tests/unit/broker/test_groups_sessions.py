@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.service import consumer_sessions
-from penstock.broker.service.consumer_sessions import COMPARE_AFTER_S, ConsumerSessions
+from penstock.broker.consume import consumer_sessions
+from penstock.broker.consume.consumer_sessions import COMPARE_AFTER_S, ConsumerSessions
 from penstock.proto.errors import (
     BrokerUnavailable,
     FlowControl,

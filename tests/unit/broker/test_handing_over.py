@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.broker.service.handing_over import ANSWERS_S, await_answers
-from penstock.proto.clock import SystemClock
+from penstock.broker.group.handing_over import ANSWERS_S, await_answers
+from penstock.runtime.clock import SystemClock
 
 
 def test_a_role_is_handed_over_when_every_sender_has_its_answer() -> None:

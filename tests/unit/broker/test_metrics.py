@@ -6,12 +6,12 @@ import urllib.request
 
 import pytest
 
+from penstock.broker.admin.status import Status
 from penstock.broker.config import BrokerConfig, IdentityConfig
-from penstock.broker.service.metrics import APPEND_BOUNDS_S, Histogram, MetricsServer
-from penstock.broker.service.status import Status
+from penstock.broker.core.metrics import APPEND_BOUNDS_S, Histogram, MetricsServer
 from penstock.proto.errors import ConfigError
 from penstock.proto.wire import common_pb2
-from tests.support.broker_parts import Parts, in_loop, wanting
+from tests.support.broker.broker_parts import Parts, in_loop, wanting
 
 
 def status_of(parts: Parts) -> Status:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.service.offsets import TopicOffsets, each_queue, to_wire
-from penstock.broker.service.state import (
+from penstock.broker.consume.offsets import TopicOffsets, each_queue, to_wire
+from penstock.broker.core.state import (
     GROUP,
     GROUP_DELETED,
     TOPIC_DELETED,
@@ -23,7 +23,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import broker_pb2, common_pb2
-from tests.support.broker_parts import Parts, in_loop
+from tests.support.broker.broker_parts import Parts, in_loop
 
 
 async def with_messages(parts: Parts, count: int = 10) -> Parts:

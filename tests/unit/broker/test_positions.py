@@ -12,7 +12,7 @@ import pytest
 from penstock.proto.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound, from_rpc_error
 from penstock.proto.wire import common_pb2, pipeline_pb2
 from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
-from tests.support.running_broker import Caller, running
+from tests.support.broker.running_broker import Caller, running
 from tests.support.waiting import eventually
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.service.producers import (
+from penstock.broker.core.producers import (
     IDLE_MS_MAX,
     RECEIPTS_MAX,
     SEQUENCES,
@@ -10,10 +10,10 @@ from penstock.broker.service.producers import (
     Receipt,
     mark_of,
 )
+from penstock.formats.record.batch import encode_messages, producer_mark
+from penstock.formats.record.layout import Host
+from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
-from penstock.proto.record.batch import encode_messages, producer_mark
-from penstock.proto.record.layout import Host
-from penstock.proto.record.producer_mark import ProducerMark
 
 P = 0xABCDEF
 

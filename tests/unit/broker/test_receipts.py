@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Message, Producer, SendReceipt
-from penstock.proto.record.layout import decode_record, parse_offset_message_id
+from penstock.formats.record.layout import decode_record, parse_offset_message_id
 from penstock.proto.wire import broker_pb2
-from tests.support.nameserver import nameserver
-from tests.support.running_broker import running
+from tests.support.broker.running_broker import running
+from tests.support.cluster.nameserver import nameserver
 
 LIGHTS = ("", "%LMQ%a", "", "%LMQ%a,%LMQ%b", "%LMQ%b")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.service.stalls import PAUSE_S, AppendStalls
+from penstock.broker.produce.stalls import PAUSE_S, AppendStalls
 from penstock.proto.errors import DiskFull, FlowControl
+from tests.support.broker.retaining import KEEPS, node
+from tests.support.broker.stores import batch, bodies
 from tests.support.clock import ManualClock
 from tests.support.loops import in_own_loop
-from tests.support.retaining import KEEPS, node
-from tests.support.stores import batch, bodies
 
 
 @in_own_loop

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.service.registers import Registers
+from penstock.broker.group.registers import Registers
 from penstock.nameserver.config import load_nameserver_config
 from penstock.nameserver.server import serving
-from penstock.proto.credentials import Security
 from penstock.proto.errors import CoordinatorUnavailable, KeyNotFound
 from penstock.proto.wire.common_pb2 import BrokerIdentity
-from tests.support.certificates import Authority, put
+from penstock.runtime.security.credentials import Security
+from tests.support.cluster.certificates import Authority, put
 from tests.support.loops import in_own_loop
 
 

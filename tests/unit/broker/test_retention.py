@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.service.dispatch import apply
-from penstock.broker.service.producers import ProducerTable
-from penstock.broker.service.state import Group, State, Topic
-from penstock.broker.service.topics import topic_to_create
-from penstock.broker.store.cleaning import HOUR_MS
+from penstock.broker.admin.topics import topic_to_create
+from penstock.broker.core.dispatch import apply
+from penstock.broker.core.producers import ProducerTable
+from penstock.broker.core.state import Group, State, Topic
+from penstock.broker.store.recovery.cleaning import HOUR_MS
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire import broker_pb2, common_pb2
+from tests.support.broker.retaining import KEEPS, SEGMENT, node
+from tests.support.broker.stores import batch, bodies
 from tests.support.loops import in_own_loop
-from tests.support.retaining import KEEPS, SEGMENT, node
-from tests.support.stores import batch, bodies
 from tests.support.waiting import eventually
 
 

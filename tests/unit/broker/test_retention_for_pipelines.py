@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.broker.retaining import SEGMENT, node
 from tests.support.loops import in_own_loop
-from tests.support.retaining import SEGMENT, node
 
 
 @in_own_loop

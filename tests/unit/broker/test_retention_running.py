@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from penstock.proto.wire import broker_pb2, common_pb2
+from tests.support.broker.running_broker import Caller, running
 from tests.support.loops import in_own_loop
-from tests.support.running_broker import Caller, running
 from tests.support.waiting import eventually
 
 MIB = 1 << 20

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.service.producers import ProducerTable
+from penstock.broker.core.producers import ProducerTable
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -22,8 +22,8 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import broker_pb2
-from tests.support.broker_parts import Parts, batch, in_loop
-from tests.support.fake_store import FakeStore
+from tests.support.broker.broker_parts import Parts, batch, in_loop
+from tests.support.broker.fake_store import FakeStore
 from tests.support.waiting import eventually
 
 PRODUCER = (0xAB, 1, 0, 1)

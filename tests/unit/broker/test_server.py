@@ -18,8 +18,8 @@ from penstock.broker.startup import open_store
 from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
-from tests.support.nameserver import connected, nameserver
-from tests.support.running_broker import broker_process, calling, running, small_config, sync_status
+from tests.support.broker.running_broker import broker_process, calling, running, small_config, sync_status
+from tests.support.cluster.nameserver import connected, nameserver
 from tests.support.waiting import eventually
 
 PRODUCER = (0xFEED, 1, 0, 1)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.service.identity import check_identity, write_identity
-from penstock.broker.service.producers import ProducerTable, Receipt
-from penstock.broker.service.snapshots import (
+from penstock.broker.core.producers import ProducerTable, Receipt
+from penstock.broker.core.snapshots import (
     LAG_BYTES_MAX,
     LAG_BYTES_MAX_AT_END,
     LOG_POSITION,
@@ -19,8 +18,9 @@ from penstock.broker.service.snapshots import (
     Snapshots,
     parse_rocketmq_json,
 )
-from penstock.broker.service.staging_table import STAGED, STAGED_GONE, StagedId, gone_body
-from penstock.broker.service.state import Group, State, Topic
+from penstock.broker.core.state import Group, State, Topic
+from penstock.broker.features.exactly_once.staging_table import STAGED, STAGED_GONE, StagedId, gone_body
+from penstock.broker.group.identity import check_identity, write_identity
 from penstock.proto.errors import Corrupt, WrongStore
 
 FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "producerSequence.json")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.service.snapshots import Snapshots
-from penstock.broker.service.staging_table import REMEMBERED_MS, StagedId, Writer
-from penstock.broker.service.state import State
+from penstock.broker.core.snapshots import Snapshots
+from penstock.broker.core.state import State
+from penstock.broker.features.exactly_once.staging_table import REMEMBERED_MS, StagedId, Writer
+from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.proto import frames, names
 from penstock.proto.errors import (
     CorruptBatch,
@@ -24,10 +25,9 @@ from penstock.proto.errors import (
     StaleProducer,
     TopicNotFound,
 )
-from penstock.proto.record.batch import encode_messages, producer_mark
 from penstock.proto.wire import pipeline_pb2
-from tests.support.broker_parts import BORN, Parts, in_loop, wanting
-from tests.support.fake_store import FakeStore
+from tests.support.broker.broker_parts import BORN, Parts, in_loop, wanting
+from tests.support.broker.fake_store import FakeStore
 
 KEYS = {"k": {"broker-a": 1}}
 

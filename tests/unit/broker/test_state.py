@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.service import state as kinds
-from penstock.broker.service.state import Group, State, Topic, encode_offsets, encode_topic, encode_topic_deleted
+from penstock.broker.core import state as kinds
+from penstock.broker.core.state import Group, State, Topic, encode_offsets, encode_topic, encode_topic_deleted
 from penstock.proto.errors import Corrupt
-from tests.support.broker_parts import Parts, in_loop
+from tests.support.broker.broker_parts import Parts, in_loop
 
 TOPIC = Topic("orders", 8, 4, 6, {"message.type": "FIFO"}, {"order": True, "topicSysFlag": 2})
 

@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.broker.service.dispatch import apply
-from penstock.broker.service.metrics import Counters
-from penstock.broker.service.producers import ProducerTable
-from penstock.broker.service.state import State, Topic, deleted_topic
-from penstock.broker.service.state_log import StateLog
-from penstock.broker.service.timer_table import Run, TimerTable, imported_run
-from penstock.broker.service.timer_wheel import COARSE_MS, FINE_MS, TimerWheel
-from penstock.broker.service.timers import PAGE_COUNT, Timers
+from penstock.broker.core.dispatch import apply
+from penstock.broker.core.metrics import Counters
+from penstock.broker.core.producers import ProducerTable
+from penstock.broker.core.state import State, Topic, deleted_topic
+from penstock.broker.core.state_log import StateLog
+from penstock.broker.features.later.timer_table import Run, TimerTable, imported_run
+from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, TimerWheel
+from penstock.broker.features.later.timers import PAGE_COUNT, Timers
 from penstock.broker.store import Store
+from penstock.formats.record.layout import Record, decode_record
+from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, InvalidArgument, MessageTooLarge
-from penstock.proto.record.layout import Record, decode_record
-from penstock.proto.record.properties import decode_properties, encode_properties
-from tests.support.broker_parts import FakeRole, in_loop
+from tests.support.broker.broker_parts import FakeRole, in_loop
+from tests.support.broker.stores import HOST, batch, dispatch_all, store_config
 from tests.support.clock import ManualClock
 from tests.support.golden import GOLDEN
-from tests.support.stores import HOST, batch, dispatch_all, store_config
 
 START = 1_700_000_000_000
 ORDERS = Topic("orders", 4, 4)

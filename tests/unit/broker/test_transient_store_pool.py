@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.role_parts import RoleParts
+from penstock.broker.group.role_parts import RoleParts
 from penstock.broker.serving import serving
 from penstock.broker.startup import open_store
-from penstock.proto.record.batch import encode_messages
+from penstock.formats.record.batch import encode_messages
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
-from tests.support.running_broker import broker_process, calling, running, small_config
-from tests.support.stores import HOST
+from tests.support.broker.running_broker import broker_process, calling, running, small_config
+from tests.support.broker.stores import HOST
 from tests.support.waiting import eventually
 
 POOL = {

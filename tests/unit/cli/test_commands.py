@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.cluster import cluster_document, print_new
+from penstock.cli.commands.cluster import cluster_document, print_new
 from penstock.cli.main import main
 from penstock.client import SendReceipt, SendStatus
-from penstock.client.admin_results import (
+from penstock.client.administer.admin_results import (
     GroupInfo,
     GroupLag,
     GroupMember,

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.drill.catalogue import DRILLS
-from penstock.drill.history import Recorder
-from tests.support.drill_history import SHARDS, Damaged, clean
+from penstock.judge.history import Recorder
+from tests.support.cluster.drill_history import SHARDS, Damaged, clean
 
 Capture = pytest.CaptureFixture[str]
 

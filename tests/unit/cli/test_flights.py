@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.cli import flights
-from penstock.cli.demo import MARKER, _fresh
-from penstock.cli.demo_worker import _entry
-from penstock.cli.flights import (
+from penstock.demo import flights
+from penstock.demo.cluster import MARKER, _fresh
+from penstock.demo.flights import (
     NO_DELAY,
     PROCESSED,
     Carrier,
@@ -21,6 +20,7 @@ from penstock.cli.flights import (
     read_processed,
     without_duplicates,
 )
+from penstock.demo.worker import _entry
 from penstock.deploy import DeployUsage
 from penstock.proto.errors import ConfigError
 

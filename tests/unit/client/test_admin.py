@@ -9,6 +9,8 @@ import pytest
 
 from penstock.client import Admin, Producer
 from penstock.client.aio import AsyncAdmin
+from penstock.formats.record.batch import BatchEncoder
+from penstock.formats.record.layout import Host
 from penstock.proto.errors import (
     BrokerUnavailable,
     GroupNotFound,
@@ -21,12 +23,10 @@ from penstock.proto.errors import (
     TopicExists,
     TopicNotFound,
 )
-from penstock.proto.record.batch import BatchEncoder
-from penstock.proto.record.layout import Host
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest
 from penstock.proto.wire.common_pb2 import TopicOffsets
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.fake_cluster import FakeCluster
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client.append_streams import Receipts
-from penstock.client.connections import Connections
+from penstock.client.cluster.append_streams import Receipts
+from penstock.client.cluster.connections import Connections
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
-from tests.support.broker_parts import batch
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_cluster import FakeCluster
+from tests.support.broker.broker_parts import batch
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.fake_cluster import FakeCluster
 from tests.support.waiting import wait_until
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from penstock.client.connections import Connections, parse_addresses
-from penstock.client.retry import (
+from penstock.client.cluster.connections import Connections, parse_addresses
+from penstock.client.cluster.retry import (
     Outcome,
     back_off_s,
     counts_as_refusal,
@@ -33,7 +33,7 @@ from penstock.proto.errors import (
     Unauthorized,
 )
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_cluster import FakeCluster
 
 
 def test_addresses_may_be_text_or_a_list() -> None:

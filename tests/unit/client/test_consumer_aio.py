@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from penstock.client.aio.consumers import AsyncPullConsumer, AsyncPushConsumer
-from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.push_consumer import ConsumeResult
 from penstock.proto.errors import ConfigError, GroupNotFound, InvalidArgument
-from tests.support.fake_sessions import GroupCluster
+from tests.support.client.fake_sessions import GroupCluster
 from tests.support.waiting import eventually, wait_until
 
 QUICK = ConsumerConfig(commit_interval_ms=30, retry_delays_ms=(20,))

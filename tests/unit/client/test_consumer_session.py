@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from penstock.client.connections import Connections
-from penstock.client.consumer_session import Claims, ConsumerSession
+from penstock.client.cluster.connections import Connections
+from penstock.client.consume.group.consumer_session import Claims, ConsumerSession
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import GroupNotFound, PenstockError
 from penstock.proto.wire.broker_pb2 import Filter
-from tests.support.fake_sessions import GroupCluster
+from tests.support.client.fake_sessions import GroupCluster
 from tests.support.waiting import wait_until
 
 Q = [MessageQueue("T", "broker-a", index) for index in range(4)]

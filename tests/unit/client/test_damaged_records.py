@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client import ConsumeResult, MessageQueue, PullConsumer, PushConsumer
-from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageView
 from penstock.proto.errors import DamagedRecord
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_sessions import GroupCluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.fake_sessions import GroupCluster
 from tests.support.waiting import wait_until
 
 QUICK = ConsumerConfig(commit_interval_ms=50, settle_ms=100)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from penstock.client import Admin
+from tests.support.cluster.nameserver import nameserver
 from tests.support.loops import in_own_loop
-from tests.support.nameserver import nameserver
 
 FAR_S = 0.4
 

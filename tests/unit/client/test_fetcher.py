@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from penstock.client.connections import Connections
-from penstock.client.consumer_config import ConsumerConfig
-from penstock.client.fetcher import Fetcher
-from penstock.client.local_queue import Buffers, LocalQueue, Standing
+from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.routes import Routes
+from penstock.client.consume.consumer_config import ConsumerConfig
+from penstock.client.consume.fetcher import Fetcher
+from penstock.client.consume.local_queue import Buffers, LocalQueue, Standing
+from penstock.client.consume.subscription import Subscription
 from penstock.client.message import MessageQueue
-from penstock.client.routes import Routes
-from penstock.client.subscription import Subscription
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.fake_broker import FakeBroker, fail
-from tests.support.fake_sessions import GroupCluster
+from tests.support.client.fake_broker import FakeBroker, fail
+from tests.support.client.fake_sessions import GroupCluster
 from tests.support.waiting import wait_until
 
 

@@ -11,6 +11,9 @@ import pytest
 
 from penstock.client import Delivery, Message, Producer
 from penstock.client.message import SendStatus
+from penstock.formats.record.layout import decode_record, parse_offset_message_id
+from penstock.formats.record.properties import decode_properties
+from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import (
     BrokerUnavailable,
     BufferFull,
@@ -28,11 +31,8 @@ from penstock.proto.errors import (
     PenstockError,
     TopicNotFound,
 )
-from penstock.proto.record.layout import decode_record, parse_offset_message_id
-from penstock.proto.record.properties import decode_properties
-from penstock.proto.record.reading import RecordBatch
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.fake_cluster import FakeCluster
 from tests.support.waiting import wait_until
 
 TOPIC = "orders"

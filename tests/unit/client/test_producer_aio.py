@@ -11,8 +11,8 @@ from penstock.client import Message
 from penstock.client.aio import AsyncProducer
 from penstock.client.aio.turns import WAITING_MAX, Turns
 from penstock.proto.errors import BufferFull, ClientClosed, InvalidArgument
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.fake_cluster import FakeCluster
 from tests.support.waiting import eventually
 
 TOPIC = "orders"

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client import Message, Producer
 from penstock.proto.errors import ClientClosed, DeliveryFailed
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_cluster import FakeCluster
 
 TOPIC = "orders"
 

@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.accumulator import Accumulator, Buffer, limited, new_part
-from penstock.client.columns import Column, column_of
-from penstock.client.keys import MARK_ROOM, PROPERTIES_ROOM, checked_body, hashes_of, property_bytes, property_column
-from penstock.client.parts import RECORD_COST, Kind
+from penstock.client.produce.accumulator import Accumulator, Buffer, limited, new_part
+from penstock.client.produce.columns import Column, column_of
+from penstock.client.produce.keys import (
+    MARK_ROOM,
+    PROPERTIES_ROOM,
+    checked_body,
+    hashes_of,
+    property_bytes,
+    property_column,
+)
+from penstock.client.produce.parts import RECORD_COST, Kind
+from penstock.formats.hashing import string_hash
+from penstock.formats.record.properties import decode_properties
 from penstock.proto.errors import BufferFull, InvalidArgument, MessageTooLarge
-from penstock.proto.record.hashing import string_hash
-from penstock.proto.record.properties import decode_properties
 
 VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=30)
 

@@ -10,8 +10,8 @@ import pytest
 from penstock.client import Producer
 from penstock.proto.errors import FlowControl, NotEnoughReplicas, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.fake_cluster import FakeCluster
 
 TOPIC = "orders"
 KEYS = 7

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.client.config import ProducerConfig
-from penstock.client.lanes import LANES, Lanes
-from penstock.client.parts import Batch, Kind, Part
-from penstock.client.selection import BrokerHealth, WriteQueues
+from penstock.client.produce.config import ProducerConfig
+from penstock.client.produce.lanes import LANES, Lanes
+from penstock.client.produce.parts import Batch, Kind, Part
+from penstock.client.produce.selection import BrokerHealth, WriteQueues
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client import membership
-from penstock.client.connections import Connections
+from penstock.client.cluster.connections import Connections
+from penstock.client.consume.group import membership
+from penstock.client.consume.subscription import Sql
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.pull_consumer import PullConsumer
-from penstock.client.subscription import Sql
 from penstock.proto.errors import (
     ClientClosed,
     ConfigError,
@@ -20,8 +20,8 @@ from penstock.proto.errors import (
     InvalidArgument,
     InvalidName,
 )
-from tests.support.fake_sessions import GroupCluster
-from tests.support.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
+from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
 from tests.support.waiting import wait_until
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import CommitRefused, InvalidArgument
-from tests.support.fake_sessions import GroupCluster
-from tests.support.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
+from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
 from tests.support.waiting import wait_until
 
 

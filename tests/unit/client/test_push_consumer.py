@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.push_consumer import ConsumeResult, PushConsumer
 from penstock.proto.errors import ConfigError, InvalidArgument
-from tests.support.fake_sessions import GroupCluster
-from tests.support.push_consumers import Seen, consumer, numbered
+from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.waiting import wait_until
 
 

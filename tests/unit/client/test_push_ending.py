@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.consumer_config import ConsumerConfig
+from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageView
 from penstock.proto.errors import ConfigError, GroupNotFound
-from tests.support.fake_sessions import GroupCluster
-from tests.support.push_consumers import Seen, consumer, numbered
+from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.waiting import wait_until
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client.consumer_config import ConsumerConfig
-from penstock.client.mismatches import Mismatches
-from tests.support.fake_sessions import GroupCluster
-from tests.support.push_consumers import Seen, consumer, numbered
+from penstock.client.consume.consumer_config import ConsumerConfig
+from penstock.client.consume.group.mismatches import Mismatches
+from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.waiting import wait_until
 
 
@@ -151,7 +151,11 @@ def test_members_that_subscribe_differently_learn_it_each_once(
     cluster: GroupCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings(client_id: str) -> list[str]:
-        lines = [record.getMessage() for record in caplog.records if record.name == "penstock.client.mismatches"]
+        lines = [
+            record.getMessage()
+            for record in caplog.records
+            if record.name == "penstock.client.consume.group.mismatches"
+        ]
         return [line for line in lines if f" client={client_id} " in line]
 
     with consumer(cluster, Seen(), client_id="a"), consumer(cluster, Seen(), client_id="b") as second:
@@ -173,7 +177,7 @@ def test_a_mismatch_is_told_again_when_it_is_another_one(caplog: pytest.LogCaptu
 
 
 def _records(body: bytes, queue_id: int = 0) -> bytes:
-    from penstock.proto.record.batch import encode_messages
-    from tests.support.fake_sessions import BORN_HOST
+    from penstock.formats.record.batch import encode_messages
+    from tests.support.client.fake_sessions import BORN_HOST
 
     return encode_messages("orders", [body], None, queue_id, born_host=BORN_HOST)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.message import MessageQueue
-from penstock.client.rebalance import (
+from penstock.client.consume.group.rebalance import (
     STRATEGIES,
     Configured,
     ConsistentHash,
@@ -19,6 +18,7 @@ from penstock.client.rebalance import (
     average_by_circle,
     strategy_named,
 )
+from penstock.client.message import MessageQueue
 from penstock.proto.errors import ConfigError
 
 

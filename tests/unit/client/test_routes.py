@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client.connections import Connections
-from penstock.client.routes import Routes, completed, merge
+from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.routes import Routes, completed, merge
 from penstock.proto.errors import NameserverUnavailable, RouteNotFound, TopicNotFound
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
-from tests.support.fake_broker import FakeBroker
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.client.fake_cluster import FakeCluster
 from tests.support.waiting import wait_until
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.selection import BrokerHealth, WriteQueues
+from penstock.client.produce.selection import BrokerHealth, WriteQueues
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
 

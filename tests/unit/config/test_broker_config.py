@@ -18,9 +18,9 @@ from penstock.broker.config import (
 )
 from penstock.broker.startup import store_config
 from penstock.broker.unsupported_keys import UNSUPPORTED_KEYS
-from penstock.proto.conf import effective, keyed_fields
-from penstock.proto.credentials import Credentials
 from penstock.proto.errors import ConfigError
+from penstock.runtime.conf import effective, keyed_fields
+from penstock.runtime.security.credentials import Credentials
 
 KEYS = [name for name, _ in keyed_fields(BrokerConfig)]
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.proto.conf import FILE_BYTES_MAX, bind, effective, key, load_properties, log_effective, require
 from penstock.proto.errors import ConfigError
+from penstock.runtime.conf import FILE_BYTES_MAX, bind, effective, key, load_properties, log_effective, require
 
 
 class Colour(enum.Enum):

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.broker.config import load_broker_config
 from penstock.nameserver import load_nameserver_config
-from penstock.proto.credentials import Credentials
 from penstock.proto.errors import ConfigError
-from tests.support.certificates import Authority, put
+from penstock.runtime.security.credentials import Credentials
+from tests.support.cluster.certificates import Authority, put
 
 INNER = 'innerClientAuthenticationCredentials = {"accessKey":"cluster","secretKey":"PLANTED"}\n'
 LOADERS = [load_broker_config, load_nameserver_config]

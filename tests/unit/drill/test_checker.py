@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from penstock.drill.checker import TITLES, Verdict, judge
-from penstock.drill.checker.offsets import outages
-from penstock.drill.conditions import LogComparison, Stop, StoreFinding, Window
-from penstock.drill.history import NO_KEY, Op, Outcome
-from tests.support.drill_history import FAULT_END, FAULT_START, MS, Damaged, clean, rows
+from penstock.judge import TITLES, Verdict, judge
+from penstock.judge.conditions import LogComparison, Stop, StoreFinding, Window
+from penstock.judge.history import NO_KEY, Op, Outcome
+from penstock.judge.offsets import outages
+from tests.support.cluster.drill_history import FAULT_END, FAULT_START, MS, Damaged, clean, rows
 
 
 def verdicts(damaged: Damaged) -> dict[str, Verdict]:
@@ -337,7 +337,7 @@ def test_many_messages_are_judged_as_arrays() -> None:
 
 def test_the_checker_needs_no_sockets_and_no_clients() -> None:
     program = (
-        "import sys, penstock.drill.checker; "
+        "import sys, penstock.judge; "
         "sys.exit(any(name in sys.modules for name in ('grpc', 'numba', 'psutil', 'penstock.client')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

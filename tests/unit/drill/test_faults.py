@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.drill import disks, network
-from penstock.drill.disks import SlowSyncs, SmallDisk
-from penstock.drill.network import Network
+from penstock.drill.lab import disks, network
+from penstock.drill.lab.disks import SlowSyncs, SmallDisk
+from penstock.drill.lab.network import Network
 
 SERVER = """
 import socket

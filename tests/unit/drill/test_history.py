@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.drill.conditions import Conditions, load_conditions
-from penstock.drill.history import DamagedHistory, Op, Outcome, Recorder, history_files, read_history
-from tests.support.drill_history import clean
+from penstock.judge.conditions import Conditions, load_conditions
+from penstock.judge.history import DamagedHistory, Op, Outcome, Recorder, history_files, read_history
+from tests.support.cluster.drill_history import clean
 
 
 def test_rows_of_several_clients_come_together(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.plan import LoadPlan
-from penstock.bench.senders import Load
+from penstock.bench.load.plan import LoadPlan
+from penstock.bench.load.senders import Load
 from penstock.cli.main import main
 from penstock.client import SendReceipt, SendStatus
-from penstock.drill.history import NO_KEY, Op, Outcome, Recorder, read_history
-from penstock.drill.load_worker import FLUSH_ROWS, Notes
+from penstock.drill.load.load_worker import FLUSH_ROWS, Notes
+from penstock.judge.history import NO_KEY, Op, Outcome, Recorder, read_history
 from penstock.proto.errors import BrokerUnavailable, DeliveryFailed, OutcomeUnknown
 
 SHARDS = ("broker-a", "broker-b")

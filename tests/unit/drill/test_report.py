@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.drill.lab.watching import Sample
 from penstock.drill.page import render
 from penstock.drill.result import failed, result_of, skipped
-from penstock.drill.watching import Sample
-from tests.support.drill_history import FAULT_START, MS, clean
+from tests.support.cluster.drill_history import FAULT_START, MS, clean
 
 VOID = {"meta", "line", "rect", "circle", "polyline", "br"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.drill.catalogue import DRILLS
-from penstock.drill.schedule import FaultPlan, Shape, Timing, plan_fault
+from penstock.drill.lab.schedule import FaultPlan, Shape, Timing, plan_fault
 
 
 def test_a_seed_repeats_its_plan() -> None:

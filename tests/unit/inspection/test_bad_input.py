@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.inspection import list_store, summarize, verify
 from penstock.cli.main import main
-
-from .trees import damage, unpack, untouched
+from penstock.inspection import list_store, summarize, verify
+from tests.unit.inspection.trees import damage, unpack, untouched
 
 COMMANDS = (
     ["inspect", "{}"],
@@ -139,7 +138,7 @@ def test_unreadable_files_are_problems(tmp_path: Path) -> None:
 
 
 def test_a_file_that_fails_while_it_is_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.broker.inspection import files
+    from penstock.inspection import files
 
     root = unpack("direct", tmp_path)
     bad = os.stat(root / "commitlog" / "00000000000000016384").st_ino

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.broker.inspection import StoreQuery, list_store, summarize, verify
-from penstock.broker.inspection.segment_walk import SegmentWalk
 from penstock.broker.store import Store, StoreConfig
-from penstock.proto.record.batch import BatchEncoder
-from penstock.proto.record.layout import MAGIC_BLANK, Host
-from penstock.proto.record.properties import encode_properties
+from penstock.formats.record.batch import BatchEncoder
+from penstock.formats.record.layout import MAGIC_BLANK, Host
+from penstock.formats.record.properties import encode_properties
+from penstock.inspection import StoreQuery, list_store, summarize, verify
+from penstock.inspection.log.segment_walk import SegmentWalk
 
 HOST = Host.parse("10.0.0.1:10911")
 QUEUES = 7
@@ -136,7 +136,7 @@ def test_an_entry_seen_half_written_is_read_again(
     at = 20 * entry
     torn[at + first : at + last] = bytes(byte ^ 0x11 for byte in whole[at + first : at + last])
     path.write_bytes(torn)
-    monkeypatch.setattr("penstock.broker.inspection.second_looks.time.sleep", lambda _: path.write_bytes(whole))
+    monkeypatch.setattr("penstock.inspection.log.second_looks.time.sleep", lambda _: path.write_bytes(whole))
     found = verify(store)
     writer.store.close()
     assert [str(problem) for problem in found.findings.problems] == []

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.cli.main import main
 from tests.support import golden
-
-from .trees import damage, unpack, untouched
+from tests.unit.inspection.trees import damage, unpack, untouched
 
 MESSAGE_NAMES = [
     *("topic", "broker_name", "queue_id", "queue_offset", "physical_offset", "size", "message_id"),

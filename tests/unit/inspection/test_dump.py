@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.inspection import dump
-from penstock.broker.inspection.annotations import Item, lines
+from penstock.inspection import dump
+from penstock.inspection.annotations import Item, lines
 from penstock.proto.errors import InvalidArgument
 from tests.support import golden
-
-from .trees import unpack
+from tests.unit.inspection.trees import unpack
 
 
 @pytest.fixture(scope="module")

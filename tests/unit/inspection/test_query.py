@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.inspection import StoreQuery, list_store, message_document
+from penstock.inspection import StoreQuery, list_store, message_document
 from penstock.proto.errors import MessageNotFound, TopicNotFound
 from tests.support import golden
-
-from .trees import damage, unpack, untouched
+from tests.unit.inspection.trees import damage, unpack, untouched
 
 TIME_MAX = (1 << 63) - 1
 

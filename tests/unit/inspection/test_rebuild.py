@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.inspection import list_store, rebuild, verify
+from penstock.formats.record.layout import decode_record
+from penstock.inspection import list_store, rebuild, verify
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import LOST_TOPIC
-from penstock.proto.record.layout import decode_record
 from tests.support import golden
-
-from .trees import damage, unpack, untouched, variants
+from tests.unit.inspection.trees import damage, unpack, untouched, variants
 
 EQUAL = ("normal", "direct", "direct-crc", "multi-queue", "ha/classic/master", "ha/classic/slave")
 """Sets whose queues and index must come out byte for byte."""
@@ -68,8 +67,8 @@ def test_every_damaged_store_becomes_a_sound_one(variant: dict[str, Any], tmp_pa
 
 @pytest.mark.parametrize("size", [91, 95, 120, 574, 3 << 20])
 def test_lost_bytes_of_any_size_are_filled(size: int, tmp_path: Path) -> None:
-    from penstock.broker.inspection.rebuild import _Rebuild
-    from penstock.proto.record.batch import RecordBatch
+    from penstock.formats.record.batch import RecordBatch
+    from penstock.inspection.rebuild import _Rebuild
 
     store = list_store(unpack("direct", tmp_path / "old"))
     made = _Rebuild(store, tmp_path, tmp_path, None)._filling(1000, 1000 + size, 1 << 30, _Old())  # type: ignore[arg-type]
@@ -107,7 +106,7 @@ def test_no_store_is_made_where_it_could_do_harm(into: str, tmp_path: Path) -> N
 
 
 def test_nothing_is_left_of_a_rebuild_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.broker.inspection import queue_writer
+    from penstock.inspection.queues import writer as queue_writer
     from penstock.proto.errors import DiskFull
 
     root = unpack("direct", tmp_path / "old")

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.inspection import Verification, list_store, verify
+from penstock.inspection import Verification, list_store, verify
 from tests.support import golden
-
-from .trees import damage, unpack, untouched, variants
+from tests.unit.inspection.trees import damage, unpack, untouched, variants
 
 NOTES = {
     "direct": ["the queue begins late: 7 entries of filling"],

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.nameserver.coordinator import CoordinatorFile, CoordinatorStore
-from penstock.nameserver.etcd import EtcdStore
+from penstock.nameserver.election.coordinator import CoordinatorFile, CoordinatorStore
+from penstock.nameserver.election.etcd import EtcdStore
 from penstock.proto.errors import ConfigError, CoordinatorUnavailable, Corrupt
 from penstock.proto.register import new_register
 from tests.support.waiting import wait_until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.nameserver.elections import BEGIN_S_MAX, FRESH_S, SETTLE_S, Choice, Elections, MemberReport
+from penstock.nameserver.election.elections import BEGIN_S_MAX, FRESH_S, SETTLE_S, Choice, Elections, MemberReport
 from penstock.proto.register import Register
 
 

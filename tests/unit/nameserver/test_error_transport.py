@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.proto.channel import new_server, open_async_channel, open_channel, reporting, reporting_stream
 from penstock.proto.errors import NotMaster, PenstockError, WrongCluster, from_rpc_error
+from penstock.runtime.channel import new_server, open_async_channel, open_channel, reporting, reporting_stream
 
 SERVICE = "penstock.test.Errors"
 

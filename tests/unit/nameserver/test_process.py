@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from penstock.nameserver.__main__ import main
-from penstock.proto.channel import open_channel
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
+from penstock.runtime.channel import open_channel
 from tests.support.waiting import wait_until
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.service.registration import Registration, merge_shard_views
+from penstock.broker.group.registration import Registration, merge_shard_views
 from penstock.proto.errors import PenstockError, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Role
 from penstock.proto.wire.nameserver_pb2 import BrokerReport, RouteQuery, ShardMember, ShardView, TopicRoute
-from tests.support.nameserver import connected, nameserver
-from tests.support.registrations import queues_of, registration, topic_config
+from tests.support.broker.registrations import queues_of, registration, topic_config
+from tests.support.cluster.nameserver import connected, nameserver
 from tests.support.waiting import eventually
 
 
@@ -195,7 +195,7 @@ def test_a_refusal_is_told_and_logged_once_and_tried_again(tmp_path: Path, caplo
 
 
 def test_a_port_that_accepts_and_says_nothing_does_not_hang_the_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.service.registration.WELCOME_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("penstock.broker.group.registration.WELCOME_TIMEOUT_S", 0.1)
 
     async def scenario() -> None:
         broker, asked = FakeBroker(), 0

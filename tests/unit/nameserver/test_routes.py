@@ -11,7 +11,7 @@ from penstock.nameserver.routes import NO_CHANGE, RouteTable
 from penstock.proto.errors import FlowControl, InvalidArgument, InvalidName, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
-from tests.support.registrations import members_of, queues_of, registration, topic_config
+from tests.support.broker.registrations import members_of, queues_of, registration, topic_config
 
 
 def heartbeat(role: int = 0, epoch: int = 0, end: int = 0) -> BrokerReport.Heartbeat:

@@ -15,7 +15,7 @@ from penstock.nameserver.watches import Watcher, Watches
 from penstock.proto.errors import InvalidArgument, PenstockError, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Role
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
-from tests.support.registrations import members_of, queues_of, registration, topic_config
+from tests.support.broker.registrations import members_of, queues_of, registration, topic_config
 
 NAMES = st.sampled_from(["broker-a", "broker-b"])
 IDS = st.integers(0, 2)

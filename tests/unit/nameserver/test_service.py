@@ -26,9 +26,9 @@ from penstock.proto.wire.nameserver_pb2 import (
     TopicRoute,
     WatchRequest,
 )
+from tests.support.broker.registrations import members_of, queues_of, registration, topic_config
 from tests.support.clock import ManualClock
-from tests.support.nameserver import connected, nameserver
-from tests.support.registrations import members_of, queues_of, registration, topic_config
+from tests.support.cluster.nameserver import connected, nameserver
 from tests.support.waiting import eventually
 
 

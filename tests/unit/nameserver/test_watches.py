@@ -8,7 +8,7 @@ from penstock.nameserver.routes import RouteTable
 from penstock.nameserver.watches import Watches
 from penstock.proto.errors import FlowControl, InvalidName
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
-from tests.support.registrations import registration, topic_config
+from tests.support.broker.registrations import registration, topic_config
 
 
 def test_a_slow_reader_owes_one_route_for_each_topic_however_often_it_changes() -> None:

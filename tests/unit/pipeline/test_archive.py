@@ -16,16 +16,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.benchmark.generate import generate
-from penstock.pipeline.jobs import archive, archive_check, archive_logs, archive_topic, query
-from penstock.pipeline.jobs.report import Report
-from penstock.pipeline.lake import Lake, Manifest, holes, reach
-from penstock.pipeline.lake_files import COLUMNS
+from penstock.bench.spark.generate import generate
+from penstock.formats.record.layout import Record, SysFlag
+from penstock.pipeline.jobs import query
+from penstock.pipeline.jobs.archive import check as archive_check
+from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.jobs.archive import logs as archive_logs
+from penstock.pipeline.jobs.archive import topic as archive_topic
+from penstock.pipeline.jobs.framework.report import Report
+from penstock.pipeline.lake.lake import Lake, Manifest, holes, reach
+from penstock.pipeline.lake.lake_files import COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.model import Damage, Store
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
-from penstock.proto.record.layout import Record, SysFlag
 from tests.support import golden
 from tests.unit.pipeline.test_jobs_without_spark import manifest
 from tests.unit.pipeline.test_store_splits import write_log

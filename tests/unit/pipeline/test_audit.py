@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.drill import checker
-from penstock.drill.conditions import Conditions
-from penstock.drill.history import EVENT, Op, Outcome
-from penstock.pipeline.jobs import history
+from penstock import judge as checker
+from penstock.judge.conditions import Conditions
+from penstock.judge.history import EVENT, Op, Outcome
+from penstock.pipeline.jobs.audit import history
 from penstock.pipeline.jobs.audit.judging import cut, epoch_limits, groups, judge, judge_epochs, settle
 from penstock.pipeline.jobs.audit.splitting import STRETCH_ROWS
 from penstock.pipeline.jobs.audit.tally import Tally, no_bins, percentiles_ms
 from penstock.proto.errors import Corrupt
-from tests.support import drill_history
-from tests.support.drill_history import MS, SHARDS, Damaged
+from tests.support.cluster import drill_history
+from tests.support.cluster.drill_history import MS, SHARDS, Damaged
 
 PARTS = 3
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9")

@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.bench import ledger
-from penstock.pipeline.benchmark.generate import TOPIC, generate
+from penstock.bench.load import ledger
+from penstock.bench.spark.generate import TOPIC, generate
 from penstock.pipeline.jobs import audit
 from penstock.pipeline.jobs.audit import job
+from penstock.pipeline.jobs.audit.history import READ, list_history, load_conditions
 from penstock.pipeline.jobs.audit.judging import cut, groups, judge, settle, was_read
 from penstock.pipeline.jobs.audit.splitting import NOBODY
 from penstock.pipeline.jobs.audit.stored import HEADER, as_reads, shards_of
 from penstock.pipeline.jobs.audit.tally import Tally
-from penstock.pipeline.jobs.history import READ, list_history, load_conditions
 from penstock.proto.errors import ConfigError, Corrupt
-from tests.support import histories
-from tests.support.histories import SHARDS, STREAM
+from tests.support.cluster import histories
+from tests.support.cluster.histories import SHARDS, STREAM
 
 CONDITIONS = {**histories.CONDITIONS, "windows": []}
 

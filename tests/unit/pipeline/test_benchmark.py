@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.pipeline.benchmark import measuring
-from penstock.pipeline.benchmark.measuring import Case, Peer, measure
+from penstock.bench.spark import measuring
+from penstock.bench.spark.measuring import Case, Peer, measure
 
 Work = Callable[[], None]
 

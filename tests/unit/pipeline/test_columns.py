@@ -11,14 +11,14 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.pipeline import column_kernels as kernels
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.columns import ColumnWriter
-from penstock.pipeline.schema import NEVER_NULL, STORE_COLUMNS
-from penstock.proto.record.hashing import string_hash
-from penstock.proto.record.kernels import ROW, ScanStatus, scan
-from penstock.proto.record.layout import PhysicalOffset, Record, encode_record
-from penstock.proto.record.memory import LANES
+from penstock.formats.hashing import string_hash
+from penstock.formats.intrinsics.memory import LANES
+from penstock.formats.record.kernels import ROW, ScanStatus, scan
+from penstock.formats.record.layout import PhysicalOffset, Record, encode_record
+from penstock.pipeline.columns import column_kernels as kernels
+from penstock.pipeline.columns.columns import ColumnWriter
+from penstock.pipeline.columns.schema import NEVER_NULL, STORE_COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from tests.unit.record.guarded import GuardedMemory
 from tests.unit.record.shapes import RECORDS, property_strings
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bench.spark.generate import generate
+from penstock.cli.commands.pipeline import _show
 from penstock.cli.main import main
-from penstock.cli.pipeline import _show
-from penstock.pipeline.benchmark.generate import generate
-from penstock.pipeline.jobs.report import Report
-from tests.support import histories
-from tests.support.cluster import free_ports
+from penstock.pipeline.jobs.framework.report import Report
+from tests.support.cluster import histories
+from tests.support.cluster.cluster import free_ports
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("penstock.pipeline.sessions.session", session)
+    monkeypatch.setattr("penstock.pipeline.spark.sessions.session", session)
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from penstock.broker.inspection.index_files import IndexFile  # noqa: E402
-from penstock.pipeline.jobs.index_files import KEYS_PER_FILE, divide, file_names, write_index_files  # noqa: E402
-from penstock.proto.record.hashing import string_hash  # noqa: E402
+from penstock.formats.hashing import string_hash  # noqa: E402
+from penstock.inspection.index.files import IndexFile  # noqa: E402
+from penstock.pipeline.jobs.rebuild.index_files import KEYS_PER_FILE, divide, file_names, write_index_files  # noqa: E402
 
 SLOTS = 7
 Message = tuple[str, int, int, list[str]]

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from penstock.cli.pipeline import pipeline
+from penstock.cli.commands.pipeline import pipeline
 from penstock.pipeline.catalogue import JOBS, load_job
-from penstock.pipeline.jobs.config import make_config
-from penstock.pipeline.jobs.report import Report, require_writable
+from penstock.pipeline.jobs.framework.config import make_config
+from penstock.pipeline.jobs.framework.report import Report, require_writable
 from penstock.proto.errors import ConfigError, StorageError
 from tests.support import golden
 
@@ -50,7 +50,7 @@ def test_a_report_that_cannot_be_written_is_told_before_spark_starts(
     def started(*args: object, **more: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("penstock.pipeline.sessions.session", started)
+    monkeypatch.setattr("penstock.pipeline.spark.sessions.session", started)
     context = click.Context(pipeline)
     command = pipeline.get_command(context, "stats")
     assert command is not None

@@ -8,20 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.pipeline.benchmark.generate import TOPIC, generate
-from penstock.pipeline.jobs import archive, query, replay, stats, verify
+from penstock.bench.spark.generate import TOPIC, generate
+from penstock.pipeline.jobs import query, replay, stats
+from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.jobs.audit.history import EVENT, list_history, read_rows
 from penstock.pipeline.jobs.audit.offsets import went_back
-from penstock.pipeline.jobs.config import make_config
-from penstock.pipeline.jobs.history import EVENT, list_history, read_rows
-from penstock.pipeline.jobs.reading import list_stores, require_stores
-from penstock.pipeline.jobs.report import Plot, Report, Table
-from penstock.pipeline.jobs.verify import differing_blocks
-from penstock.pipeline.jobs.verify_index import epoch_starts
-from penstock.pipeline.lake import Lake, Manifest, watermark
-from penstock.pipeline.sessions import own_error
+from penstock.pipeline.jobs.framework.config import make_config
+from penstock.pipeline.jobs.framework.reading import list_stores, require_stores
+from penstock.pipeline.jobs.framework.report import Plot, Report, Table
+from penstock.pipeline.jobs.verify import job as verify
+from penstock.pipeline.jobs.verify.index import epoch_starts
+from penstock.pipeline.jobs.verify.job import differing_blocks
+from penstock.pipeline.lake.lake import Lake, Manifest, watermark
+from penstock.pipeline.spark.sessions import own_error
 from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
-from tests.support import golden, histories
+from tests.support import golden
+from tests.support.cluster import histories
 from tests.unit.pipeline.test_store_splits import rows
 
 

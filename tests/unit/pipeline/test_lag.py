@@ -15,13 +15,13 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.pipeline.jobs import lag
-from penstock.pipeline.jobs.config import make_config
-from penstock.pipeline.lag.columns import LAG_COLUMNS, MEASURED_COLUMNS, Rates, Sample, Seen, age_ms, rates
-from penstock.pipeline.lag.files import count_rows, days_between, files_of, read_files, write_rows
-from penstock.pipeline.lag.source import LagDataSource, LagStreamReader
-from penstock.pipeline.lag.state import measure
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.jobs.framework.config import make_config
+from penstock.pipeline.jobs.lag import job as lag
+from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS, MEASURED_COLUMNS, Rates, Sample, Seen, age_ms, rates
+from penstock.pipeline.jobs.lag.files import count_rows, days_between, files_of, read_files, write_rows
+from penstock.pipeline.jobs.lag.source import LagDataSource, LagStreamReader
+from penstock.pipeline.jobs.lag.state import measure
+from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError
 
 QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"

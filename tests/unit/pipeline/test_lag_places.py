@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from penstock.pipeline.lag.files import PLACES_FILE, keep_places, read_places
+from penstock.pipeline.jobs.lag.files import PLACES_FILE, keep_places, read_places
 from penstock.proto.errors import ConfigError
 
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.pipeline import lake_files
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.lake_files import COLUMNS, NO_DAY, write_sorted
-from penstock.pipeline.schema import NEVER_NULL, STORE_COLUMNS
+from penstock.pipeline.columns.schema import NEVER_NULL, STORE_COLUMNS
+from penstock.pipeline.lake import lake_files
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.lake_files import COLUMNS, NO_DAY, write_sorted
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from tests.unit.pipeline.test_jobs_without_spark import manifest
 
 SCHEMA = arrow_schema(STORE_COLUMNS)

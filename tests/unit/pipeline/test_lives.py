@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.jobs.batch_files import join_batch_files
-from penstock.pipeline.jobs.rebuild import Config, check, tell_batches, write_part
-from penstock.pipeline.jobs.report import Report
-from penstock.pipeline.jobs.verify_lives import prove_lives
-from penstock.pipeline.part_kernels import digest_range
+from penstock.pipeline.columns.part_kernels import digest_range
+from penstock.pipeline.jobs.framework.report import Report
+from penstock.pipeline.jobs.rebuild.batch_files import join_batch_files
+from penstock.pipeline.jobs.rebuild.job import Config, check, tell_batches, write_part
+from penstock.pipeline.jobs.verify.lives import prove_lives
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.deletions import (
     StatePart,
     list_state_files,
@@ -28,16 +28,16 @@ from penstock.pipeline.stores.deletions import (
 )
 from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, list_queue_files, pack_queues
 from penstock.pipeline.stores.directory import list_store
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import PART_ENTRY, prove_queue_files
-from penstock.pipeline.stores.planning import plan_splits
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError, Corrupt
 from penstock.proto.names import STATE_TOPIC
 from tests.support import golden
-from tests.support.lives import PER_FILE, A, B, Made, lit, of_two_lives
-from tests.support.stores import tree
+from tests.support.broker.lives import PER_FILE, A, B, Made, lit, of_two_lives
+from tests.support.broker.stores import tree
 
 
 def parts(store: Store, **options: str) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ import itertools
 import re
 from typing import Any
 
-from penstock.pipeline.jobs.page import HEIGHT, LEFT, RIGHT, WIDTH, render
-from penstock.pipeline.jobs.report import Plot, Report
+from penstock.pipeline.jobs.framework.page import HEIGHT, LEFT, RIGHT, WIDTH, render
+from penstock.pipeline.jobs.framework.report import Plot, Report
 
 
 def page_of(plot: Plot, problems: int = 0) -> str:

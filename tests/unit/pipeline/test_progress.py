@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock.pipeline.topics.offsets import Queue, stream_offset
-from penstock.pipeline.topics.progress import Progress
+from penstock.pipeline.topics.read.progress import Progress
 
 A, B, C = (Queue("t", "broker-a", number) for number in range(3))
 

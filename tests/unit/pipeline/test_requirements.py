@@ -14,7 +14,7 @@ import pytest
 from penstock.pipeline.requirements import require_java, require_spark
 from penstock.pipeline.topics.options import source_options
 from penstock.proto.errors import ConfigError, NameserverUnavailable
-from tests.support.cluster import free_ports
+from tests.support.cluster.cluster import free_ports
 
 
 def java(home: Path, says: str) -> None:
@@ -76,10 +76,10 @@ def without_spark(code: str) -> subprocess.CompletedProcess[str]:
     "code",
     [
         "from penstock.pipeline.jobs import archive",
-        "import penstock.pipeline.jobs.report",
-        "from penstock.pipeline.topics.progress import attach",
+        "import penstock.pipeline.jobs.framework.report",
+        "from penstock.pipeline.topics.read.progress import attach",
         "from penstock.pipeline.stores.directory import list_store",
-        "from penstock.pipeline.lag.sampling import take_sample",
+        "from penstock.pipeline.jobs.lag.sampling import take_sample",
         "import pyspark_penstock",
         "import pyspark_penstock_store",
         "import penstock.pipeline; penstock.pipeline.session",
@@ -108,7 +108,7 @@ def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
     from penstock.pipeline.topics.cluster import Cluster
-    from penstock.pipeline.topics.starting import starting_offsets
+    from penstock.pipeline.topics.read.starting import starting_offsets
 
     (port,) = free_ports(1)
     options = source_options({"nameServer": f"127.0.0.1:{port}", "subscribe": "orders"}, streaming=False)

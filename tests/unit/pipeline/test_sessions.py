@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.sessions import CONNECT_PORT, _is_local, _master_elsewhere, require_place, session
+from penstock.pipeline.spark.sessions import CONNECT_PORT, _is_local, _master_elsewhere, require_place, session
 from penstock.proto.errors import ConfigError
-from tests.support.cluster import free_ports
+from tests.support.cluster.cluster import free_ports
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.pipeline.jobs import stats
-from penstock.pipeline.jobs.report import Report
+from penstock.pipeline.jobs.framework.report import Report
 from penstock.proto.errors import ConfigError
 
 

@@ -15,14 +15,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.schema import CORRUPT_COLUMN, STORE_COLUMNS
+from penstock.pipeline.columns.schema import CORRUPT_COLUMN, STORE_COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.files import expand_roots
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.options import parse_options, parse_time_ms
-from penstock.pipeline.stores.picking import plan_picks
-from penstock.pipeline.stores.planning import Split, plan_splits
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.picking import plan_picks
+from penstock.pipeline.stores.scan.planning import Split, plan_splits
 from penstock.pipeline.stores.source import StoreReader
 from penstock.pipeline.stores.topic_names import require_topics
 from penstock.proto.errors import ConfigError, Corrupt

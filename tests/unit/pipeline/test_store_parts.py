@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.jobs.rebuild import DELAY_TOPIC, write_queue_file
-from penstock.pipeline.schema import STORE_COLUMNS
+from penstock.formats.record.layout import SysFlag
+from penstock.pipeline.columns.schema import STORE_COLUMNS
+from penstock.pipeline.jobs.rebuild.job import DELAY_TOPIC, write_queue_file
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, list_queue_files, plan_queues
 from penstock.pipeline.stores.directory import list_store
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import PART_ENTRY, read_queue_parts
-from penstock.pipeline.stores.planning import plan_splits
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError
-from penstock.proto.record.layout import SysFlag
 from tests.support import golden
 
 SUMS = ("messages", "firstOffset", "lastOffset", "bytes", "digest")

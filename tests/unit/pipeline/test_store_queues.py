@@ -11,19 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.schema import CORRUPT_COLUMN, STORE_COLUMNS
-from penstock.pipeline.stores.accounting import Account
+from penstock.formats.record.layout import PhysicalOffset, QueueOffset, Record, encode_record
+from penstock.pipeline.columns.schema import CORRUPT_COLUMN, STORE_COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.files import open_file_system
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.model import LogFile
 from penstock.pipeline.stores.options import parse_options
-from penstock.pipeline.stores.picking import plan_picks
-from penstock.pipeline.stores.planning import Split, plan_splits
-from penstock.pipeline.stores.proving import require_queues
+from penstock.pipeline.stores.scan.accounting import Account
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.picking import plan_picks
+from penstock.pipeline.stores.scan.planning import Split, plan_splits
+from penstock.pipeline.stores.scan.proving import require_queues
 from penstock.proto.errors import ConfigError, Corrupt
-from penstock.proto.record.layout import PhysicalOffset, QueueOffset, Record, encode_record
 from tests.support import golden
 
 

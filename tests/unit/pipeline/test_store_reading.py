@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.columns import ColumnWriter
-from penstock.pipeline.schema import STORE_COLUMNS
+from penstock.formats.hashing import string_hash
+from penstock.formats.record.kernels import ROW, scan
+from penstock.formats.record.layout import Host, PhysicalOffset, Record, encode_record
+from penstock.formats.record.properties import encode_properties
+from penstock.pipeline.columns.columns import ColumnWriter
+from penstock.pipeline.columns.schema import STORE_COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import StoreOptions, parse_options
-from penstock.pipeline.stores.planning import plan_splits
-from penstock.proto.record.hashing import string_hash
-from penstock.proto.record.kernels import ROW, scan
-from penstock.proto.record.layout import Host, PhysicalOffset, Record, encode_record
-from penstock.proto.record.properties import encode_properties
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.planning import plan_splits
 from tests.support import golden
 
 

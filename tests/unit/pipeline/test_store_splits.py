@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.columns import ColumnWriter
-from penstock.pipeline.schema import CORRUPT_COLUMN, STORE_COLUMNS
+from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK, PhysicalOffset, Record, encode_record
+from penstock.pipeline.columns.columns import ColumnWriter
+from penstock.pipeline.columns.schema import CORRUPT_COLUMN, STORE_COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.files import FileReader, open_file_system
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.model import Damage
 from penstock.pipeline.stores.options import StoreOptions, parse_options
-from penstock.pipeline.stores.planning import plan_splits
-from penstock.pipeline.stores.scanning import FileScan
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.planning import plan_splits
+from penstock.pipeline.stores.scan.scanning import FileScan
 from penstock.proto.errors import ConfigError, Corrupt, StorageError, WrongStore
-from penstock.proto.record.layout import BLANK_BYTES, MAGIC_BLANK, PhysicalOffset, Record, encode_record
 from tests.support import golden
 
 SEGMENT_BYTES = 8192
@@ -220,7 +220,7 @@ def test_bad_stores_and_options_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_batch_ends_before_it_grows_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_log(tmp_path, [Record(topic="T", body=b"x" * 900) for _ in range(5)])
-    monkeypatch.setattr("penstock.pipeline.columns.BATCH_BYTES", 2100)
+    monkeypatch.setattr("penstock.pipeline.columns.columns.BATCH_BYTES", 2100)
     store = list_store(str(tmp_path))
     file_system, _ = open_file_system(str(tmp_path))
     with FileReader(file_system, store.files[0].path) as reader:

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.schema import STORE_COLUMNS
+from penstock.pipeline.columns.schema import STORE_COLUMNS
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.options import StoreOptions, parse_options
-from penstock.pipeline.stores.picking import plan_picks
-from penstock.pipeline.stores.planning import Split, plan_splits
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.picking import plan_picks
+from penstock.pipeline.stores.scan.planning import Split, plan_splits
 from penstock.pipeline.stores.topic_names import require_topics
 from penstock.proto.errors import ConfigError
 from tests.support import golden
-from tests.support.running_broker import running
+from tests.support.broker.running_broker import running
 
 PARTS = ("commitlog", "consumequeue")
 

@@ -16,9 +16,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from penstock.pipeline.topics.cluster import AdminCalls, Cluster, riding_through
 from penstock.pipeline.topics.offsets import Queue, queues_of, stream_offset
 from penstock.pipeline.topics.options import source_options
-from penstock.pipeline.topics.source import TopicReader
-from penstock.pipeline.topics.starting import ending_offsets, starting_offsets
-from penstock.pipeline.topics.stream import TopicStreamReader
+from penstock.pipeline.topics.read.source import TopicReader
+from penstock.pipeline.topics.read.starting import ending_offsets, starting_offsets
+from penstock.pipeline.topics.read.stream import TopicStreamReader
 from penstock.proto.errors import BrokerUnavailable, ConfigError, PenstockError, RouteNotFound, TopicNotFound
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
 from penstock.proto.wire.pipeline_pb2 import QueuePosition, TopicPositions

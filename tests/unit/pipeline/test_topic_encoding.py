@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.keys import property_bytes
-from penstock.pipeline.topics import routing
-from penstock.pipeline.topics.chunks import cut
-from penstock.pipeline.topics.content import Content
-from penstock.pipeline.topics.encoding import Rows, check_sink_schema, compressed
-from penstock.pipeline.topics.routing import Layout, Settings, by_topic, rebatched
+from penstock.client.produce.keys import property_bytes
+from penstock.formats.hashing import string_hash
+from penstock.formats.record.compression import decompress
+from penstock.formats.record.kernels.encoding import encoded_bytes
+from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.properties import decode_properties
+from penstock.pipeline.topics.write import routing
+from penstock.pipeline.topics.write.chunks import cut
+from penstock.pipeline.topics.write.content import Content
+from penstock.pipeline.topics.write.encoding import Rows, check_sink_schema, compressed
+from penstock.pipeline.topics.write.routing import Layout, Settings, by_topic, rebatched
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
-from penstock.proto.record.compression import decompress
-from penstock.proto.record.encoding import encoded_bytes
-from penstock.proto.record.hashing import string_hash
-from penstock.proto.record.layout import SysFlag
-from penstock.proto.record.properties import decode_properties
 
 MAP = pa.map_(pa.string(), pa.string())
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.client.later import PROPERTIES
-from penstock.pipeline.topics.encoding import Rows
-from penstock.pipeline.topics.later import for_later, split_later
-from penstock.pipeline.topics.routing import Piece
+from penstock.client.produce.later import PROPERTIES
+from penstock.formats.record.properties import decode_properties
+from penstock.pipeline.topics.write.encoding import Rows
+from penstock.pipeline.topics.write.later import for_later, split_later
+from penstock.pipeline.topics.write.routing import Piece
 from penstock.proto.errors import MessageTooLarge
-from penstock.proto.record.properties import decode_properties
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 NOON_MS = 1_767_268_800_000

@@ -24,7 +24,7 @@ from penstock.pipeline.topics.offsets import (
     slices,
     stream_offset,
 )
-from penstock.pipeline.topics.planning import plan, share
+from penstock.pipeline.topics.read.planning import plan, share
 from penstock.proto.errors import ConfigError
 
 A, B = Queue("orders", "broker-a", 0), Queue("orders", "broker-b", 10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.pipeline.topics.options import Queue, security_options, sink_options, source_options
-from penstock.proto.credentials import SecurityFiles
 from penstock.proto.errors import ConfigError
+from penstock.runtime.security.credentials import SecurityFiles
 
 GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.topics import reading
 from penstock.pipeline.topics.offsets import Queue, Slice
 from penstock.pipeline.topics.options import source_options
-from penstock.pipeline.topics.reading import SliceReader
+from penstock.pipeline.topics.read import reading
+from penstock.pipeline.topics.read.reading import SliceReader
 from penstock.proto import frames
 from penstock.proto.errors import BrokerUnavailable, DamagedRecord, DataLoss, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.broker_parts import Parts, wanting
+from tests.support.broker.broker_parts import Parts, wanting
 
 SCHEMA = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("body", pa.binary())])
 MASTER, SLAVE = "master:1", "slave:1"

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.arrow_types import arrow_schema
-from penstock.pipeline.jobs import rebuild
-from penstock.pipeline.jobs.verify import BLOCK_BYTES, differing_parts, differing_records, jumps, runs_of
-from penstock.pipeline.jobs.verify_index import prove_index_file
+from penstock.pipeline.jobs.rebuild import job as rebuild
+from penstock.pipeline.jobs.verify.index import prove_index_file
+from penstock.pipeline.jobs.verify.job import BLOCK_BYTES, differing_parts, differing_records, jumps, runs_of
+from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.derived import (
     ENTRY_BYTES,
     INDEX_COLUMNS,
@@ -28,11 +28,11 @@ from penstock.pipeline.stores.derived import (
     read_index,
 )
 from penstock.pipeline.stores.directory import list_store
-from penstock.pipeline.stores.messages import read_split
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import DELAY_TOPIC, PART_ENTRY, compare_part, prove_queue_files, read_queue_parts
-from penstock.pipeline.stores.planning import plan_splits
+from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support import golden
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline.topics.writers import WriterCalls
+from penstock.pipeline.topics.write.writers import WriterCalls
 from penstock.proto.errors import BrokerUnavailable, RouteNotFound
 from penstock.proto.wire.common_pb2 import MASTER
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
@@ -34,14 +34,14 @@ class Shards:
 
 
 def test_an_election_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.topics.writers._LOOK_S", 0)
+    monkeypatch.setattr("penstock.pipeline.topics.write.writers._LOOK_S", 0)
     shards: Any = Shards(3)
     assert WriterCalls(shards, "writer", "run", timeout_s=60).open({}).coordinator == "broker-a"
     assert shards.methods == ["QueryWriter", "OpenWriter"]
 
 
 def test_without_any_master_the_wait_ends_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipeline.topics.writers._LOOK_S", 0)
+    monkeypatch.setattr("penstock.pipeline.topics.write.writers._LOOK_S", 0)
     shards: Any = Shards(1 << 60)
     with pytest.raises(RouteNotFound, match=r"no living master for 0\.01 s"):
         WriterCalls(shards, "writer", "run", timeout_s=0.01).open({})

@@ -13,14 +13,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from penstock.proto.access import Access, Doorkeeper
-from penstock.proto.channel import new_server, open_async_channel, open_channel, reporting, reporting_stream
-from penstock.proto.credentials import PLAIN, Credentials, Security
 from penstock.proto.errors import ConfigError, Forbidden, PenstockError, TopicNotFound, Unauthorized, from_rpc_error
-from penstock.proto.signatures import AGE_S_MAX
-from tests.support.certificates import put
+from penstock.runtime.channel import new_server, open_async_channel, open_channel, reporting, reporting_stream
+from penstock.runtime.security.access import Access, Doorkeeper
+from penstock.runtime.security.credentials import PLAIN, Credentials, Security
+from penstock.runtime.security.signatures import AGE_S_MAX
+from tests.support.client.refusals import with_the_servers_word
+from tests.support.cluster.certificates import put
 from tests.support.loops import in_own_loop
-from tests.support.refusals import with_the_servers_word
 from tests.support.waiting import eventually
 
 SERVICE = "penstock.test.Door"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.proto.certificates import ServerTls
-from penstock.proto.credentials import Credentials, SecurityFiles, Tls
 from penstock.proto.errors import ConfigError, Unauthorized
-from penstock.proto.signatures import AGE_S_MAX, AUTHORIZATION, DATE_TIME, Signer, claim_of, signed
-from tests.support.certificates import Authority, put
+from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.security.credentials import Credentials, SecurityFiles, Tls
+from penstock.runtime.security.signatures import AGE_S_MAX, AUTHORIZATION, DATE_TIME, Signer, claim_of, signed
+from tests.support.cluster.certificates import Authority, put
 
 SECRET = "PLANTED-s3cret"
 NOW_S = 1_700_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 CHATTY = """
 import logging, os, sys
-from penstock.proto.process import log_to_stderr
+from penstock.runtime.process import log_to_stderr
 log_to_stderr(sys.argv[1], bytes_max=4000)
 for number in range(int(sys.argv[2])):
     logging.getLogger("penstock.test").info("line %05d", number)
@@ -59,7 +59,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
     program = (
         "import resource\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({lower}, {hard}))\n"
-        "from penstock.proto.process import raise_open_files\n"
+        "from penstock.runtime.process import raise_open_files\n"
         "raise_open_files()\n"
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -16,12 +16,12 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.proto.certificates import ServerTls
-from penstock.proto.channel import new_server, open_async_channel, open_channel
-from penstock.proto.credentials import PLAIN, Security, Tls
 from penstock.proto.errors import BrokerUnavailable, from_rpc_error
-from penstock.proto.listening import listen
-from tests.support.certificates import Authority, Pair, put
+from penstock.runtime.channel import new_server, open_async_channel, open_channel
+from penstock.runtime.listening import listen
+from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.security.credentials import PLAIN, Security, Tls
+from tests.support.cluster.certificates import Authority, Pair, put
 from tests.support.loops import in_own_loop
 
 METHOD = "/penstock.test.Echo/Echo"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.proto.whole_files import replace_file
+from penstock.runtime.whole_files import replace_file
 
 
 def test_a_file_is_made_with_its_directory_and_replaced(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from penstock.proto.errors import Corrupt
-from penstock.proto.record.hashing import tags_code
-from penstock.proto.record.layout import (
+from penstock.formats.hashing import tags_code
+from penstock.formats.record.layout import (
     CRC_MASK,
     FIXED_BYTES,
     MAGIC_BLANK,
@@ -22,8 +21,9 @@ from penstock.proto.record.layout import (
     decode_record,
     encode_record,
 )
-from penstock.proto.record.properties import TAGS, decode_properties
-from penstock.proto.record.rows import PlaceStatus, ScanStatus
+from penstock.formats.record.properties import TAGS, decode_properties
+from penstock.formats.record.rows import PlaceStatus, ScanStatus
+from penstock.proto.errors import Corrupt
 
 
 def tags_code_of(properties: bytes) -> int:

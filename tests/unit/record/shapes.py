@@ -6,7 +6,7 @@ import struct
 
 from hypothesis import strategies as st
 
-from penstock.proto.record.layout import Host, PhysicalOffset, QueueOffset, Record, SysFlag, encode_record
+from penstock.formats.record.layout import Host, PhysicalOffset, QueueOffset, Record, SysFlag, encode_record
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.proto.errors import Corrupt, CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
-from penstock.proto.names import PRODUCER_PROPERTY
-from penstock.proto.record.batch import (
+from penstock.formats.record.batch import (
     BatchEncoder,
     ProducerMark,
     RecordBatch,
@@ -23,8 +21,10 @@ from penstock.proto.record.batch import (
     parse_producer_mark,
     producer_mark,
 )
-from penstock.proto.record.layout import Host, Record, SysFlag, encode_record
-from penstock.proto.record.rows import ScanStatus
+from penstock.formats.record.layout import Host, Record, SysFlag, encode_record
+from penstock.formats.record.rows import ScanStatus
+from penstock.proto.errors import Corrupt, CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
+from penstock.proto.names import PRODUCER_PROPERTY
 from tests.unit.record import reference
 from tests.unit.record.shapes import HOSTILE, RECORDS
 

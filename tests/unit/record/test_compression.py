@@ -11,9 +11,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.formats.record.compression import decompress
+from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import Corrupt, MessageTooLarge
-from penstock.proto.record.compression import decompress
-from penstock.proto.record.layout import SysFlag
 
 C = SysFlag.COMPRESSED
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.proto.record import crc
+from penstock.formats.intrinsics import crc
 from tests.unit.record.guarded import GuardedMemory
 
 KERNELS = [crc.crc32, crc.crc32_by_tables]
@@ -49,7 +49,7 @@ def test_zeros_and_ones_are_no_special_case() -> None:
 def test_the_walls_around_the_tests_memory_kill_who_touches_them(index: int) -> None:
     code = (
         "from tests.unit.record.guarded import GuardedMemory\n"
-        "from penstock.proto.record.kernels import crc32\n"
+        "from penstock.formats.record.kernels import crc32\n"
         "memory = GuardedMemory(10)\n"
         f"array = memory.{'behind' if index < 0 else 'before'}_the_wall(bytes(10))\n"
         f"crc32(array, {index}, {index + 1})\n"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.proto.record.kernels import PlaceStatus, encode_batch, encoded_bytes, place_batch
-from penstock.proto.record.layout import Host, Record, SysFlag, encode_record
+from penstock.formats.record.kernels import PlaceStatus, encode_batch, encoded_bytes, place_batch
+from penstock.formats.record.layout import Host, Record, SysFlag, encode_record
 from tests.unit.record import reference
 from tests.unit.record.guarded import GuardedMemory
 from tests.unit.record.shapes import BODIES, HOSTS, INT32, TOPICS, damaged, property_strings

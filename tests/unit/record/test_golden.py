@@ -8,10 +8,10 @@ import zlib
 import numpy as np
 import pytest
 
-from penstock.proto.record.batch import RecordBatch
-from penstock.proto.record.hashing import tags_code
-from penstock.proto.record.kernels import ROW, PlaceStatus, ScanStatus, place_batch, scan
-from penstock.proto.record.layout import (
+from penstock.formats.hashing import tags_code
+from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.kernels import ROW, PlaceStatus, ScanStatus, place_batch, scan
+from penstock.formats.record.layout import (
     BLANK_BYTES,
     MAGIC_BLANK,
     Host,
@@ -21,7 +21,7 @@ from penstock.proto.record.layout import (
     offset_message_id,
     verify_record_crc,
 )
-from penstock.proto.record.properties import TAGS, UNIQ_KEY, decode_properties
+from penstock.formats.record.properties import TAGS, UNIQ_KEY, decode_properties
 from tests.support import golden
 
 every_set = pytest.mark.parametrize("name", golden.SETS)

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.proto.record.hashing import index_key_hash, string_hash, tags_code
-from penstock.proto.record.kernels import find_byte, find_tags_code, string_hash_utf8
+from penstock.formats.hashing import index_key_hash, string_hash, tags_code
+from penstock.formats.record.kernels import find_byte, find_tags_code, string_hash_utf8
 from tests.unit.record.guarded import GuardedMemory
 from tests.unit.record.reference import tags_code_of
 from tests.unit.record.shapes import property_strings

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from penstock.proto.errors import Corrupt, InvalidArgument
-from penstock.proto.record.layout import (
+from penstock.formats.record.layout import (
     Host,
     PhysicalOffset,
     QueueOffset,
@@ -23,6 +22,7 @@ from penstock.proto.record.layout import (
     record_crc_property,
     verify_record_crc,
 )
+from penstock.proto.errors import Corrupt, InvalidArgument
 from tests.unit.record.shapes import HOSTILE, HOSTS, INT64, RECORDS
 
 EXAMPLE = Record(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto.errors import InvalidArgument
-from penstock.proto.record.properties import decode_properties, encode_properties
 from tests.unit.record.shapes import PLAIN_TEXT, property_strings
 
 

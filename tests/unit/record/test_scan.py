@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.proto.record.kernels import ROW, ScanStatus, count_records, gather, scan
-from penstock.proto.record.layout import (
+from penstock.formats.record.kernels import ROW, ScanStatus, count_records, gather, scan
+from penstock.formats.record.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.proto.record import unique_key
-from penstock.proto.record.unique_key import new_unique_key
+from penstock.formats.record import unique_key
+from penstock.formats.record.unique_key import new_unique_key
 
 
 def test_a_key_is_32_upper_case_digits_with_process_and_time_in_their_places() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.formats.intrinsics import freshness
+from penstock.formats.intrinsics.warmup import compile_kernels
+from penstock.formats.record import kernels
 from penstock.proto.errors import ConfigError
-from penstock.proto.record import freshness, kernels
-from penstock.proto.record.warmup import compile_kernels
 
 
 def test_progress_counts_every_step_and_the_end() -> None:
@@ -34,7 +35,7 @@ def test_every_kernel_has_exactly_its_declared_signature() -> None:
 
 def test_importing_the_contract_of_records_does_not_load_numba() -> None:
     modules = "layout, properties, hashing, unique_key, producer_mark, batch, reading, compression, rows"
-    code = f"import sys\nfrom penstock.proto.record import {modules}\nassert 'numba' not in sys.modules"
+    code = f"import sys\nfrom penstock.formats.record import {modules}\nassert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.proto.channel import open_async_channel
 from penstock.proto.errors import (
     InvalidArgument,
     NotMaster,
@@ -20,8 +19,9 @@ from penstock.proto.errors import (
 )
 from penstock.replication import Epoch, EpochHistory, ReplicationConfig, frames
 from penstock.replication.admission import tail_of
-from tests.support.memory_log import MemoryLog
-from tests.support.replicating import RawSlave, following, identity, new_master, raw_slave, serving
+from penstock.runtime.channel import open_async_channel
+from tests.support.broker.memory_log import MemoryLog
+from tests.support.broker.replicating import RawSlave, following, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 QUICK = ReplicationConfig(heartbeat_interval_ms=20, hello_timeout_ms=300)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.proto.clock import SystemClock
 from penstock.proto.errors import ConfigError, DiskFull, InvalidArgument
 from penstock.replication import EpochHistory, ReplicationConfig, frames
-from penstock.replication.master_stream import MasterStream
-from tests.support.memory_log import MemoryLog
-from tests.support.replicating import identity
+from penstock.replication.slave.following import MasterStream
+from penstock.runtime.clock import SystemClock
+from tests.support.broker.memory_log import MemoryLog
+from tests.support.broker.replicating import identity
 
 EMPTY = memoryview(b"")
 

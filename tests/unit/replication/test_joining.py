@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from penstock.proto.errors import InvalidArgument, NotMaster, PenstockError, WrongStore
 from penstock.replication import Epoch, EpochHistory, EpochsInMemory, ReplicationConfig, frames
 from penstock.replication.admission import Joining, check_welcome, starting_offset, tail_of
-from tests.support.memory_log import MemoryLog
-from tests.support.replicating import following, identity, new_master, serving
+from tests.support.broker.memory_log import MemoryLog
+from tests.support.broker.replicating import following, identity, new_master, serving
 from tests.support.waiting import eventually
 
 QUICK = ReplicationConfig(heartbeat_interval_ms=20, reconnect_min_ms=5, reconnect_max_ms=20)

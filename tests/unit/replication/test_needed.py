@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.replication.config import ReplicationConfig
-from penstock.replication.progress import Progress
+from penstock.replication.master.progress import Progress
 
 
 def table() -> Progress:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.proto.clock import SystemClock
 from penstock.replication import ReplicationConfig, frames
-from penstock.replication.progress import Progress
-from penstock.replication.slave_stream import SlaveStream
-from penstock.replication.throttle import Throttle
-from tests.support.memory_log import MemoryLog
-from tests.support.replicating import following, new_master, serving
+from penstock.replication.master.progress import Progress
+from penstock.replication.master.shipping import SlaveStream
+from penstock.replication.master.throttle import Throttle
+from penstock.runtime.clock import SystemClock
+from tests.support.broker.memory_log import MemoryLog
+from tests.support.broker.replicating import following, new_master, serving
 from tests.support.waiting import eventually
 
 KIB = 1024

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.replication.progress import ReplicaProgress
-from penstock.replication.standings import Standings
-from penstock.replication.sync_state_set import Standing
+from penstock.replication.master.progress import ReplicaProgress
+from penstock.replication.master.standings import Standings
+from penstock.replication.master.sync_state_set import Standing
 
 
 class Followers:

@@ -9,7 +9,7 @@ import pytest
 from penstock.proto.errors import InvalidArgument, NotMaster, StaleRegister
 from penstock.proto.register import Register, new_register, register_of_json, register_of_wire
 from penstock.replication.leases import LEASE_S, MasterLease, begins_at, master_share_s
-from penstock.replication.sync_state_set import SetRules, Standing, wanted_set
+from penstock.replication.master.sync_state_set import SetRules, Standing, wanted_set
 
 TWO = SetRules(in_sync_replicas=2)
 

@@ -9,11 +9,11 @@ import logging
 import pytest
 
 from penstock.replication import EpochHistory, ReplicationConfig, frames
+from penstock.replication.master.waiters import ConfirmWaiters
 from penstock.replication.notices import Notices
-from penstock.replication.replica import backoff_s
-from penstock.replication.waiters import ConfirmWaiters
+from penstock.replication.slave.replica import backoff_s
+from tests.support.broker.replicating import following, identity, new_master, raw_slave, serving
 from tests.support.clock import ManualClock
-from tests.support.replicating import following, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 

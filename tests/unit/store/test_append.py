@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import Store
-from penstock.broker.store.commit_log import copy_ascending
+from penstock.broker.store.log.commit_log import copy_ascending
+from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import CorruptBatch, InvalidName, MessageTooLarge, StorageError, StoreClosed
-from penstock.proto.record.layout import decode_record
+from tests.support.broker.stores import HOST, batch, bodies, dispatch_all, read, store_config
 from tests.support.clock import ManualClock
-from tests.support.stores import HOST, batch, bodies, dispatch_all, read, store_config
 
 
 def test_a_batch_gets_offsets_host_and_time_from_the_store(tmp_path: Path) -> None:

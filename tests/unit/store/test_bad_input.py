@@ -11,10 +11,10 @@ import pytest
 
 from penstock.broker.config import load_broker_config
 from penstock.broker.store import Store
+from penstock.formats.record.layout import MAGIC_V1, Record, encode_record
 from penstock.proto.errors import ConfigError, Corrupt, InvalidName, StorageError, StoreLocked, WrongStore
-from penstock.proto.record.layout import MAGIC_V1, Record, encode_record
-from tests.support.failing_disk import FailingDisk
-from tests.support.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
+from tests.support.broker.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
+from tests.support.crash.failing_disk import FailingDisk
 
 SEED = 20251121
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.store.cleaning import (
+from penstock.broker.store.recovery.cleaning import (
     HOUR_MS,
     JUMP_BELIEVED_AFTER_S,
     Choice,

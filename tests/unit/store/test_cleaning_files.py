@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import RealDisk, Store
-from penstock.broker.store.reserve import Reserve
-from penstock.broker.store.warming import Warming
+from penstock.broker.store.log.reserve import Reserve
+from penstock.broker.store.log.warming import Warming
 from penstock.proto import names
 from penstock.proto.errors import DiskFull
-from tests.support.failing_disk import FailingDisk
-from tests.support.stores import batch, bodies, dispatch_all, flush, store_config
+from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config
+from tests.support.crash.failing_disk import FailingDisk
 from tests.support.waiting import wait_until
 
 SEGMENT = 16384

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import ReadResult, ReadStatus, Store
-from penstock.proto.record.layout import decode_record
-from tests.support.stores import batch, dispatch_all, patch, split, store_config
+from penstock.formats.record.layout import decode_record
+from tests.support.broker.stores import batch, dispatch_all, patch, split, store_config
 
 COUNT = 9
 DAMAGED = 4

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import Store
+from penstock.formats.record.layout import PhysicalOffset, Record, SysFlag, decode_record, encode_record
+from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import Corrupt, DiskFull
 from penstock.proto.names import LOST_TOPIC
-from penstock.proto.record.layout import PhysicalOffset, Record, SysFlag, decode_record, encode_record
-from penstock.proto.record.producer_mark import ProducerMark
-from tests.support.failing_disk import FailingDisk
-from tests.support.stores import HOST, batch, bodies, dispatch_all, read, store_config
+from tests.support.broker.stores import HOST, batch, bodies, dispatch_all, read, store_config
+from tests.support.crash.failing_disk import FailingDisk
 
 
 def test_nothing_is_readable_above_the_confirm_offset(tmp_path: Path) -> None:

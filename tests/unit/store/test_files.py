@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import FlushMode, Store
-from penstock.broker.store.checkpoint import Checkpoint
 from penstock.broker.store.disk import RealDisk
-from penstock.broker.store.log_directories import LogDirectories
-from penstock.broker.store.log_file import FileAllocator
-from penstock.proto.checkpoint import Positions, Standard
+from penstock.broker.store.log.log_directories import LogDirectories
+from penstock.broker.store.log.log_file import FileAllocator
+from penstock.broker.store.recovery.checkpoint import Checkpoint
+from penstock.formats.checkpoint import Positions, Standard
 from penstock.proto.errors import ConfigError, Corrupt, DiskFull, StorageError, StoreLocked, SyncFailed, WrongStore
-from tests.support.failing_disk import FailingDisk
-from tests.support.stores import batch, bodies, dispatch_all, flush, store_config, tree
+from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config, tree
+from tests.support.crash.failing_disk import FailingDisk
 from tests.support.waiting import wait_until
 
 

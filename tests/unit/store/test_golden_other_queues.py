@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import ReadStatus, Store
+from penstock.formats.hashing import string_hash
 from penstock.proto.errors import Forbidden
-from penstock.proto.record.hashing import string_hash
 from tests.support import golden
-from tests.support.stores import batch, dispatch_all, read, tree
+from tests.support.broker.stores import batch, dispatch_all, read, tree
 from tests.unit.store.test_golden_stores import DIRECTORIES, golden_config
 
 LIGHT = ("%LMQ%one", "%LMQ%two")

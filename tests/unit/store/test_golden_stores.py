@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.broker.store import Store, StoreConfig
+from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import Corrupt, WrongStore
-from penstock.proto.record.layout import decode_record
 from tests.support import golden
-from tests.support.stores import HOST, batch, dispatch_all, read, store_config, tree
+from tests.support.broker.stores import HOST, batch, dispatch_all, read, store_config, tree
 
 DIRECTORIES = (
     "commitlog",

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.inspection import StoreQuery, list_store, verify
 from penstock.broker.store import RealDisk, Store
 from penstock.broker.store.disk import Data
-from penstock.broker.store.index_file import HEADER_BYTES, IndexFile
+from penstock.broker.store.index.index_file import HEADER_BYTES, IndexFile
+from penstock.inspection import StoreQuery, list_store, verify
 from penstock.proto.errors import DiskFull
+from tests.support.broker.stores import batch, dispatch_all, store_config
 from tests.support.clock import ManualClock
-from tests.support.stores import batch, dispatch_all, store_config
 
 SLOTS = 5000  # in five pages
 ENTRIES = 1000
@@ -122,7 +122,7 @@ def test_keys_that_come_too_fast_for_the_slots_survive_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The header in the file counts none of them then; the checkpoint does."""
-    monkeypatch.setattr("penstock.broker.store.index._ROUNDS_MAX", 0)
+    monkeypatch.setattr("penstock.broker.store.index.index._ROUNDS_MAX", 0)
     count, clock = 20_000, ManualClock(wall_ms=1_700_000_000_000)  # more than wait in memory
     config = store_config(tmp_path, index_slots=SLOTS, index_entries=40_000, segment_bytes=1 << 22)
     store = Store.open(config, clock=clock)

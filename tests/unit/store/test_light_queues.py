@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.inspection import list_store, verify
 from penstock.broker.store import Store
+from penstock.formats.record.layout import decode_record
+from penstock.formats.record.properties import decode_properties
+from penstock.inspection import list_store, verify
 from penstock.proto.errors import CorruptBatch, Forbidden, MessageTooLarge
-from penstock.proto.record.layout import decode_record
-from penstock.proto.record.properties import decode_properties
-from tests.support.stores import batch, bodies, dispatch_all, read, read_records, store_config, tree
+from tests.support.broker.stores import batch, bodies, dispatch_all, read, read_records, store_config, tree
 
 A, B = "%LMQ%a", "%LMQ%b"
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.inspection import list_store
-from penstock.broker.inspection.verify import verify
 from penstock.broker.store import RealDisk, Store, StoreConfig
 from penstock.broker.store.disk import Bytes
+from penstock.inspection import list_store
+from penstock.inspection.verify import verify
 from penstock.proto.errors import Corrupt, DiskFull, WrongStore
 from tests.support import golden
-from tests.support.stores import batch, bodies, dispatch_all, flush, store_config
+from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config
 from tests.unit.store.test_golden_stores import golden_config
 
 

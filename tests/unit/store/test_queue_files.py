@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.store.consume_queue import ConsumeQueues
 from penstock.broker.store.disk import RealDisk
-from penstock.broker.store.queue_files import QueueFiles, QueueName
+from penstock.broker.store.queues.consume_queue import ConsumeQueues
+from penstock.broker.store.queues.queue_files import QueueFiles, QueueName
 
 FILE_BYTES = 2000
 LONG_S = 0.1

@@ -13,11 +13,11 @@ import pytest
 from penstock.broker.store import ReadStatus, Store
 from penstock.broker.store.absent import Absent, bring
 from penstock.broker.store.disk import RealDisk
+from penstock.formats.hashing import string_hash
+from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import MessageNotFound
-from penstock.proto.record.hashing import string_hash
-from penstock.proto.record.layout import decode_record
+from tests.support.broker.stores import batch, bodies, dispatch_all, store_config
 from tests.support.clock import ManualClock
-from tests.support.stores import batch, bodies, dispatch_all, store_config
 
 ALL_TIME = (0, 1 << 60)
 

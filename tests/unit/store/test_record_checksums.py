@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.broker.inspection import list_store
-from penstock.broker.inspection.verify import verify
 from penstock.broker.store import ReadStatus, Store
+from penstock.formats.record.kernels import ScanStatus, scan
+from penstock.formats.record.layout import decode_record
+from penstock.formats.record.properties import decode_properties
+from penstock.formats.record.rows import ROW
+from penstock.inspection import list_store
+from penstock.inspection.verify import verify
 from penstock.proto.errors import MessageTooLarge, WrongStore
-from penstock.proto.record.kernels import ScanStatus, scan
-from penstock.proto.record.layout import decode_record
-from penstock.proto.record.properties import decode_properties
-from penstock.proto.record.rows import ROW
 from tests.support import golden
-from tests.support.stores import batch, bodies, dispatch_all, flush, patch, read_records, store_config
+from tests.support.broker.stores import batch, bodies, dispatch_all, flush, patch, read_records, store_config
 
 TAGGED = b"TAGS\x01a\x02"
 PROPERTIES = [b"", TAGGED, b"TAGS\x01a", TAGGED + b"__CRC32#\x010000000000\x02"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import RealDisk, Store
-from penstock.broker.store.recovery import Damage, MarkTracker, Plan, Verdict, judge, plan
-from penstock.proto.checkpoint import Positions
+from penstock.broker.store.recovery.recovery import Damage, MarkTracker, Plan, Verdict, judge, plan
+from penstock.formats.checkpoint import Positions
 from penstock.proto.errors import Corrupt
-from tests.support.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
+from tests.support.broker.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
 
 
 def _plan(positions: Positions | None, *, aborted: bool) -> Plan:

@@ -14,9 +14,9 @@ import pytest
 
 from penstock.broker.store import Store
 from penstock.broker.store.disk import Data, RealDisk
+from tests.support.broker.stepped_store import stepped_stores
+from tests.support.broker.stores import batch, dispatch_all, store_config
 from tests.support.clock import ManualClock
-from tests.support.stepped_store import stepped_stores
-from tests.support.stores import batch, dispatch_all, store_config
 from tests.support.waiting import wait_until
 
 SLOTS = 3 * 1024  # three pages

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.service.state import deleted_topic, encode_topic_deleted
+from penstock.broker.core.state import deleted_topic, encode_topic_deleted
 from penstock.broker.store import Store
+from penstock.formats.record.layout import decode_record
+from penstock.formats.record.properties import decode_properties
 from penstock.proto.names import STATE_TOPIC
-from penstock.proto.record.layout import decode_record
-from penstock.proto.record.properties import decode_properties
-from tests.support.stores import batch, bodies, dispatch_all, read, store_config
+from tests.support.broker.stores import batch, bodies, dispatch_all, read, store_config
 
 LIGHT = "%LMQ%a"
 NAMES_LIGHT = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from penstock.broker.store import FlushMode, RealDisk, Store
-from penstock.broker.store.transient_store_pool import TransientStorePool
+from penstock.broker.store.log.transient_store_pool import TransientStorePool
 from penstock.proto import names
 from penstock.proto.errors import ConfigError, CorruptBatch, DiskFull, FlowControl, StorageError, SyncFailed
+from tests.support.broker.stores import NEVER_MS, batch, bodies, dispatch_all, read, store_config
 from tests.support.clock import ManualClock
-from tests.support.failing_disk import FailingDisk
-from tests.support.stores import NEVER_MS, batch, bodies, dispatch_all, read, store_config
+from tests.support.crash.failing_disk import FailingDisk
 from tests.support.waiting import wait_until
 
 SEGMENT = 16384

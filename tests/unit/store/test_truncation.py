@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import Store
-from tests.support.stores import batch, dispatch_all, store_config
+from tests.support.broker.stores import batch, dispatch_all, store_config
 
 LONG_S = 0.1
 """Long enough for the cut to do what it must not do before the sync is told of."""

@@ -1,0 +1,1 @@
+"""Load generators: processes that send or receive, and what they counted."""

@@ -1,0 +1,60 @@
+"""A case over a generated history of a drill: what the job audit judges per second."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.pipeline.jobs import audit
+from penstock.pipeline.jobs.audit.history import EVENT, INVOKE, MAGIC, OK, READ, RECEIVE, SEND
+
+from .measuring import Case
+
+NAMES = ("audit",)
+TARGET = 300_000
+STREAMS, QUEUES, STEP_NS = 8, 8, 10_000
+
+
+def cases(spark: Any, folder: Path, messages: int) -> Iterator[Case]:
+    """Judging a history of so many messages, in which nothing is wrong."""
+    history = folder / "history"
+    size = generate(history, messages)
+    try:
+        yield Case(NAMES[0], 64, messages, size, lambda: _judge(spark, history), TARGET)
+    finally:
+        shutil.rmtree(history, ignore_errors=True)
+
+
+def _judge(spark: Any, history: Path) -> None:
+    report = audit.run(spark, audit.Config(history=str(history)))
+    assert report.ok, report.problems[:3]
+
+
+def generate(folder: Path, messages: int) -> int:
+    """Each message sent, delivered once and read once; the bytes."""
+    folder.mkdir(parents=True)
+    numbers = np.arange(messages, dtype=np.int64)
+    rows = np.zeros(messages, EVENT)
+    rows["sequence"], rows["stream"] = numbers // STREAMS, numbers % STREAMS
+    rows["queue"], rows["offset"] = numbers % QUEUES, numbers // QUEUES
+    rows["position"], rows["key"], rows["epoch"] = numbers * 1177, -1, 1
+    rows["start_ns"], rows["end_ns"] = numbers * STEP_NS, numbers * STEP_NS + STEP_NS // 2
+    total = 0
+    first = np.zeros(STREAMS, EVENT)
+    first["stream"], first["offset"], first["op"], first["key"] = np.arange(STREAMS), messages, INVOKE, -1
+    for client, (op, delay_ns) in enumerate(((SEND, 0), (RECEIVE, 5_000_000), (READ, 3_600_000_000_000))):
+        rows["op"], rows["outcome"], rows["client"] = op, OK, client
+        moved = rows.copy()
+        moved["start_ns"] += delay_ns
+        moved["end_ns"] += delay_ns
+        head = json.dumps({"client": client, "name": f"client-{client}", "shards": ["broker-a"]}).encode()
+        content = (first.tobytes() if op == SEND else b"") + moved.tobytes()
+        path = folder / f"client-{client}.history"
+        path.write_bytes(MAGIC + len(head).to_bytes(4, "little") + head + content)
+        total += path.stat().st_size
+    return total

@@ -1,0 +1,1 @@
+"""Topics, groups and status, as administrators ask for them."""

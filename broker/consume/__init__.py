@@ -1,0 +1,1 @@
+"""Fetches, consumer groups and their offsets."""

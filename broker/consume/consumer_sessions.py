@@ -1,0 +1,327 @@
+"""The ConsumerSession stream: a consumer's life line at this broker.
+
+A session begins with ``Join`` and ends with its stream, after ``SILENCE_S`` without a word from the client, or when
+the same client joins again. Members learn of every change at once. What a session holds is free for the others from
+the moment it ends.
+
+Each heartbeat of the client is answered by one heartbeat, and nothing else is: requests are handled in order, so an
+answered heartbeat tells the client that every request sent before it has been handled. A client uses that to tell a
+grant that crossed its release on the way from a grant that came after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgument, PenstockError, Retryable
+from penstock.proto.names import check_group
+from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter, GroupMember
+from penstock.proto.wire.common_pb2 import Empty, TopicQueues
+from penstock.runtime.clock import Clock
+
+from .groups import Changes, Groups, Mismatch
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL_MS = 1000
+SILENCE_S = 3.0
+WATCH_INTERVAL_S = 0.25
+COMPARE_AFTER_S = 1.0
+CLAIMS_MAX = 100_000
+CLIENT_ID_LENGTH_MAX = 255
+# Above every claim's grant there is room for what the group and an administrator cause meanwhile.
+OUTGOING_MAX = CLAIMS_MAX + 10_000
+
+
+class _Session:
+    """One stream: what is still to be sent to it, and when it was heard last."""
+
+    def __init__(self, session_id: int, heard_s: float) -> None:
+        self.session_id = session_id
+        self.group = ""
+        self.client_id = ""
+        self.heard_s = heard_s
+        self.compare_at_s = math.inf  # its subscriptions with those of the others
+        self.error: PenstockError | None = None
+        self.ended = False
+        self._outgoing: list[ConsumerEvent] = []
+        self._members: ConsumerEvent | None = None  # only the newest list matters
+        self._wake = asyncio.Event()
+
+    def send(self, event: ConsumerEvent) -> None:
+        """Queue ``event``; a session that does not read what it is sent is ended."""
+        if self.ended:
+            return
+        if event.WhichOneof("event") == "members":
+            self._members = event
+        elif len(self._outgoing) < OUTGOING_MAX:
+            self._outgoing.append(event)
+        else:
+            self.end(FlowControl(f"consumer {self.client_id}: {OUTGOING_MAX} events unread, the session was ended"))
+        self._wake.set()
+
+    def end(self, error: PenstockError | None) -> None:
+        """Send nothing more; the stream ends with ``error``. The first reason stands."""
+        if not self.ended:
+            self.ended, self.error = True, error
+            self._outgoing.clear()
+            self._members = None
+            self._wake.set()
+
+    async def events(self) -> AsyncIterator[ConsumerEvent]:
+        """What was queued, in order, until the session is ended; then its error, if there is one."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._outgoing or self._members:
+                ready, self._outgoing = self._outgoing, []
+                if self._members is not None:
+                    ready.append(self._members)
+                    self._members = None
+                for event in ready:
+                    yield event
+            if self.ended:
+                if self.error is not None:
+                    raise self.error
+                return
+
+
+class ConsumerSessions:
+    """All consumer sessions of one broker; event loop only.
+
+    ``committed(group, topic, queue_id)`` and ``queue_range(topic, queue_id)`` tell what a grant carries;
+    ``join_group(group)`` creates the group where that is allowed, or raises
+    :class:`~penstock.proto.errors.GroupNotFound`.
+    """
+
+    def __init__(
+        self,
+        *,
+        committed: Callable[[str, str, int], int],
+        queue_range: Callable[[str, int], tuple[int, int]],
+        join_group: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self._committed = committed
+        self._queue_range = queue_range
+        self._join_group = join_group
+        self._clock = clock
+        self._groups = Groups()
+        self._sessions: dict[int, _Session] = {}
+        self._closed = False
+
+    async def serve(self, requests: AsyncIterator[ConsumerRequest], context: Any) -> AsyncIterator[ConsumerEvent]:
+        """One session, from its stream's begin to its end.
+
+        Raises:
+            InvalidArgument: the first request is no Join, or a request makes no sense.
+            InvalidName, GroupNotFound: the group may not be joined.
+            BrokerUnavailable: the session was ended by silence, by the same client's new session, or by closing.
+            FlowControl: the client did not read its events, or claims too many queues.
+        """
+        if self._closed:
+            raise BrokerUnavailable("the broker is shutting down: join elsewhere")
+        session = _Session(self._new_id(), self._clock.monotonic_s())
+        tasks = [
+            asyncio.create_task(self._read(session, requests), name="consumer-session-read"),
+            asyncio.create_task(self._watch(session), name="consumer-session-watch"),
+        ]
+        try:
+            async for event in session.events():
+                yield event
+        finally:
+            self._end(session, None)
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def owns(self, session_id: int, group: str, topic: str, queue_id: int) -> bool:
+        """Whether this session holds the queue now: only then may it commit."""
+        return session_id != 0 and self._groups.holder(group, topic, queue_id) == session_id
+
+    def generation(self, group: str) -> int:
+        """Grows with every change of the group's members at this broker."""
+        return self._groups.members(group)[0]
+
+    def describe(self, group: str) -> list[GroupMember]:
+        """The members with what they hold and want, sorted by client id."""
+        members = []
+        for client_id, session_id in sorted(self._groups.sessions(group).items()):
+            claimed: dict[str, list[int]] = {}
+            for topic, queue_id in self._groups.held_by(session_id):
+                claimed.setdefault(topic, []).append(queue_id)
+            queues = [TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in claimed.items()]
+            wanted = self._groups.subscriptions(session_id)
+            members.append(GroupMember(client_id=client_id, claimed=queues, subscriptions=wanted))
+        return members
+
+    def notify_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Tell the holder of the queue, if there is one, to go on from ``offset``."""
+        session = self._sessions.get(self._groups.holder(group, topic, queue_id) or 0)
+        if session is not None:
+            reset = ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset)
+            session.send(ConsumerEvent(reset=reset))
+
+    def close(self) -> None:
+        """End every session; new ones are refused."""
+        self._closed = True
+        for session in list(self._sessions.values()):
+            self._end(session, BrokerUnavailable("the broker is shutting down: join elsewhere"))
+
+    def _new_id(self) -> int:
+        # Random, so that a session of another broker or of an earlier run never owns anything here.
+        while (made := secrets.randbits(64)) == 0 or made in self._sessions:
+            pass
+        return made
+
+    async def _read(self, session: _Session, requests: AsyncIterator[ConsumerRequest]) -> None:
+        try:
+            async for request in requests:
+                if not session.ended:  # while the request was on its way
+                    session.heard_s = self._clock.monotonic_s()
+                    self._handle(session, request)
+                if session.ended:
+                    return
+            self._end(session, None)
+        except PenstockError as error:
+            self._end(session, error)
+        except Exception as error:  # the edge of the reading task: this session ends, others go on
+            log.error("consumer session failed group=%s client=%s", session.group, session.client_id, exc_info=error)
+            self._end(session, BrokerUnavailable("the session failed, see the broker's log"))
+
+    async def _watch(self, session: _Session) -> None:
+        while not session.ended:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            now_s = self._clock.monotonic_s()
+            if not session.ended and now_s >= session.compare_at_s:
+                session.compare_at_s = math.inf
+                self._compare_subscriptions(session)
+            silent_s = now_s - session.heard_s
+            if silent_s >= SILENCE_S:
+                log.warning(
+                    "consumer was silent, session ended group=%s client=%s silent_s=%.1f",
+                    session.group,
+                    session.client_id,
+                    silent_s,
+                )
+                self._end(session, BrokerUnavailable(f"no heartbeat for {silent_s:.1f} s, the session was ended"))
+        # Also where the stream itself cannot notice, because it waits for a client that reads nothing.
+        self._end(session, session.error)
+
+    def _handle(self, session: _Session, request: ConsumerRequest) -> None:
+        kind = request.WhichOneof("request")
+        if kind == "join":
+            self._join(session, request.join)
+        elif not session.group:
+            raise InvalidArgument(f"consumer session began with {kind or 'an empty request'}: it must begin with join")
+        elif kind == "claim":
+            self._claim(session, request.claim)
+        elif kind == "release":
+            released = self._groups.release(session.session_id, request.release.topic, request.release.queue_ids)
+            self._publish(released)
+        elif kind == "heartbeat":
+            session.send(ConsumerEvent(heartbeat=Empty()))
+        else:
+            raise InvalidArgument("consumer session: a request without content")
+
+    def _join(self, session: _Session, join: ConsumerRequest.Join) -> None:
+        check_group(join.group)
+        if not join.client_id or len(join.client_id) > CLIENT_ID_LENGTH_MAX:
+            raise InvalidArgument(
+                f"client id of {len(join.client_id)} characters: 1..{CLIENT_ID_LENGTH_MAX} are allowed"
+            )
+        is_new = not session.group
+        if not is_new and (session.group, session.client_id) != (join.group, join.client_id):
+            raise InvalidArgument("a session may change its subscriptions, not its group or client id")
+        self._join_group(join.group)
+        if is_new:
+            self._end_former(join)
+            session.group, session.client_id = join.group, join.client_id
+            self._sessions[session.session_id] = session
+            joined = ConsumerEvent.Joined(session_id=session.session_id, heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS)
+            session.send(ConsumerEvent(joined=joined))
+            log.info("consumer joined group=%s client=%s session=%x", join.group, join.client_id, session.session_id)
+        wanted = {topic: _text_of(each) for topic, each in join.subscriptions.items()}
+        self._publish(self._groups.join(session.session_id, join.group, join.client_id, wanted))
+        # Not at once: a member subscribes its topics one after the other, and members are changed one by one.
+        session.compare_at_s = self._clock.monotonic_s() + COMPARE_AFTER_S
+
+    def _end_former(self, join: ConsumerRequest.Join) -> None:
+        former = self._sessions.get(self._groups.superseded(join.group, join.client_id) or 0)
+        if former is not None:
+            log.warning("consumer joined again, former session ended group=%s client=%s", join.group, join.client_id)
+            self._end(former, BrokerUnavailable(f"client {join.client_id} has joined again in another session"))
+
+    def _claim(self, session: _Session, claim: TopicQueues) -> None:
+        if self._groups.claims_of(session.session_id) + len(claim.queue_ids) > CLAIMS_MAX:
+            raise FlowControl(f"client {session.client_id} claims more than {CLAIMS_MAX} queues at one broker")
+        if any(queue_id < 0 for queue_id in claim.queue_ids):
+            raise InvalidArgument(f"claim of a negative queue id of topic {claim.topic!r}")
+        self._publish(self._groups.claim(session.session_id, claim.topic, claim.queue_ids))
+
+    def _end(self, session: _Session, error: PenstockError | None) -> None:
+        known = self._sessions.pop(session.session_id, None)
+        session.end(error)
+        if known is not None:
+            self._publish(self._groups.end(session.session_id))
+            # A broken stream ends without an error of ours; being refused is the client's to report.
+            why = error.message if isinstance(error, Retryable) else "left"
+            log.info("consumer session ended group=%s client=%s why=%s", session.group, session.client_id, why)
+
+    def _publish(self, changes: Changes) -> None:
+        for grant in changes.grants:
+            session = self._sessions.get(grant.session_id)
+            if session is None:
+                continue  # ended in this very moment; what it held has been passed on
+            min_offset, max_offset = self._queue_range(grant.topic, grant.queue_id)
+            granted = ConsumerEvent.Granted(
+                topic=grant.topic,
+                queue_id=grant.queue_id,
+                committed_offset=self._committed(session.group, grant.topic, grant.queue_id),
+                min_offset=min_offset,
+                max_offset=max_offset,
+            )
+            session.send(ConsumerEvent(granted=granted))
+        for group in changes.groups:
+            generation, client_ids = self._groups.members(group)
+            members = ConsumerEvent(members=ConsumerEvent.Members(generation=generation, client_ids=client_ids))
+            for session_id in self._groups.sessions(group).values():
+                if session_id in self._sessions:
+                    self._sessions[session_id].send(members)
+
+    def _compare_subscriptions(self, session: _Session) -> None:
+        for each in self._groups.mismatches(session.session_id):
+            log.warning(
+                "subscription mismatch group=%s topic=%s client=%s expression=%r other_client=%s other_expression=%r: "
+                "members of a group must subscribe alike, or messages go to members that do not want them",
+                *each,
+            )
+            self._tell_mismatch(each)
+
+    def _tell_mismatch(self, found: Mismatch) -> None:
+        """Tell both members: each of them may be the one that is wrong."""
+        sides = ((found.client_id, found.expression), (found.other_client_id, found.other_expression))
+        members = self._groups.sessions(found.group)
+        for (client_id, expression), (other, theirs) in (sides, sides[::-1]):
+            session = self._sessions.get(members.get(client_id, 0))
+            if session is not None:
+                session.send(
+                    ConsumerEvent(
+                        mismatch=ConsumerEvent.Mismatch(
+                            topic=found.topic, expression=expression, other_client_id=other, other_expression=theirs
+                        )
+                    )
+                )
+
+
+def _text_of(wanted: Filter) -> str:
+    if wanted.kind == Filter.ALL:
+        return "*"
+    return wanted.expression if wanted.kind == Filter.TAG else f"SQL92: {wanted.expression}"

@@ -1,0 +1,107 @@
+"""Fetches that wait for messages: what each wants, and who is woken by what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..core.dispatch import Arrivals
+
+if TYPE_CHECKING:
+    from ..store.filter.conditions import Condition
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One queue of a fetch; ``offset`` moves on over messages that the filter leaves out, up to ``end``."""
+
+    topic_index: int
+    topic: str
+    queue_id: int
+    offset: int
+    began: int
+    end: int
+    tags: frozenset[int] | None
+    condition: Condition | None = None
+    is_told: bool = False  # has a result in the reply
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some messages are not wanted."""
+        return self.tags is not None or self.condition is not None
+
+    @property
+    def count(self) -> int:
+        """How many messages are wanted at most."""
+        return self.end - self.offset
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit."""
+
+    queues: dict[str, dict[int, list[Wanted]]]
+    wake: asyncio.Future[None]
+    hits: dict[int, Wanted] = field(default_factory=dict)  # by identity
+
+    def hit(self, wanted: Iterable[Wanted]) -> None:
+        """These have news."""
+        self.hits.update((id(each), each) for each in wanted)
+
+
+class Waiters:
+    """Fetches that wait for messages, found by topic; event loop only."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, set[Waiter]] = {}
+
+    def __len__(self) -> int:
+        return len(set().union(*self._by_topic.values())) if self._by_topic else 0
+
+    def __bool__(self) -> bool:
+        return bool(self._by_topic)
+
+    def add(self, waiter: Waiter) -> None:
+        """Wake ``waiter`` from now on."""
+        for topic in waiter.queues:
+            self._by_topic.setdefault(topic, set()).add(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Forget ``waiter``; harmless when it is unknown."""
+        for topic in waiter.queues:
+            waiting = self._by_topic.get(topic)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._by_topic[topic]
+
+    def on_arrived(self, arrivals: Arrivals) -> None:
+        """Wake every fetch that waits for one of these queues."""
+        for topic, queue_ids in arrivals.items():
+            for waiter in self._by_topic.get(topic, ()):
+                wanted = waiter.queues[topic]
+                hits = queue_ids.intersection(wanted) if len(queue_ids) <= len(wanted) else wanted.keys() & queue_ids
+                if hits:
+                    for queue_id in hits:
+                        waiter.hit(wanted[queue_id])
+                    finish(waiter.wake)
+
+    def wake_topic(self, topic: str) -> None:
+        """Wake every fetch that waits in ``topic``: it was changed or deleted."""
+        for waiter in self._by_topic.get(topic, ()):
+            for wanted in waiter.queues[topic].values():
+                waiter.hit(wanted)
+            finish(waiter.wake)
+
+    def wake_all(self) -> None:
+        """Wake every fetch, with or without news: the broker stops."""
+        for waiter in set().union(*self._by_topic.values()) if self._by_topic else ():
+            finish(waiter.wake)
+
+
+def finish(future: asyncio.Future[None]) -> None:
+    """Let who waits for ``future`` go on; harmless when it is done."""
+    if not future.done():
+        future.set_result(None)

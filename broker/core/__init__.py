@@ -1,0 +1,1 @@
+"""What every service of a broker stands on: tables, the way into the log, dispatch."""

@@ -1,0 +1,429 @@
+"""Snapshots of the derived tables under ``<root>/config``, so that a start need not read the whole log.
+
+| File | Holds | Shape |
+|---|---|---|
+| ``topics.json`` | topics | RocketMQ's |
+| ``subscriptionGroup.json`` | consumer groups | RocketMQ's |
+| ``consumerOffset.json`` | committed offsets | RocketMQ's, queue ids quoted: valid JSON, and fastjson reads it too |
+| ``producerSequence.json`` | the duplicate table | own |
+| ``stagedWrites.json``, ``archiveWatermarks.json``, ``timerRuns.json`` | tables of their own modules | own |
+
+Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical
+offset, and some above, as a master applies its own records when it appends them: replay applies them again without
+effect. The last field, ``newestRecord``, is where the newest of those records begins: a file that holds one behind
+the place where the log is cut must go. RocketMQ ignores the fields and drops them when it writes; a file without
+them was written by RocketMQ, holds everything, and the master then records its content in the log, so that
+replicas get it too.
+
+A file is written beside the old one and synced, the old one becomes ``<file>.bak``, the new one takes its
+name. A file that is missing or damaged is read from its ``.bak``. When that is damaged as well, the table is
+rebuilt from the log if the log still begins at 0, else the start fails with :class:`Corrupt`.
+Source: RocketMQ ``ConfigManager#persist``; differs: at every moment one complete file has a known name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.proto.errors import Corrupt
+from penstock.runtime.whole_files import sync_directory
+
+from .producers import ProducerTable
+from .state import Group, State, Topic
+from .uninterrupted import to_its_end
+
+log = logging.getLogger(__name__)
+
+LOG_POSITION: Final = "logPosition"
+NEWEST_RECORD: Final = "newestRecord"
+INTERVAL_S: Final = 5.0
+COST_SHARE: Final = 0.02  # of the process's time: a huge table is written less often
+LAG_BYTES_MAX: Final = 256 << 20
+"""A file of a table that did not change is written again when its ``logPosition`` is so far behind: a start reads the
+log from the oldest of these positions."""
+LAG_BYTES_MAX_AT_END: Final = 16 << 20
+"""The same for the end of the process; what is left is read in a few hundredths of a second."""
+_ROWS_PER_PIECE: Final = 200
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load found.
+
+    Replay the log from ``replay_from``. ``imported``: RocketMQ wrote the files. ``ahead``: the files know more
+    than a log that lost its end in a crash; they must be written anew before that log grows over their position.
+    """
+
+    replay_from: int
+    imported: bool
+    ahead: bool = False
+
+
+@dataclass(slots=True)
+class _File:
+    """One snapshot file: how to take it apart and to put it together."""
+
+    name: str
+    load: Callable[[Document], None]
+    pieces: Callable[[], Iterator[str]]  # the fields after dataVersion and logPosition, each piece quickly made
+    changes: Callable[[], int]
+    set_base: Callable[[int], None]
+    source: State | ProducerTable
+    counter: int = 0  # of dataVersion
+    written: int = 0  # value of changes() that is on disk
+    not_before: float = 0.0  # monotonic time of the next write
+    position: int = 0  # logPosition of what is on disk
+
+
+class Snapshots:
+    """Reads and writes the snapshot files of one broker; event loop only."""
+
+    def __init__(self, directory: Path, state: State, producers: ProducerTable) -> None:
+        self.directory = directory
+        self._state = state
+        self._producers = producers
+        self._log_end = 0
+        self.writing = asyncio.Lock()
+        """Held while a file is written; whoever changes tables and files together holds it as well."""
+        self.is_current = True
+        """The tables are what the log says. While they are not, as behind a cut, nothing of them is written, and no
+        file counts as one that covers anything of the log."""
+        self._files = [
+            _File(
+                "topics.json",
+                self._load_topics,
+                self._topics,
+                lambda: state.topics.changes,
+                _base_of(state.topics),
+                state,
+            ),
+            _File(
+                "subscriptionGroup.json",
+                self._load_groups,
+                self._groups,
+                lambda: state.groups.changes,
+                _base_of(state.groups),
+                state,
+            ),
+            _File(
+                "consumerOffset.json",
+                self._load_offsets,
+                self._offsets,
+                lambda: state.offsets.changes,
+                _base_of(state.offsets),
+                state,
+            ),
+            _File(
+                "producerSequence.json",
+                self._load_producers,
+                self._sequences,
+                lambda: producers.changes,
+                lambda position: None,
+                producers,
+            ),
+        ]
+        for table in state.more:
+            pieces, changes = table.pieces, _changes_of(table)
+            self._files.append(_File(table.file_name, table.load, pieces, changes, _base_of(table), state))
+
+    def load(self, log_min: int, log_end: int, *, log_has_all: bool) -> Loaded:
+        """Fill the empty tables from the files and say from where the log must be replayed.
+
+        ``log_has_all``: this store has always been Penstock's, so that a log that begins at 0 can replace
+        damaged files.
+
+        Raises:
+            Corrupt: a file and its ``.bak`` are damaged and the log cannot replace them.
+        """
+        self._log_end = log_end
+        documents = {file.name: self._read(file, log_min, log_has_all) for file in self._files}
+        imported = any(d is not None and LOG_POSITION not in d for d in documents.values())
+        replay_from, ahead = log_end, False
+        for file in self._files:
+            document = documents[file.name]
+            # Missing beside RocketMQ's files: RocketMQ's log has no such records, nothing to replay.
+            position = log_end if imported else log_min
+            if document is not None:
+                position = int(document.get(LOG_POSITION, log_end))
+                newest = int(document.get(NEWEST_RECORD, -1))
+                file.source.newest_record = max(file.source.newest_record, newest)
+                ahead = ahead or newest >= log_end  # it holds what the log has lost
+                if position > log_end:
+                    log.warning(
+                        "snapshot is ahead of the log path=%s position=%d log_end=%d",
+                        self.directory / file.name,
+                        position,
+                        log_end,
+                    )
+                    position, ahead = log_end, True
+            else:
+                file.written = -1  # write it soon, though it holds nothing: without it a start reads the whole log
+            file.set_base(position)
+            file.position = position
+            replay_from = min(replay_from, max(position, log_min))
+        return Loaded(replay_from, imported, ahead)
+
+    async def run(self, position: Callable[[], int]) -> None:
+        """Write what changed, or is far behind, every 5 s until cancelled.
+
+        ``position()``: everything below it is in the tables.
+        """
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.write_changed(position)
+
+    def covered(self) -> int:
+        """Everything recorded in the log below this is in the files on disk."""
+        if not self.is_current:
+            return 0
+        return min((file.position for file in self._files if file.changes() != file.written), default=1 << 62)
+
+    async def write_changed(self, position: Callable[[], int], *, at_once: bool = False) -> None:
+        """Write the files whose tables changed, leaving the event loop free between pieces and while syncing.
+
+        ``position`` is asked when nobody else writes: a log that was cut meanwhile is shorter than before. A huge
+        table is written more seldom, unless ``at_once``.
+        """
+        async with self.writing:
+            if self.is_current:
+                await self._write_changed(position(), at_once)
+
+    async def _write_changed(self, position: int, at_once: bool) -> None:
+        self._producers.expire(int(time.time() * 1000))
+        self._state.forget_deleted(position)
+        self._state.expire(int(time.time() * 1000))
+        for file in self._files:
+            started = time.monotonic()
+            changes = file.changes()
+            is_current = changes == file.written and position - file.position < LAG_BYTES_MAX
+            if is_current or (started < file.not_before and not at_once):
+                continue
+            pieces = []
+            for piece in self._document(file, position):
+                pieces.append(piece)
+                await asyncio.sleep(0)
+            try:
+                # No cancelling ends the thread: it must not write on beside the next writer of the file.
+                await to_its_end(asyncio.to_thread(self._replace, file.name, "".join(pieces)))
+            except OSError as error:
+                # Only the next start gets longer by it: the log has everything.
+                log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
+                continue
+            file.written, file.position = changes, position
+            file.not_before = time.monotonic() + (time.monotonic() - started) / COST_SHARE
+
+    def write_all(self, position: int) -> None:
+        """Write every file that changed or is far behind, at once: for the end of the process."""
+        if not self.is_current:
+            return  # the next start makes them from the older files and the log
+        for file in self._files:
+            is_current = file.changes() == file.written and position - file.position < LAG_BYTES_MAX_AT_END
+            if not is_current or not (self.directory / file.name).exists():
+                try:
+                    self._replace(file.name, "".join(self._document(file, position)))
+                except OSError as error:
+                    log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
+                    continue
+                file.written, file.position = file.changes(), position
+
+    def write_anew(self, position: int) -> None:
+        """Write every file and forget the ones before, whose positions mean nothing in this log any more."""
+        for file in self._files:
+            self._replace(file.name, "".join(self._document(file, position)))
+            (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
+            file.written, file.position = file.changes(), position
+
+    def adopt(self, other: Snapshots) -> None:
+        """The tables are those that ``other`` has read, and the files as it has found them, until they are written."""
+        for mine, theirs in zip(self._files, other._files, strict=True):
+            mine.counter, mine.position, mine.written = theirs.counter, theirs.position, -1
+        self._log_end = other._log_end
+
+    def delete_behind(self, position: int) -> None:
+        """Delete files that hold what a record at or behind ``position`` says, and have the others say that they
+        reach to ``position``, where the log will end; durable on return.
+
+        :attr:`writing` is held.
+
+        Raises:
+            OSError: perhaps not all is done.
+        """
+        changed = False
+        for file in self._files:
+            for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
+                document = _reaching_behind(path, position)
+                if document is None:
+                    continue
+                if int(document.get(NEWEST_RECORD, position)) >= position:
+                    path.unlink()
+                    log.info("snapshot of a log's lost end deleted path=%s", path)
+                else:
+                    _write(path, json.dumps({**document, LOG_POSITION: position}, ensure_ascii=False))
+                    log.info("snapshot reaches to the log's new end path=%s position=%d", path, position)
+                file.written, file.position = -1, 0  # if the cut does not come about, it is written anew
+                changed = True
+        if changed:
+            sync_directory(self.directory)
+
+    def _document(self, file: _File, position: int) -> Iterator[str]:
+        file.counter += 1
+        version = {"counter": file.counter, "stateVersion": 0, "timestamp": int(time.time() * 1000)}
+        yield f'{{\n\t"dataVersion":{json.dumps(version)},\n\t"{LOG_POSITION}":{position},\n'
+        yield from file.pieces()
+        yield f',\n\t"{NEWEST_RECORD}":{file.source.newest_record}\n}}\n'  # last: the tables change meanwhile
+
+    def _replace(self, name: str, text: str) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / name
+        _write(path, text, path.with_name(f"{name}.bak"))
+        sync_directory(self.directory)
+
+    def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
+        damaged: list[str] = []
+        for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
+            try:
+                text = path.read_text(encoding="utf-8")
+                document = parse_rocketmq_json(text)
+                file.load(document)
+            except FileNotFoundError:
+                continue
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                log.warning("snapshot damaged path=%s error=%r", path, error)
+                damaged.append(f"{path}: {error!r}")
+                continue
+            file.counter = int(document.get("dataVersion", {}).get("counter", 0))
+            if damaged:
+                log.warning("snapshot taken from the one before it path=%s", path)
+            return document
+        if damaged and not (log_has_all and log_min == 0):
+            raise Corrupt(
+                f"{'; '.join(damaged)}: kept for inspection; the log begins at {log_min} and cannot replace it: "
+                "restore the file, or delete it to lose its content",
+                path=str(self.directory / file.name),
+            )
+        if damaged:
+            log.warning("table is rebuilt from the log from=%d file=%s", log_min, file.name)
+        return None
+
+    def _load_topics(self, document: Document) -> None:
+        for topic in [Topic.from_json(entry) for entry in document["topicConfigTable"].values()]:
+            self._state.topics.load(topic.name, topic)
+
+    def _load_groups(self, document: Document) -> None:
+        for group in [Group.from_json(entry) for entry in document["subscriptionGroupTable"].values()]:
+            self._state.groups.load(group.name, group)
+
+    def _load_offsets(self, document: Document) -> None:
+        rows = [
+            (key.rpartition("@"), {int(queue_id): int(offset) for queue_id, offset in queues.items()})
+            for key, queues in document["offsetTable"].items()
+        ]
+        for (topic, _, group), offsets in rows:
+            self._state.offsets.load(group, topic, offsets)
+
+    def _load_producers(self, document: Document) -> None:
+        self._producers.load(document["producers"], self._log_end)
+
+    def _topics(self) -> Iterator[str]:
+        yield '\t"topicConfigTable":{'
+        yield from _entries((topic.name, topic.to_json()) for topic in self._state.topics.values())
+        yield "}"
+
+    def _groups(self) -> Iterator[str]:
+        yield '\t"forbiddenTable":{},\n\t"subscriptionGroupTable":{'
+        yield from _entries((group.name, group.to_json()) for group in self._state.groups.values())
+        yield "}"
+
+    def _offsets(self) -> Iterator[str]:
+        table = self._state.offsets
+        groups: dict[str, list[str]] = {}
+        for group, topic in table.pairs():
+            groups.setdefault(group, []).append(topic)
+        yield '\t"groupTopicMap":{'
+        yield from _entries(iter(groups.items()))
+        yield '},\n\t"offsetTable":{'
+        yield from _entries((f"{topic}@{group}", table.row(group, topic)) for group, topic in table.pairs())
+        yield "}"
+
+    def _sequences(self) -> Iterator[str]:
+        yield '\t"producers":['
+        rows = self._producers.rows()
+        for start in range(0, len(rows), _ROWS_PER_PIECE):
+            lines = (json.dumps(row, separators=(",", ":")) for row in rows[start : start + _ROWS_PER_PIECE])
+            yield ("," if start else "") + "\n" + ",\n".join(lines)
+        yield "\n\t]"
+
+
+def parse_rocketmq_json(text: str) -> Document:
+    """The object in ``text``, which may have unquoted integer keys as fastjson writes them.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = json.loads(_BARE_KEY.sub(lambda found: found[1] or f'"{found[2]}"', text))
+    if not isinstance(document, dict):
+        raise ValueError(f"a {type(document).__name__} instead of an object")
+    return document
+
+
+def _reaching_behind(path: Path, position: int) -> Document | None:
+    """A snapshot that says something of the log at or behind ``position``.
+
+    One that cannot be read is left for whoever loads it; one that RocketMQ wrote follows from no record.
+    """
+    try:
+        document = parse_rocketmq_json(path.read_text(encoding="utf-8"))
+        if LOG_POSITION not in document:
+            return None
+        is_behind = int(document[LOG_POSITION]) > position or int(document.get(NEWEST_RECORD, position)) >= position
+        return document if is_behind else None
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _write(path: Path, text: str, old: Path | None = None) -> None:
+    """Put a file in the place of another at once, whose content is kept as ``old``."""
+    fresh = path.with_name(f"{path.name}.tmp")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    if old is not None and path.exists():
+        path.replace(old)
+    fresh.replace(path)
+
+
+_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
+
+
+def _entries(items: Iterator[tuple[str, Any]]) -> Iterator[str]:
+    separator = "\n"
+    for name, value in items:
+        yield f"{separator}\t\t{json.dumps(name)}:{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+        separator = ",\n"
+    yield "\n\t"
+
+
+def _base_of(table: Any) -> Callable[[int], None]:
+    def set_base(position: int) -> None:
+        table.base = position
+
+    return set_base
+
+
+def _changes_of(table: Any) -> Callable[[], int]:
+    return lambda: int(table.changes)

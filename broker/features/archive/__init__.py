@@ -1,0 +1,1 @@
+"""Positions of archives, which retention waits for."""

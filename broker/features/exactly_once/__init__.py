@@ -1,0 +1,1 @@
+"""Exactly-once writers: staged batches, one decision, publication."""

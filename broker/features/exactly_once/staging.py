@@ -1,0 +1,350 @@
+"""Exactly-once writers: stage, decide, publish.
+
+A writer (a streaming query, over all its runs) sends each batch of its output in two steps. Its tasks *stage* records
+at the shards where they belong, as records of an internal topic that nobody can consume. Then one shard, the writer's
+*coordinator*, records the *decision*: which attempts of the tasks count. The decision is one record, so a batch is
+decided whole or not at all, and once: the next attempt to decide it gets the first decision. Last, each shard
+*publishes* what it holds of the decided attempts, as records of their topic, and says so in its log.
+
+Whoever stops in between, the rest follows from the logs: a batch that is decided is published again by the writer's
+next run, or by the shard itself once the data is older than ``keep_ms``. Each chunk carries a producer mark, so a
+publication that was cut short goes on behind its last record. Data that nobody decided goes after ``keep_ms``, but
+only when the coordinator has recorded that it will never decide it.
+
+Fencing: a run is named by a random id; one that the coordinator has not seen takes over, and earlier ones can decide
+nothing any more. What they stage expires.
+
+Source: the protocol is two-phase commit with one deciding record, as Flink's two-phase sinks and Kafka's transaction
+coordinator use it; differs: participants ask the coordinator themselves, and duplicates are found by the log's marks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc.aio
+import numpy as np
+
+from penstock.formats.record.batch import encode_messages
+from penstock.formats.record.kernels import PlaceStatus, place_batch
+from penstock.formats.record.layout import BLANK_BYTES, Host, decode_record
+from penstock.formats.record.properties import TAGS, encode_properties
+from penstock.proto import names
+from penstock.proto.errors import (
+    CorruptBatch,
+    InvalidArgument,
+    MessageNotFound,
+    MessageTooLarge,
+    StagedDataGone,
+    TopicNotFound,
+)
+from penstock.proto.frames import pack, unpack
+from penstock.proto.wire import pipeline_pb2
+
+from ...core.metrics import Families
+from ...core.producers import ProducerTable, Receipt, mark_of
+from ...core.state import State, Topic
+from ...produce.send import LaterMessages, Target
+from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
+from .writers import WriterLog, Writers, check_name, now_ms
+
+if TYPE_CHECKING:
+    from ...store.results import AppendResult
+
+log = logging.getLogger(__name__)
+
+CHUNK_MAX: Final = 1 << 24
+KEEP_MS_MIN, KEEP_MS_MAX = 1_000, 7 * 24 * 3600 * 1000
+KEEP_MS_DEFAULT: Final = 900_000
+LOOK_S: Final = 1.0
+RETRY_S: Final = 10.0
+
+
+class StagingStore(Protocol):
+    """What of the store this module needs."""
+
+    @property
+    def dispatched_offset(self) -> int: ...
+    def append(self, topic: str, records: memoryview | bytes, *, queues: int) -> AppendResult: ...
+    def view(self, physical_offset: int) -> bytes: ...
+
+
+AskCoordinator = Callable[[str, str, int, list[str]], Awaitable[Keys]]
+"""(coordinator, writer, batch, keys) -> what is decided and not finished; none of the other keys ever will be."""
+
+
+class Staging:
+    """Both sides of the protocol at one broker; event loop only, and only a master does anything."""
+
+    def __init__(
+        self,
+        store: StagingStore,
+        state: State,
+        producers: ProducerTable,
+        writers: Writers,
+        writer_log: WriterLog,
+        *,
+        broker_name: str,
+        born_host: Host,
+        body_bytes_max: int,
+        timers: LaterMessages,
+        check_topic: Callable[[str], Topic],
+        on_appended: Callable[[int], None],
+        wait_dispatched: Callable[[int], Awaitable[None]],
+        ask_coordinator: AskCoordinator,
+    ) -> None:
+        """``check_topic``: the topic if clients may write it now, else its error."""
+        self._store = store
+        self._state = state
+        self._table = state.staging
+        self._producers = producers
+        self._writers = writers
+        self._log = writer_log
+        self._broker_name = broker_name
+        self._born_host = born_host
+        self._body_bytes_max = body_bytes_max
+        self._timers = timers
+        self._check_topic = check_topic
+        self._on_appended = on_appended
+        self._wait_dispatched = wait_dispatched
+        self._ask_coordinator = ask_coordinator
+        self._store_v6 = born_host.is_ipv6
+        self._publishing: dict[str, asyncio.Lock] = {}
+        self._scratch = np.empty(0, np.uint8)
+        self._stamp = 0
+        self._not_before: dict[tuple[str, int], float] = {}
+        self.records_published = 0
+        self.records_dropped = 0
+
+    async def stage(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        """Keep one framed batch aside; answers when it is as safe as an acknowledged message."""
+        header, records = unpack(request, pipeline_pb2.StageHeader)
+        self._log.writable()
+        topic = self._check_topic(header.topic)
+        each, staged = self._checked_header(header)
+        if each.batch <= self._table.published_batch(each.writer):
+            raise InvalidArgument(f"writer {each.writer}: batch {each.batch} is published already: nothing is staged")
+        known = self._table.staged.get(each)
+        duplicate = known is not None and header.chunk in known.chunks
+        if not duplicate:
+            if header.later:
+                self._timers.check(records, topic)
+            self._check_records(header, records, Target.of(topic, later=header.later))
+            self._keep(each, staged, header, records)
+        await self._log.acknowledged(each.writer, f"chunk {header.chunk} of {each.key}")
+        return pack(pipeline_pb2.StageReply(duplicate=duplicate))
+
+    async def publish(self, name: str, batch: int, chunks: Mapping[str, int]) -> tuple[int, bool]:
+        """Make the decided attempts of a batch messages of their topics; ``chunks``: how many each has staged here.
+
+        Answers how many records that were, and whether the batch had been published before.
+
+        Raises:
+            StagedDataGone: some of it is not here: nothing more was published.
+            TopicNotFound, Forbidden, DiskFull: what is missing is published when the call is made again.
+        """
+        check_name("writer", name)
+        async with self._publishing.setdefault(name, asyncio.Lock()):
+            self._log.writable()
+            published = 0
+            duplicate = batch <= self._table.published_batch(name)
+            if not duplicate:
+                found = self._find_staged(name, batch, chunks)
+                for each, staged in found:
+                    for number in sorted(staged.chunks):
+                        published += await self._publish_chunk(each, staged.chunks[number])
+                        await asyncio.sleep(0)
+                self._record_gone(name, batch, chunks, published_ms=now_ms())
+                self.records_published += published
+        await self._log.acknowledged(name, f"publication of batch {batch}")
+        return published, duplicate
+
+    async def drop(self, name: str, batch: int, keys: Iterable[str]) -> None:
+        """Forget staged data of which the coordinator has said that it will never be decided."""
+        self._log.writable()
+        gone = [key for key in keys if StagedId(name, batch, key) in self._table.staged]
+        if gone:
+            for key in gone:
+                staged = self._table.staged[StagedId(name, batch, key)]
+                self.records_dropped += sum(chunk.count for chunk in staged.chunks.values())
+            self._record_gone(name, batch, gone)
+
+    async def run(self) -> None:
+        """Bring staged data that is older than its time to its end, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._log.is_master:
+                await self.settle_expired(now_ms())
+
+    async def settle_expired(self, now_ms: int) -> None:
+        """Ask the coordinators about data whose time is over, and do as they say; failures are tried again later."""
+        now_s = time.monotonic()
+        self._forget()
+        overdue: dict[tuple[str, int, str], list[str]] = {}
+        for each, staged in self._table.staged.items():
+            if staged.expires_ms <= now_ms and self._not_before.get((each.writer, each.batch), 0.0) <= now_s:
+                overdue.setdefault((each.writer, each.batch, staged.coordinator), []).append(each.key)
+        for (writer, batch, coordinator), keys in overdue.items():
+            self._not_before[writer, batch] = now_s + RETRY_S
+            try:
+                await self._settle(writer, batch, coordinator, keys)
+                del self._not_before[writer, batch]
+            except Exception as error:  # noqa: BLE001  one writer's trouble must not keep the others' data
+                log.warning(
+                    "staged data kept, tried again later writer=%s batch=%d keys=%d coordinator=%s error=%s",
+                    *(writer, batch, len(keys), coordinator, error),
+                )
+
+    def describe(self, families: Families) -> None:
+        """Add this module's metrics."""
+        staged = self._table.staged.values()
+        families.gauge("penstock_staged_chunks", "Chunks that wait for a decision", sum(len(s.chunks) for s in staged))
+        records = sum(chunk.count for s in staged for chunk in s.chunks.values())
+        families.gauge("penstock_staged_records", "Records that wait for a decision", records)
+        families.counters("penstock_staged_published", "Records published", (), [((), self.records_published)])
+        families.counters("penstock_staged_dropped", "Records dropped undecided", (), [((), self.records_dropped)])
+
+    def _checked_header(self, header: pipeline_pb2.StageHeader) -> tuple[StagedId, Staged]:
+        each = StagedId(check_name("writer", header.writer), header.batch, check_name("key", header.key))
+        keep_ms = header.keep_ms or KEEP_MS_DEFAULT
+        if header.batch < 0 or not 0 <= header.chunk < CHUNK_MAX or header.count < 1:
+            raise InvalidArgument(
+                f"writer {header.writer}: batch {header.batch}, chunk {header.chunk} of {header.count} records: none "
+                "may be negative, and there is at least one record"
+            )
+        if not KEEP_MS_MIN <= keep_ms <= KEEP_MS_MAX:
+            raise InvalidArgument(f"keep_ms {keep_ms}: {KEEP_MS_MIN}..{KEEP_MS_MAX} are allowed")
+        check_name("coordinator", header.coordinator)
+        return each, Staged(header.coordinator, now_ms() + keep_ms)
+
+    def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, target: Target) -> None:
+        """Refuse now what could not be published later: a trial of the very kernel that will place them."""
+        if len(records) > self._body_bytes_max:
+            raise MessageTooLarge(
+                f"chunk of {len(records)} bytes: at most {self._body_bytes_max} (maxMessageSize) can be staged at once"
+            )
+        mark = mark_of(records)
+        if mark is None or mark.count != header.count:
+            raise CorruptBatch(f"record 0: a staged chunk carries a producer mark with its count, {header.count}")
+        if len(self._scratch) < len(records) + BLANK_BYTES:
+            self._scratch = np.empty(2 * len(records) + BLANK_BYTES, np.uint8)
+        self._stamp += 1
+        queues = target.queues
+        status, bad, count, _ = place_batch(
+            np.frombuffer(records, np.uint8),
+            self._scratch,
+            0,
+            0,
+            0,
+            np.frombuffer(self._born_host.encode(), np.uint8),
+            np.frombuffer(target.stored.encode(), np.uint8),
+            np.zeros(queues, np.int64),
+            self._stamp,
+            np.zeros(queues, np.int64),
+            self._body_bytes_max,
+            np.zeros(queues, np.int32),
+            np.zeros(queues, np.int64),
+            -1,
+        )
+        if status != PlaceStatus.OK:
+            reason = PlaceStatus(status).name.lower().replace("_", " ")
+            raise CorruptBatch(f"topic {target.stored}, record {bad} of the chunk: {reason}", index=int(bad))
+        if count != header.count:
+            raise CorruptBatch(f"the header of the chunk says {header.count} records, there are {count}", index=count)
+
+    def _keep(self, each: StagedId, staged: Staged, header: pipeline_pb2.StageHeader, records: memoryview) -> None:
+        properties = {TAGS: STAGED, "writer": each.writer, "batch": str(each.batch), "key": each.key}
+        wrapped = encode_messages(
+            names.STAGE_TOPIC,
+            [bytes(records)],
+            [encode_properties(properties)],
+            born_host=self._born_host,
+            store_v6=self._store_v6,
+        )
+        placed = self._store.append(names.STAGE_TOPIC, wrapped, queues=1)
+        self._on_appended(placed.end)
+        staged.chunks[header.chunk] = Chunk(placed.start, header.count, header.topic)
+        self._log.put(each.writer, STAGED, staged_body(each, staged, header.chunk))
+
+    def _find_staged(self, name: str, batch: int, chunks: Mapping[str, int]) -> list[tuple[StagedId, Staged]]:
+        found = []
+        for key, count in sorted(chunks.items()):
+            each = StagedId(name, batch, key)
+            staged = self._table.staged.get(each)
+            if staged is None or sorted(staged.chunks) != list(range(count)):
+                held = 0 if staged is None else len(staged.chunks)
+                raise StagedDataGone(
+                    f"writer {name} batch {batch}: {held} of {count} chunks staged as {key} are at broker "
+                    f"{self._broker_name}: nothing is published",
+                    broker=self._broker_name,
+                )
+            found.append((each, staged))
+        return found
+
+    async def _publish_chunk(self, each: StagedId, chunk: Chunk) -> int:
+        if self._store.dispatched_offset <= chunk.position:
+            await self._wait_dispatched(chunk.position + 1)
+        try:
+            records = decode_record(self._store.view(chunk.position)).body
+        except MessageNotFound as error:
+            raise StagedDataGone(
+                f"writer {each.writer} batch {each.batch}: the log does not hold what was staged at {chunk.position} "
+                "any more: it was deleted because the disk was full",
+                broker=self._broker_name,
+            ) from error
+        mark = mark_of(memoryview(records))
+        assert mark is not None, "checked before it was staged"
+        name = decode_record(records).topic
+        topic = self._state.topic(name)
+        if topic is None and name != names.TIMER_TOPIC:
+            raise TopicNotFound(
+                f"topic {name} was deleted with decided messages staged for it: create it again, or they stay",
+                topic=name,
+            )
+        last = self._producers.last_sequence(mark.producer_id, name, mark.lane)
+        if last is not None and mark.sequence <= last:
+            return 0  # by an attempt that did not come to its end
+        self._log.writable()
+        placed = self._store.append(name, records, queues=1 if topic is None else topic.write_queues)
+        self._producers.remember(
+            mark.producer_id,
+            mark.epoch,
+            name,
+            mark.lane,
+            Receipt(
+                mark.sequence,
+                placed.start,
+                placed.end,
+                placed.store_timestamp_ms,
+                placed.queue_ids,
+                placed.queue_offsets,
+            ),
+        )
+        self._on_appended(placed.end)
+        return placed.count
+
+    def _record_gone(self, name: str, batch: int, keys: Iterable[str], *, published_ms: int | None = None) -> None:
+        self._log.put(name, STAGED_GONE, gone_body(name, batch, keys, published_ms=published_ms))
+
+    async def _settle(self, writer: str, batch: int, coordinator: str, keys: list[str]) -> None:
+        if coordinator == self._broker_name:
+            decided = await self._writers.give_up(writer, batch, keys)
+        else:
+            decided = await self._ask_coordinator(coordinator, writer, batch, keys)
+        here = {key: shards[self._broker_name] for key, shards in decided.items() if shards.get(self._broker_name)}
+        rest = [key for key in keys if key not in here]
+        if here and not here.keys().isdisjoint(keys):
+            published, _ = await self.publish(writer, batch, here)
+            log.info("decided batch published late writer=%s batch=%d records=%d", writer, batch, published)
+        if rest:
+            await self.drop(writer, batch, rest)
+            log.info("staged data dropped undecided writer=%s batch=%d keys=%d", writer, batch, len(rest))
+
+    def _forget(self) -> None:
+        known = self._log.forget_unknown()
+        for name in [name for name, lock in self._publishing.items() if name not in known and not lock.locked()]:
+            del self._publishing[name]

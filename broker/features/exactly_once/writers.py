@@ -1,0 +1,241 @@
+"""The coordinator's side of exactly-once writers: which run may decide, and what is decided. See :mod:`.staging`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from penstock.proto.errors import (
+    InvalidArgument,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    StagedDataGone,
+    StaleProducer,
+)
+from penstock.proto.wire import broker_pb2
+
+from ...core.acknowledge import SEND_OK, Acknowledgements
+from ...core.state_log import StateLog
+from .staging_table import WRITER, Keys, StagingTable, Writer
+
+log = logging.getLogger(__name__)
+
+NAME_LENGTH_MAX: Final = 200
+KEYS_MAX: Final = 100_000
+TOPICS_MAX: Final = 1_000
+LAYOUT_LENGTH_MAX: Final = 1 << 20
+
+
+class WriterRole(Protocol):
+    """What of the role this module needs."""
+
+    def check_master(self) -> None: ...
+    def can_acknowledge(self) -> bool: ...
+
+
+class WriterLog:
+    """Records changes of the staging table and waits until they are safe; event loop of the master only."""
+
+    def __init__(
+        self,
+        table: StagingTable,
+        state_log: StateLog | None,
+        role: WriterRole,
+        acknowledgements: Acknowledgements,
+        *,
+        start_end: int,
+    ) -> None:
+        """``state_log``: None at a slave. ``start_end``: the log's end at the start, known but not yet confirmed."""
+        self.table = table
+        self._state_log = state_log
+        self._role = role
+        self._acknowledgements = acknowledgements
+        self._start_end = start_end
+        self._ends: dict[str, int] = {}  # writer -> end of the last record about it
+
+    def writable(self) -> StateLog:
+        """Where to record. Raises NotMaster, NotEnoughReplicas."""
+        self._role.check_master()
+        assert self._state_log is not None, "a master without a state log"
+        if not self._role.can_acknowledge():
+            raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
+        return self._state_log
+
+    def on_role(self, state_log: StateLog | None, end: int) -> None:
+        """The broker has become master, or slave (None), with a log that ends at ``end``."""
+        self._state_log = state_log
+        self._start_end = end
+        self._ends.clear()
+
+    @property
+    def is_master(self) -> bool:
+        """Whether changes can be recorded here at all."""
+        return self._state_log is not None
+
+    def check_master(self) -> None:
+        """Raises NotMaster."""
+        self._role.check_master()
+
+    def put(self, writer: str, kind: str, document: dict[str, object]) -> None:
+        """Record a change that concerns ``writer``."""
+        end = self.writable().put(kind, document)
+        self._ends[writer] = max(end, self._ends.get(writer, 0))
+
+    async def acknowledged(self, writer: str, what: str) -> None:
+        """Return when everything recorded here about ``writer`` is acknowledged: nobody may act on less.
+
+        Raises:
+            OutcomeUnknown: disk or replicas did not confirm in time.
+        """
+        if self._acknowledgements.is_immediate:
+            return
+        status = await self._acknowledgements.wait(self._ends.get(writer, self._start_end))
+        if status != SEND_OK:
+            raise OutcomeUnknown(f"{what}: done here, {broker_pb2.SendStatus.Name(status)}: ask again")
+
+    def forget_unknown(self) -> set[str]:
+        """Forget writers that the table does not know any more; the names that it knows."""
+        table = self.table
+        known = table.writers.keys() | table.published.keys() | {each.writer for each in table.staged}
+        self._ends = {name: end for name, end in self._ends.items() if name in known}
+        return known
+
+
+class Writers:
+    """What the coordinator does; event loop only."""
+
+    def __init__(self, log: WriterLog) -> None:
+        self._log = log
+        self._table = log.table
+
+    async def open_writer(
+        self, name: str, run: str, coordinator: str = "", layout: Mapping[str, str] | None = None
+    ) -> Writer:
+        """The writer, now in the hands of ``run``; its coordinator, and what it has of the layout, stay as they are.
+
+        Raises:
+            StaleProducer: a newer run has taken over.
+            InvalidArgument: a name is empty or too long.
+            NotMaster, NotEnoughReplicas: nothing was changed. OutcomeUnknown: ask again.
+        """
+        check_name("writer", name)
+        check_name("run", run)
+        layout = layout or {}
+        if len(layout) > TOPICS_MAX or sum(map(len, layout.values())) > LAYOUT_LENGTH_MAX:
+            raise InvalidArgument(f"writer {name}: a layout of {len(layout)} topics: too many, write to fewer")
+        before = self._table.writers.get(name)
+        held = before if before is not None else Writer(name, run, 1, coordinator=coordinator)
+        if held.run != run:
+            self._check_run(held, run, is_opening=True)
+            log.info("writer taken over by a new run writer=%s run=%s epoch=%d", name, run, held.epoch + 1)
+            held = held.with_run(run)
+        if layout.keys() - held.layout.keys():
+            held = replace(held, layout={**layout, **held.layout})
+        if held != before:
+            self._put(held)
+        return await self._settled(name)
+
+    def check_master(self) -> None:
+        """Raises NotMaster."""
+        self._log.check_master()
+
+    async def query_writer(self, name: str) -> Writer | None:
+        """What is known of the writer, as safe as the mode promises."""
+        self._log.check_master()
+        return await self._settled(check_name("writer", name)) if name in self._table.writers else None
+
+    async def decide(self, name: str, run: str, batch: int, keys: Keys, content: str = "") -> Writer:
+        """Let exactly these attempts be batch ``batch`` of the writer, unless it is decided already.
+
+        ``content`` is kept with the decision; what it means is the writer's matter.
+
+        The answer says what is decided: by this call, or before it.
+
+        Raises:
+            StaleProducer: a newer run has taken over.
+            StagedDataGone: data of one of the keys may have been dropped.
+            InvalidArgument: the writer was not opened, or its decided batch is not finished.
+        """
+        held = self._writer(name)
+        self._check_run(held, run)
+        if batch < 0 or len(keys) > KEYS_MAX:
+            raise InvalidArgument(f"writer {name}: batch {batch} with {len(keys)} keys: at most {KEYS_MAX}, batch >= 0")
+        if len(content) > NAME_LENGTH_MAX:
+            raise InvalidArgument(f"writer {name}: content of {len(content)} characters: at most {NAME_LENGTH_MAX}")
+        if batch > held.decided:
+            if not held.finished:
+                raise InvalidArgument(
+                    f"writer {name}: batch {held.decided} is decided but not published everywhere: publish and finish "
+                    f"it before batch {batch}",
+                    decided=held.decided,
+                )
+            expired = sorted(keys.keys() & held.expired.keys())
+            if expired:
+                raise StagedDataGone(
+                    f"writer {name} batch {batch}: what was staged as {expired[0]} was given up, by an abort or after "
+                    "its time-out (transactionTimeoutMs): write the batch again"
+                )
+            later = {key: number for key, number in held.expired.items() if number > batch}
+            self._put(replace(held, decided=batch, finished=not keys, keys=keys, expired=later, content=content))
+        return await self._settled(name)
+
+    async def finish(self, name: str, batch: int) -> Writer:
+        """Note that every shard has published the decided batch, so that the next may be decided."""
+        held = self._writer(name)
+        if batch > held.decided:
+            raise InvalidArgument(f"writer {name}: batch {batch} is not decided, the last one is {held.decided}")
+        if batch == held.decided and not held.finished:
+            self._put(replace(held, finished=True, keys={}))
+        return await self._settled(name)
+
+    async def give_up(self, name: str, batch: int, keys: Iterable[str]) -> Keys:
+        """What is decided as ``batch`` and not finished; those of ``keys`` that are not in it never will be."""
+        self._log.check_master()
+        held = self._table.writers.get(check_name("writer", name))
+        if held is None:
+            return {}  # forgotten, with nothing left to publish: it has to be opened, as another run, to decide again
+        wanted = sorted(set(keys) - held.expired.keys())
+        if batch > held.decided and wanted:
+            self._put(replace(held, expired={**held.expired, **dict.fromkeys(wanted, batch)}))
+        held = await self._settled(name)
+        return held.keys if batch == held.decided else {}
+
+    def _writer(self, name: str) -> Writer:
+        self._log.check_master()
+        held = self._table.writers.get(name)
+        if held is None or not held.run:
+            raise InvalidArgument(f"writer {name!r:.80} is not open at this shard: open it first")
+        return held
+
+    def _check_run(self, held: Writer, run: str, *, is_opening: bool = False) -> None:
+        if run in held.fenced or (run != held.run and not is_opening):
+            raise StaleProducer(
+                f"writer {held.name}: run {run} is fenced: run {held.run} has taken over (epoch {held.epoch})",
+                epoch=held.epoch,
+            )
+
+    def _put(self, writer: Writer) -> None:
+        writer = replace(writer, touched_ms=now_ms())
+        self._log.put(writer.name, WRITER, writer.to_json())
+
+    async def _settled(self, name: str) -> Writer:
+        """The writer, when everything recorded about it is acknowledged: nobody may act on less."""
+        writer = self._table.writers[name]  # now: what is changed while waiting is not acknowledged after it
+        await self._log.acknowledged(name, f"writer {name}")
+        return writer
+
+
+def check_name(kind: str, name: str) -> str:
+    """``name`` if it may name a writer, run, key or coordinator. Raises InvalidArgument."""
+    printable = name.isascii() and name.isprintable()
+    if not 0 < len(name) <= NAME_LENGTH_MAX or not printable:
+        raise InvalidArgument(f"{kind} {name!r:.80}: 1..{NAME_LENGTH_MAX} printable ASCII characters are allowed")
+    return name
+
+
+def now_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000

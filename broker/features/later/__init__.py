@@ -1,0 +1,1 @@
+"""Messages for later: stored at once, delivered at their time."""

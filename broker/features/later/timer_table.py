@@ -1,0 +1,135 @@
+"""How far the delivery of messages for later has come: a table derived from state records.
+
+Tag ``TIMER_RUN``, body as :meth:`Run.to_json`. A *run* is what is delivered together: every message that is due at
+``until_ms`` or before and whose offset in the timer topic's queue is below ``end``, and that was in no earlier run.
+That a run is recorded before it is delivered makes it the same messages whoever delivers it, after a crash or on
+another broker; and its batches carry producer marks with the run's number, so each message is delivered once.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.proto.errors import Corrupt
+
+from ...core.tables import LOADED
+from .timer_wheel import Longs
+
+TIMER_RUN: Final = "TIMER_RUN"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``before``: time and end of earlier runs, all of which is delivered; one pair, unless a master's clock went back.
+    ``floor``: nothing below that offset waits, or is in this run.
+    """
+
+    number: int = 0
+    before: tuple[tuple[int, int], ...] = ()
+    until_ms: int = -1
+    end: int = 0
+    floor: int = 0
+
+    def delivered(self) -> tuple[tuple[int, int], ...]:
+        """``before`` of what comes behind this run, without pairs that say less than another one."""
+        mine = (self.until_ms, self.end)
+        kept = [(ms, end) for ms, end in self.before if ms > mine[0] or end > mine[1]]
+        return (*kept, mine)
+
+    def is_before(self, due: Longs, offsets: Longs) -> npt.NDArray[np.bool_]:
+        """Which of the messages are delivered by earlier runs."""
+        found = np.zeros(len(due), np.bool_)
+        for ms, end in self.before:
+            found |= (due <= ms) & (offsets < end)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of a ``TIMER_RUN`` record."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Run:
+        """The run of such a body. Raises KeyError, TypeError or ValueError when it is none."""
+        return cls(
+            number=int(document["number"]),
+            before=tuple((int(ms), int(end)) for ms, end in document["before"]),
+            until_ms=int(document["until_ms"]),
+            end=int(document["end"]),
+            floor=int(document["floor"]),
+        )
+
+
+_CHECKPOINT = struct.Struct(">4q")
+
+
+def imported_run(path: Path) -> Run | None:
+    """What RocketMQ's ``timercheck`` says is delivered; None without the file.
+
+    Messages for later that it has rolled on, or cancelled, are not known from it.
+
+    Raises:
+        Corrupt: the file is too short.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_CHECKPOINT.size)
+    except FileNotFoundError:
+        return None
+    if len(head) < _CHECKPOINT.size:
+        raise Corrupt(f"{path}: {len(head)} bytes, where RocketMQ's has {_CHECKPOINT.size} or more", path=str(path))
+    read_ms, _, queue_offset, _ = _CHECKPOINT.unpack(head)
+    return Run(1, ((read_ms, queue_offset),), read_ms, queue_offset)
+
+
+class TimerTable:
+    """The last run of one broker; event loop only."""
+
+    file_name = "timerRuns.json"
+    kinds = frozenset({TIMER_RUN})
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.changes = 0
+        self.last = Run()
+        self.position = LOADED
+        """Where its record is."""
+
+    def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
+        """Take the run of the record at ``position`` unless it is known or a newer one is held."""
+        run = Run.from_json(document)
+        if position >= self.base and position > self.position:
+            self.last, self.position = run, position
+            self.changes += 1
+
+    def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(kind, body) of a new record if the last run's is below ``position``."""
+        if self.last.number and self.position < position:
+            yield TIMER_RUN, self.last.to_json()
+
+    def expire(self, now_ms: int) -> None:
+        """The last run stays."""
+
+    def forget_deleted(self, dispatched: int) -> None:
+        """Nothing is deleted here."""
+
+    def adopt(self, other: TimerTable) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        self.base, self.last, self.position = other.base, other.last, other.position
+        self.changes += 1
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Take a snapshot. Raises KeyError, TypeError or ValueError when it is none."""
+        self.last, self.position = Run.from_json(document["last"]), LOADED
+
+    def pieces(self) -> Iterator[str]:
+        """The fields of a snapshot as JSON text."""
+        yield '\t"last":'
+        yield json.dumps(self.last.to_json())

@@ -1,0 +1,1 @@
+"""One broker among its brokers: role, register, the master's log, nameservers."""

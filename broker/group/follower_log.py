@@ -1,0 +1,168 @@
+"""A slave's log as replication sees it: the store, and with each cut of it the tables that follow from it.
+
+Topics, groups, committed offsets and producer sequences are derived from the log. When its end goes, they go back to
+what the rest of it says: files of theirs that know more are deleted before anything is cut, then they are read and
+the log behind them is applied, as at a start. So a crash at any moment leaves a log and files that a start can join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from ..core.dispatch import apply
+from ..core.producers import ProducerTable
+from ..core.snapshots import Snapshots
+from ..core.state import State, deleted_topic
+from ..core.uninterrupted import to_its_end
+from ..store.disk import storage_error
+from ..store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class FollowerLog:
+    """Fits :class:`penstock.replication.interfaces.SlaveLog`; event loop only."""
+
+    def __init__(
+        self, store: Store, state: State, producers: ProducerTable, snapshots: Snapshots, *, log_has_all: bool
+    ) -> None:
+        """``log_has_all``: the log alone can replace the files of the tables."""
+        self._store = store
+        self._state = state
+        self._producers = producers
+        self._snapshots = snapshots
+        self._log_has_all = log_has_all
+
+    @property
+    def min_offset(self) -> int:
+        return self._store.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._store.end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._store.flushed_offset
+
+    @property
+    def confirm_offset(self) -> int:
+        """As far as this broker knows, what lies below was acknowledged to somebody, or seen.
+
+        The master's confirm offset may divide a batch, of which a new master then cuts its part off: nobody was
+        promised that.
+        """
+        return self._store.whole_below(self._store.confirm_offset)
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._store.segment_bytes
+
+    def read_bytes(self, start: int, max_bytes: int) -> memoryview:
+        """See :meth:`Store.read_bytes`."""
+        return self._store.read_bytes(start, max_bytes)
+
+    def append_bytes(self, start: int, data: memoryview) -> int:
+        """See :meth:`Store.append_bytes`."""
+        return self._store.append_bytes(start, data)
+
+    def start_at(self, offset: int) -> None:
+        """See :meth:`Store.start_at`."""
+        self._store.start_at(offset)
+
+    def request_flush(self, end: int) -> None:
+        """See :meth:`Store.request_flush`."""
+        self._store.request_flush(end)
+
+    async def truncate_to(self, offset: int) -> None:
+        """Let the log end at ``offset``, and everything derived from it. Durable on return.
+
+        Raises:
+            As :meth:`Store.truncate_to`.
+        """
+        whole = self._store.whole_below(offset)
+        await self._cut(whole, lambda: self._store.truncate_to(offset, rebuild=self._deletes_topics(whole)))
+
+    async def start_over(self, offset: int) -> None:
+        """Forget everything and begin at ``offset``.
+
+        Raises:
+            As :meth:`Store.start_over`.
+        """
+        await self._cut(0, lambda: self._store.start_over(offset))
+
+    async def recover(self) -> None:
+        """Have the tables follow a cut that they could not follow at once; else nothing.
+
+        Raises:
+            StorageError: they still do not; may be tried again.
+        """
+        if not self._snapshots.is_current:
+            await to_its_end(self._reload())
+
+    async def _cut(self, whole: int, cut: Callable[[], None]) -> None:
+        """Cut, and have the tables follow."""
+        await to_its_end(self._cut_whole(whole, cut))
+
+    async def _cut_whole(self, whole: int, cut: Callable[[], None]) -> None:
+        async with self._exclusively():  # not while a snapshot is on its way into a file
+            self._snapshots.delete_behind(whole)
+            self._snapshots.is_current = False  # until they are read: that may fail when the cut has not
+            try:
+                cut()
+            finally:
+                await self._load()
+
+    async def _reload(self) -> None:
+        async with self._exclusively():
+            await self._load()
+
+    @contextlib.asynccontextmanager
+    async def _exclusively(self) -> AsyncIterator[None]:
+        """Tables and files change together. What the disk does not do ends one attempt of a slave, not the broker."""
+        try:
+            async with self._snapshots.writing:
+                yield
+        except OSError as error:
+            path = str(error.filename or self._snapshots.directory)
+            raise storage_error(error, path, "bringing the tables in line with the log") from error
+
+    def _deletes_topics(self, start: int) -> bool:
+        """Whether dispatch, from ``start`` on, has deleted queues that the log before it has messages of."""
+        if start >= self._store.dispatched_offset:
+            return False
+        return any(deleted_topic(record) for result in self._store.replay(start) for _, record in result.state_records)
+
+    async def _load(self) -> None:
+        """The tables anew, from their files and the log; the event loop is free between two slices of it.
+
+        Nobody sees tables that are half filled: they are filled beside the old ones, and take their place in one step,
+        when they know everything that is dispatched. What is dispatched meanwhile is applied to the old ones, and read
+        here once more. Nothing else changes tables meanwhile: a slave appends nothing of its own, and follows nobody
+        before it is cut; the lock of the snapshots is held; and a change of role waits for the end (:meth:`_cut`).
+        """
+        store = self._store
+        producers = ProducerTable()
+        fresh = State(producers)
+        snapshots = Snapshots(self._snapshots.directory, fresh, producers)
+        loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=self._log_has_all)
+        deleted: set[str] = set()
+        position = loaded.replay_from
+        before = -1
+        while before < position < store.dispatched_offset:
+            before = position
+            for result in store.replay(position):
+                deleted |= apply(result, fresh, producers)
+                position = result.end
+                await asyncio.sleep(0)
+        for topic in deleted:
+            if fresh.topic(topic) is None:
+                store.drop_topic(topic)
+        self._state.adopt(fresh)
+        self._producers.adopt(producers)
+        self._snapshots.adopt(snapshots)
+        self._snapshots.is_current = True
+        log.info("tables went back with the log topics=%d replayed_from=%d", len(fresh.topics), loaded.replay_from)

@@ -1,0 +1,490 @@
+"""Keeps a broker in the role that the register of its group gives it: the rules of ``docs/failover-protocol.md``.
+
+One task. It reads the register when there is reason to, begins as master when it may, steps down when another epoch
+has begun, follows otherwise, and as master keeps the sync-state set true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from penstock.proto.errors import (
+    CoordinatorUnavailable,
+    KeyNotFound,
+    NotMaster,
+    PenstockError,
+    StaleRegister,
+    WrongStore,
+)
+from penstock.proto.register import Register
+from penstock.proto.wire import coordination_pb2
+from penstock.proto.wire.nameserver_pb2 import BrokerReport
+from penstock.replication.leases import LEASE_S, MasterLease, begins_at, master_share_s
+from penstock.replication.master.standings import Standings
+from penstock.replication.master.sync_state_set import SetRules, wanted_set
+from penstock.runtime.clock import Clock
+
+from .elected_role import ElectedRole
+from .epoch_file import EpochFile
+from .handing_over import HAND_OVER_S, GrowingLog, await_answers, await_level, check_successor, successor
+from .held_membership import MembershipFile
+from .registers import Registers
+from .roles import MasterRole, SlaveRole
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+READ_INTERVAL_S = 0.2
+CALM_INTERVAL_S = 2.0
+CHANGE_PAUSE_S = 0.2
+FIRST_ID = 0
+"""The broker with this id makes the register of a new group."""
+
+
+class LeaderStore(GrowingLog, Protocol):
+    """What of the store this module needs."""
+
+    @property
+    def end_offset(self) -> int: ...
+    def cut_unfinished(self) -> int: ...
+
+
+class Leadership:
+    """Event loop only. ``on_role()`` is called after each change of role, ``on_news()`` when reports should go out.
+
+    ``is_answered()`` tells whether every sender has its answer: no role is handed over before.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        role: ElectedRole,
+        registers: Registers,
+        membership: MembershipFile,
+        epochs: EpochFile,
+        store: LeaderStore,
+        rules: SetRules,
+        *,
+        make_master: Callable[[Callable[[int, float], None]], MasterRole],
+        make_slave: Callable[[], SlaveRole],
+        clock: Clock,
+        priority: int,
+        behind_ms_max: int,
+        is_learner: bool,
+        may_have_lost: bool,
+    ) -> None:
+        """``may_have_lost``: the store was not closed cleanly, and what it had not synced may be gone."""
+        self.on_role: Callable[[], None] = lambda: None
+        self.on_news: Callable[[], None] = lambda: None
+        self.is_answered: Callable[[], bool] = lambda: True
+        self.register: Register | None = None
+        self._broker_id = broker_id
+        self._role = role
+        self._registers = registers
+        self._membership = membership
+        self._epochs = epochs
+        self._store = store
+        self._rules = rules
+        self._make_master = make_master
+        self._make_slave = make_slave
+        self._clock = clock
+        self._priority = priority
+        self._behind_ms_max = behind_ms_max
+        self._is_learner = is_learner
+        self._may_have_lost = may_have_lost
+        self._is_level = False  # has had everything confirmed, in this life
+        self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
+        self._giving_epoch = 0  # which this broker has ended, and is handing over
+        self._hinted = 0
+        self._read_at = -READ_INTERVAL_S
+        self._confirmed_asked_at = 0.0
+        self._reading: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
+        self._change_not_before = 0.0
+        self._tried: tuple[int, frozenset[int]] = (0, frozenset())  # a change whose fate is unknown: version, members
+        self._standings = Standings()
+        self._running: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._told: tuple[bool, ...] = ()
+        self._said = ""
+        role.drive = self.run
+        role.on_view = self._wake.set
+
+    # What others ask and tell.
+
+    def on_register_hint(self, register: coordination_pb2.Register) -> None:
+        """A nameserver saw the register in this version: read it, if it is newer than the one known."""
+        if register.version > self._hinted:
+            self._hinted = register.version
+            self._wake.set()
+
+    def candidacy(self) -> BrokerReport.Candidacy:
+        """What nameservers are told for elections."""
+        is_master = self._role.is_master
+        epoch = self._role.epoch if is_master else 0
+        if self._elected is not None:
+            epoch = self._elected[0].epoch
+        is_giving = self._giving_epoch > 0  # no reason for an election: the group is about to have another master
+        return BrokerReport.Candidacy(
+            epoch=self._giving_epoch if is_giving else epoch,
+            log_epoch=self._epochs.history.latest,
+            hears_master=self._hears_master() or is_giving,
+            is_acting=self._role.can_acknowledge() or is_giving,
+            priority=self._priority,
+            is_doubtful=self._is_doubtful(),
+        )
+
+    @property
+    def sync_state_set(self) -> list[int]:
+        """The set as last read, ascending."""
+        return sorted(self.register.sync_state_set) if self.register is not None else []
+
+    async def hand_over(self, to_id: int) -> Register:
+        """Make the slave ``to_id`` master, with no message refused for good; the register afterwards.
+
+        Raises:
+            NotMaster: this broker is not the acting master.
+            InvalidArgument: the slave is not in sync; nothing was changed.
+            BrokerUnavailable: it did not catch up in time; nothing was changed.
+            CoordinatorUnavailable: nobody knows whether it was done; an election follows.
+        """
+        self._role.check_master()
+        master, register = self._role.inner, self.register
+        assert isinstance(master, MasterRole)
+        assert register is not None, "a master without a register"
+        check_successor(to_id, self._broker_id, register.sync_state_set, self._role.replicas())
+        self._giving_epoch = register.epoch
+        try:
+            current = await self._ready_to_hand_over(master, register, to_id)
+            await self._step_down()  # for good: from here on an election is the only other way
+            return await self._write_hand_over(current, to_id)
+        finally:
+            self._giving_epoch = 0
+            self.on_news()
+
+    async def _ready_to_hand_over(self, master: MasterRole, register: Register, to_id: int) -> Register:
+        """Refuse messages until the slave has everything; the register then. After an error all is as before."""
+        self._role.is_handing_over = True
+        try:
+            await await_level(master.primary, self._store, to_id, self._clock)
+            await await_answers(self.is_answered, self._clock)
+            await await_level(master.primary, self._store, to_id, self._clock)  # commits of slaves may have come
+            if self._changing is not None:
+                await asyncio.wait((self._changing,))
+            current = self.register
+            if self._role.inner is not master or current is None or current.epoch != register.epoch:
+                raise NotMaster("another master was elected meanwhile")
+            check_successor(to_id, self._broker_id, current.sync_state_set, self._role.replicas())
+        except BaseException:
+            self._role.is_handing_over = False
+            raise
+        return current
+
+    async def hand_over_to_any(self) -> Register | None:
+        """The same to the slave that can take over soonest; None where none can, or this is no acting master."""
+        if not self._role.is_acting or self.register is None:
+            return None
+        to_id = successor(self.register.sync_state_set, self._role.replicas())
+        return None if to_id is None else await self.hand_over(to_id)
+
+    async def _write_hand_over(self, known: Register, to_id: int) -> Register:
+        """Write that ``to_id`` is master in the place of this broker, which acts no more.
+
+        The register may have another version than is known here, by a change of the set whose answer was lost:
+        nobody else can have changed it while the epoch is the same, so it is read again, and tried again.
+        """
+        deadline = self._clock.monotonic_s() + HAND_OVER_S
+        while True:
+            asked_at = self._clock.monotonic_s()
+            try:
+                answer, coordinator = await self._registers.hand_over(known, to_id)
+            except StaleRegister:
+                if asked_at > deadline:
+                    raise
+                fresh, _ = await self._registers.read()
+                if fresh.epoch != known.epoch:
+                    raise NotMaster("another master was elected meanwhile") from None
+                known = fresh
+            else:
+                self._on_answer(answer, coordinator, asked_at)
+                return answer
+
+    # The task.
+
+    async def run(self) -> None:
+        """Keep the role, until cancelled; raises what makes the broker unable to go on."""
+        self._start_inner()
+        try:
+            while True:
+                self._wake.clear()
+                await self._step()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_S):
+                        await self._wake.wait()
+        finally:
+            for task in (self._reading, self._changing):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            await self._stop_inner()
+            await self._registers.close()
+
+    async def _step(self) -> None:
+        now = self._clock.monotonic_s()
+        if self._running is not None and self._running.done():
+            self._running.result()
+        register = self.register
+        if self._role.is_master and register is not None and register.epoch > self._role.epoch:
+            await self._step_down()
+        if self._elected is not None and now >= self._elected[1]:
+            elected, self._elected = self._elected[0], None
+            await self._begin(elected)
+        if self._reading is None and self._should_read(now):
+            self._read_at = now
+            self._reading = self._spawned(self._read(), "read register")
+        if isinstance(self._role.inner, MasterRole):
+            self._keep_set(self._role.inner, now)
+        else:
+            self._look_level()
+        told = (self._role.is_master, self._hears_master(), self._role.can_acknowledge(), self._elected is not None)
+        if told != self._told:
+            self._told = told
+            self.on_news()
+
+    def _should_read(self, now: float) -> bool:
+        register = self.register
+        if register is None or self._hinted > register.version:
+            return now - self._read_at >= TICK_S
+        if now - self._read_at < READ_INTERVAL_S:
+            return False
+        if now - self._read_at >= CALM_INTERVAL_S:
+            return True  # nothing needs it: but a coordinator that was exchanged is better known before it does
+        if self._role.is_master:
+            lease = self._role.lease
+            return lease is not None and lease.until - now < master_share_s(LEASE_S) / 2
+        return not self._hears_master()
+
+    async def _read(self) -> None:
+        asked_at = self._clock.monotonic_s()
+        try:
+            try:
+                answer, coordinator = await self._registers.read()
+            except KeyNotFound:
+                self._membership.check("", self._broker_id)
+                if self._broker_id != FIRST_ID or self._is_learner:
+                    return
+                answer, coordinator = await self._registers.create(self._epochs.history.latest)
+                if answer.version == 1 and answer.master_id == self._broker_id and not self._membership.is_known:
+                    self._membership.hold(coordinator, self._broker_id)
+        except PenstockError as error:
+            self._warn(f"{type(error).__name__}: {error}")
+            return
+        finally:
+            self._reading = None
+            self._wake.set()
+        self._on_answer(answer, coordinator, asked_at)
+
+    def _on_answer(self, register: Register, coordinator: str, asked_at: float) -> None:
+        """The register as it was after ``asked_at``."""
+        try:
+            self._membership.check(coordinator, self._broker_id)
+        except WrongStore as error:
+            self._warn(f"{type(error).__name__}: {error}")
+            return
+        self._said = ""
+        known = self.register
+        if known is not None and register.version < known.version:
+            return
+        if known is None or register.epoch != known.epoch:
+            log.info(
+                "register read epoch=%d master=%d sync_state_set=%s own_epoch=%d",
+                register.epoch,
+                register.master_id,
+                sorted(register.sync_state_set),
+                self._epochs.history.latest,
+            )
+        self.register = register
+        if self._tried[0] != register.version:
+            self._tried = (0, frozenset())  # the version has moved on: what was tried was done, or never will be
+        if register.master_id == self._broker_id:
+            self._on_own(register, asked_at)
+        else:
+            self._elected = None
+            if isinstance(self._role.inner, SlaveRole):
+                self._role.inner.replica.require_epoch(register.epoch)
+                self._role.inner.replica.accept_loss(register.unclean_epoch)
+        self._require()
+        self._wake.set()
+
+    def _on_own(self, register: Register, asked_at: float) -> None:
+        """This broker is the master that the register names."""
+        if self._role.is_master and self._role.epoch == register.epoch:
+            if self._role.lease is not None:
+                self._role.lease.on_coordinator(asked_at)
+            return
+        latest = self._epochs.history.latest
+        if register.epoch <= latest:
+            return  # it was, before it ended: only another election makes it master again
+        self._confirmed_asked_at = asked_at
+        if self._elected is not None and self._elected[0].epoch == register.epoch:
+            return
+        if isinstance(self._role.inner, SlaveRole):
+            self._role.inner.replica.require_epoch(register.epoch)
+        now = self._clock.monotonic_s()
+        began = latest if not self._is_doubtful() else 0
+        begin_at = begins_at(register, self._broker_id, now, began=began)
+        log.info("elected epoch=%d begins_in_ms=%.0f", register.epoch, (begin_at - now) * 1000)
+        self._elected = (register, begin_at)
+
+    # Changes of role.
+
+    async def _begin(self, register: Register) -> None:
+        """Act as master of ``register`` from now on."""
+        await self._stop_inner()
+        if self._role.is_master:
+            self._role.inner.close()
+        end = self._store.cut_unfinished()
+        self._epochs.begin(register.epoch, end)
+        lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
+        lease.on_coordinator(self._confirmed_asked_at)
+        master = self._make_master(lease.on_member)
+        self._role.put(master, lease)
+        self._standings = Standings()
+        self._read_at = -READ_INTERVAL_S  # a confirmation by the coordinator, at once
+        self._require()
+        self._start_inner()
+        log.info(
+            "master begins epoch=%d start=%d confirm=%d sync_state_set=%s",
+            register.epoch,
+            end,
+            master.primary.confirm_offset,
+            sorted(register.sync_state_set),
+        )
+        self.on_role()
+        self.on_news()
+
+    async def _step_down(self) -> None:
+        """Be a slave from now on; whoever is master, others say."""
+        await self._stop_inner()
+        former = self._role.inner
+        epoch = former.epoch
+        former.close()
+        slave = self._make_slave()
+        if self.register is not None:
+            epoch = max(epoch, self.register.epoch - 1)
+            slave.replica.accept_loss(self.register.unclean_epoch)
+        slave.replica.require_epoch(epoch + 1)
+        self._role.put(slave, None)
+        self._start_inner()
+        log.warning("master stepped down epoch=%d end=%d", epoch, self._store.end_offset)
+        self.on_role()
+        self.on_news()
+
+    def _start_inner(self) -> None:
+        self._running = asyncio.create_task(self._role.inner.run(), name="role")
+
+    async def _stop_inner(self) -> None:
+        task, self._running = self._running, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _hears_master(self) -> bool:
+        inner = self._role.inner
+        if not isinstance(inner, SlaveRole):
+            return True
+        replica = inner.replica
+        return self._is_learner or (replica.connected and self._clock.monotonic_s() - replica.heard_at < LEASE_S)
+
+    # The slave's memory of having everything.
+
+    def _is_doubtful(self) -> bool:
+        """Whether the store may lack something that this member is counted on for."""
+        register = self.register
+        if self._is_level or register is None or self._broker_id not in register.sync_state_set:
+            return False
+        return not self._membership.is_known or self._may_have_lost
+
+    def _look_level(self) -> None:
+        inner = self._role.inner
+        if not self._is_level and isinstance(inner, SlaveRole) and inner.replica.is_level:
+            self._is_level = True
+            self._may_have_lost = False
+        register = self.register
+        if self._is_level and register is not None and self._broker_id in register.sync_state_set:
+            if not self._membership.is_known and self._reading is None:
+                self._reading = self._spawned(self._hold_membership(), "note membership")
+            self._membership.note_boot()
+
+    async def _hold_membership(self) -> None:
+        try:
+            answer, coordinator = await self._registers.read()
+            if self._broker_id in answer.sync_state_set:
+                self._membership.hold(coordinator, self._broker_id)
+        except CoordinatorUnavailable:
+            return
+        finally:
+            self._reading = None
+
+    # The master's care for the set.
+
+    def _require(self) -> None:
+        """Wait for everybody who may be in the set."""
+        inner, register, lease = self._role.inner, self.register, self._role.lease
+        if not isinstance(inner, MasterRole) or register is None or lease is None or register.epoch != inner.epoch:
+            return
+        members = register.sync_state_set | self._tried[1]
+        lease.require(members)
+        inner.primary.require(members, self._rules.needed(len(register.sync_state_set)))
+
+    def _keep_set(self, master: MasterRole, now: float) -> None:
+        register, lease = self.register, self._role.lease
+        if register is None or lease is None or register.epoch != master.epoch or register.master_id != self._broker_id:
+            return
+        if self._changing is not None or now < self._change_not_before or not lease.is_valid(now):
+            return
+        if self._role.is_handing_over:
+            return
+        wanted = wanted_set(
+            self._broker_id,
+            register.sync_state_set,
+            self._standings.at(now, master.primary, self._store.end_offset, lease.silent(now)),
+            self._rules,
+            behind_ms_max=self._behind_ms_max,
+        )
+        if wanted == register.sync_state_set and not self._tried[1]:
+            return
+        self._tried = (register.version, self._tried[1] | wanted)
+        self._require()
+        self._change_not_before = now + CHANGE_PAUSE_S
+        self._changing = self._spawned(self._change(register, wanted), "change sync-state set")
+
+    async def _change(self, register: Register, wanted: frozenset[int]) -> None:
+        asked_at = self._clock.monotonic_s()
+        try:
+            answer, coordinator = await self._registers.change_set(register, wanted)
+        except PenstockError as error:
+            self._warn(f"sync-state set not changed to {sorted(wanted)}: {type(error).__name__}: {error}")
+            self._hinted = max(self._hinted, register.version + 1) if not _is_outage(error) else self._hinted
+            return
+        finally:
+            self._changing = None
+            self._wake.set()
+        log.info("sync-state set from=%s to=%s", sorted(register.sync_state_set), sorted(answer.sync_state_set))
+        self._on_answer(answer, coordinator, asked_at)
+
+    def _spawned(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return asyncio.create_task(work, name=name)
+
+    def _warn(self, said: str) -> None:
+        if said != self._said:
+            log.warning("coordination: %s", said)
+            self._said = said
+
+
+def _is_outage(error: PenstockError) -> bool:
+    return isinstance(error, CoordinatorUnavailable)

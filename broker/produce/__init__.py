@@ -1,0 +1,1 @@
+"""Appends from producers."""

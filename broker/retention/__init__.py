@@ -1,0 +1,1 @@
+"""Which log files may go, and when."""

@@ -1,0 +1,376 @@
+"""Retention: when messages go, and what is seen to before they do.
+
+The log is one sequence of files for all topics, and whole files go (:mod:`..store.cleaning` decides which). Before
+a file goes:
+
+- what a group has not read of it is told, as warning and metric, from the round on in which it is known that the
+  next deletion takes it;
+- the master records topics, groups and committed offsets again whose records are in it, so that a slave which
+  begins with an empty store finds everything in the log that is left;
+- the snapshots of these tables are written beyond it, and the store notes a checkpoint beyond it.
+
+A master keeps what a connected slave still has to get, or one that left within the hour; ``protectUnreadMessages``
+keeps what a group has not consumed; what is staged for exactly-once writers, messages that wait for their time, and
+what an archive has not got yet (its watermark), are kept too. All give way when the disk forces it. A slave cleans
+by its own configuration: the state that leaves with a file is in its snapshots, and if it becomes master, it records
+it again.
+
+A topic may keep its messages for a shorter time than the broker keeps its files: attribute ``retention.ms``. The
+topic's queues then begin at the first message that is young enough. The bytes stay where they are, in files which
+they share with other topics: they take space until the file goes, and are found by key or message id until then.
+An attribute longer than ``fileReservedTime`` has no effect: no file is kept for the sake of one topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.proto.errors import DiskFull, PenstockError
+from penstock.runtime.clock import Clock
+
+from ..core.metrics import Families
+from ..core.snapshots import Snapshots
+from ..core.state import State
+from ..core.state_log import StateLog
+from ..store.recovery.cleaning import (
+    HOUR_MS,
+    Choice,
+    CleaningRules,
+    DiskUse,
+    FileAge,
+    SteadyClock,
+    Wish,
+    choose,
+    is_writable,
+    next_to_go,
+)
+from .forewarning import Forewarning, retention_ms
+from .unread import Unread, first_unread
+
+if TYPE_CHECKING:
+    from ..store.store import Store
+
+log = logging.getLogger(__name__)
+
+WATCH_S: Final = 1.0
+FIRST_S_MAX: Final = 60.0
+SLAVE_PATIENCE_S: Final = 3600.0
+CONFIRM_S: Final = 5.0
+_STEPS: Final = 50
+
+
+class SlavesNeed(Protocol):
+    """What of the role this module needs."""
+
+    def needed_from(self, patience_s: float) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionTimes:
+    """How often, and how patiently."""
+
+    interval_s: float = 10.0
+    pause_s: float = 0.1
+    grace_s: float = 120.0
+
+
+class Retention:
+    """Deletes old files and watches the disk; event loop only, with the slow calls in threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        state: State,
+        snapshots: Snapshots,
+        role: SlavesNeed,
+        state_log: StateLog | None,
+        rules: CleaningRules,
+        times: RetentionTimes,
+        *,
+        protect_unread: bool,
+        first_waiting: Callable[[], int | None],
+        wait_dispatched: Callable[[int], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        """``state_log``: None at a slave. ``first_waiting``: where the first message begins that waits for its time."""
+        self._store = store
+        self._state = state
+        self._snapshots = snapshots
+        self._role = role
+        self.state_log = state_log
+        self._rules = rules
+        self._times = times
+        self._protect_unread = protect_unread
+        self._first_waiting = first_waiting
+        self._wait_dispatched = wait_dispatched
+        self._clock = clock
+        self._steady = SteadyClock(clock.wall_ms(), clock.monotonic_s())
+        self._writable = True
+        self._is_state_complete = store.min_offset == 0
+        self._is_aligned = False
+        self._forewarning = Forewarning(store, state, protected=protect_unread)
+        self._kept_by = ""
+        self.files_deleted = 0
+        self.files_deleted_unarchived = 0
+        self.use = DiskUse(0, 1)
+
+    def on_role(self, state_log: StateLog | None) -> None:
+        """The broker has become master, or slave (None)."""
+        self.state_log = state_log
+        self._is_state_complete = self._store.min_offset == 0  # what the former master did is not known
+
+    def start(self) -> None:
+        """Before the first request: is there space, and where do the queues of short-lived topics begin?"""
+        self.watch()
+        try:
+            self._store.reserve.adjust()
+        except OSError as error:
+            log.warning("disk reserve not taken, will be tried again error=%s", error)
+        for _ in self._expire_topics():
+            continue
+
+    async def run(self) -> None:
+        """Watch and clean until cancelled; what goes wrong is logged and tried again in the next round."""
+        due = self._clock.monotonic_s() + min(FIRST_S_MAX, 6 * self._times.interval_s)
+        while True:
+            await asyncio.sleep(min(WATCH_S, self._times.interval_s))
+            try:
+                self.watch()
+                await asyncio.to_thread(self._store.reserve.adjust)
+                if self._clock.monotonic_s() >= due:
+                    due = self._clock.monotonic_s() + self._times.interval_s
+                    await self.clean()
+            except (PenstockError, OSError) as error:
+                log.error("cleaning failed, will be tried again error=%s: %s", type(error).__name__, error)
+
+    def watch(self) -> None:
+        """Refuse messages while the disk is too full, welcome them again when it is not."""
+        self.use = use = self._store.removal.disk_use()
+        writable = is_writable(self._writable, use.percent, self._rules)
+        if writable == self._writable:
+            return
+        self._writable = writable
+        if writable:
+            self._store.refusal = None
+            log.info("disk has space again, messages are welcome used_percent=%d free=%d", use.percent, use.free)
+            return
+        rules = self._rules
+        self._store.refusal = DiskFull(
+            f"disk {use.percent} % full, above diskSpaceWarningLevelRatio={rules.full_from}: nothing was stored; "
+            f"messages are welcome again at {rules.forced_from} %: free some space, or add some"
+        )
+        log.error("disk full, messages are refused used_percent=%d free=%d", use.percent, use.free)
+
+    async def clean(self) -> None:
+        """One round: warn, delete what may go, bring queues and index into line.
+
+        Raises:
+            StorageError, OSError: the rest is for the next round.
+        """
+        removal = self._store.removal
+        if not self._is_state_complete and self.state_log is not None:
+            self._is_state_complete = True  # unless the repetition says otherwise
+            await self._repeat_state(self._store.min_offset)  # an earlier role, or start, may have lost sight of some
+        for _ in self._expire_topics():
+            await asyncio.sleep(0)
+        files, self.use = removal.files(), removal.disk_use()
+        end = next_to_go(files, self._rules, now_ms=self.now_ms(), percent=self.use.percent)
+        await self._forewarning.look(max(end, self._store.min_offset), self.now_ms(), self._clock.monotonic_s())
+        if await self._delete(files):
+            self._is_aligned = False
+        if not self._is_aligned:
+            for _ in removal.align():
+                await asyncio.sleep(0)
+            self._is_aligned = True
+        if removal.waiting:
+            await asyncio.to_thread(removal.delete_taken, self._times.grace_s)
+
+    def now_ms(self) -> int:
+        """The wall clock, unless somebody has just set it forward."""
+        return self._steady.now_ms(self._clock.wall_ms(), self._clock.monotonic_s())
+
+    def describe(self, families: Families) -> None:
+        """Add this module's metrics."""
+        store = self._store
+        families.gauge("penstock_disk_used_percent", "Of the fullest disk that the store needs", self.use.percent)
+        families.gauge("penstock_disk_full", "1: messages are refused", int(store.refusal is not None))
+        families.gauge("penstock_disk_reserve_held", "0: given away because the disk is full", store.reserve.is_held)
+        families.gauge("penstock_damaged_records", "Records that readers met and that cannot be read", store.damages)
+        families.gauge("penstock_log_min_offset", "Begin of the log", store.min_offset)
+        families.gauge("penstock_log_files_leaving", "Files that go when their readers are done", store.removal.waiting)
+        families.counters("penstock_log_files_deleted", "Files deleted", (), [((), self.files_deleted)])
+        unarchived = [((), self.files_deleted_unarchived)]
+        families.counters("penstock_log_files_deleted_unarchived", "Deleted before an archive had them", (), unarchived)
+        marks = [((mark.name,), mark.offset) for mark in self._state.watermarks.values()]
+        families.gauges("penstock_archive_watermark", "First byte not archived", ("archive",), marks)
+        self._forewarning.describe(families)
+
+    async def _delete(self, files: list[FileAge]) -> int:
+        """Delete what may go; how many files went."""
+        store = self._store
+        if store.removal.waiting:
+            return 0  # its space is counted as used until it is gone: what is short now may not be short then
+        choice = self._choose(files, store.dispatched_offset, self._readers())
+        if choice.files and self._protect_unread and not choice.is_forced:
+            choice = self._choose(files, store.dispatched_offset, await self._wishes())
+        if choice.files:
+            await self._prepare(choice.end)
+            wishes = await self._wishes()
+            choice = self._choose(files, self._safe(), wishes)
+        if choice.kept_by != self._kept_by:
+            self._kept_by = choice.kept_by
+            if choice.kept_by:
+                log.warning("log files kept although they are old enough because=%s", choice.kept_by)
+        return await self._take_out(files[: choice.files], is_forced=choice.is_forced)
+
+    async def _take_out(self, files: list[FileAge], *, is_forced: bool) -> int:
+        """Delete these files one after the other; a forced deletion ends when there is space again."""
+        count = 0
+        removal, rules = self._store.removal, self._rules
+        for file in files:
+            expired = self.now_ms() - file.modified_ms >= rules.reserved_ms
+            if count:
+                await asyncio.sleep(self._times.pause_s)
+                if not is_forced and any(wish.offset < file.end for wish in self._readers()):
+                    break  # a slave has come that begins here, or data was staged
+                if is_forced and not expired and removal.disk_use().percent <= rules.forced_from:
+                    break
+            async with self._snapshots.writing:  # a cut of the log, and what reads it anew, is not under way
+                if not self._store.min_offset < file.end <= self._safe():
+                    break  # there was one
+                await self._forewarning.on_delete(file.end)
+                self._count_unarchived(file)
+                count += removal.take_out(file.end)
+            self._store.want_checkpoint()
+            log.info(
+                "log file taken out base=%d end=%d age_hours=%.1f forced=%s used_percent=%d",
+                file.base,
+                file.end,
+                (self.now_ms() - file.modified_ms) / HOUR_MS,
+                is_forced,
+                self.use.percent,
+            )
+            await asyncio.to_thread(removal.delete_taken, self._times.grace_s)
+        self.files_deleted += count
+        return count
+
+    def _safe(self) -> int:
+        """The broker itself needs nothing of the log below this, as things are now."""
+        store = self._store
+        return min(store.dispatched_offset, store.flushed_offset, store.checkpointed_offset, self._snapshots.covered())
+
+    def _count_unarchived(self, file: FileAge) -> None:
+        mark = self._state.watermarks.lowest()
+        if mark is not None and mark.offset < file.end:
+            self.files_deleted_unarchived += 1
+            log.error("log file deleted before it was archived base=%d archive=%s", file.base, mark.name)
+
+    def _choose(self, files: list[FileAge], must_keep: int, wishes: list[Wish]) -> Choice:
+        now_ms = self.now_ms()
+        return choose(files, self._rules, now_ms=now_ms, percent=self.use.percent, must_keep=must_keep, wishes=wishes)
+
+    def _readers(self) -> list[Wish]:
+        needed = self._role.needed_from(SLAVE_PATIENCE_S)
+        wishes = [] if needed is None else [Wish("a slave is behind", needed)]
+        staged, mark = self._state.staging.first_position(), self._state.watermarks.lowest()
+        waiting = self._first_waiting()
+        if staged is not None:
+            wishes.append(Wish(f"data of writer {staged[1]} is staged and not published", staged[0]))
+        if waiting is not None:
+            wishes.append(Wish("a message waits for its time", waiting))
+        if mark is not None:
+            wishes.append(Wish(f"archive {mark.name} has not got it", mark.offset))
+        return wishes
+
+    async def _wishes(self) -> list[Wish]:
+        wishes = self._readers()
+        if self._protect_unread:
+            unread = await first_unread(self._state, self._store.queue_range, self._store.removal)
+            if unread is not None:
+                wishes.append(unread)
+        return wishes
+
+    async def _prepare(self, end: int) -> None:
+        """Have everything that the broker itself needs of the log below ``end`` elsewhere.
+
+        How far that came is seen from the positions; what fails for want of space leaves them as they are.
+        """
+        if self.state_log is not None:
+            recorded = await self._repeat_state(end)
+            try:
+                async with asyncio.timeout(CONFIRM_S):
+                    await self._wait_dispatched(recorded)
+            except TimeoutError:
+                log.warning("records of the state not confirmed yet end=%d waited_s=%.0f", recorded, CONFIRM_S)
+        store = self._store
+        await self._snapshots.write_changed(lambda: store.dispatched_offset, at_once=True)
+        if store.checkpointed_offset < end or store.flushed_offset < end:
+            try:
+                await asyncio.to_thread(store.checkpoint)
+            except DiskFull as error:
+                log.warning("checkpoint before a deletion not written error=%s", error)
+
+    async def _repeat_state(self, position: int) -> int:
+        """Record again what the tables have from records below ``position``; the end of the last record."""
+        state_log = self.state_log
+        assert state_log is not None
+        end, count = 0, 0
+        try:
+            for recorded in state_log.repeat_older(position):
+                end = recorded
+                count += 1
+                if count % _STEPS == 0:
+                    await asyncio.sleep(0)
+                    if self.state_log is not state_log:  # master no more: the log is another's to write
+                        self._is_state_complete = False
+                        break
+        except DiskFull as error:
+            # The tables are in the snapshots; the records follow when the deletion has made space.
+            self._is_state_complete = False
+            log.error("state not recorded again error=%s", error)
+        if count:
+            log.info("state recorded again records=%d older_than=%d end=%d", count, position, end)
+        return end
+
+    def _expire_topics(self) -> Iterator[None]:
+        """Let the queues of topics with a retention of their own begin at the first message young enough.
+
+        Yields after each such topic, for others to have their turn.
+        """
+        now_ms = self.now_ms()
+        queues: dict[str, list[int]] = {}
+        groups: dict[str, list[str]] = {}
+        for topic in self._state.topics.values():
+            kept_ms = retention_ms(topic)
+            if kept_ms is None:
+                continue
+            if not queues:
+                queues = self._store.queues()
+                for group, consumed in self._state.offsets.pairs():
+                    groups.setdefault(consumed, []).append(group)
+            for queue_id in queues.get(topic.name, ()):
+                self._expire_queue(topic.name, queue_id, now_ms - kept_ms, groups.get(topic.name, []))
+            yield
+
+    def _expire_queue(self, topic: str, queue_id: int, before_ms: int, groups: list[str]) -> None:
+        low, high = self._store.queue_range(topic, queue_id)
+        stored_ms = self._store.store_timestamp_at(topic, queue_id, low) if low < high else None
+        if low == high or (stored_ms is not None and stored_ms >= before_ms):
+            return
+        minimum = self._store.search_offset(topic, queue_id, before_ms)
+        for group in groups:
+            committed = self._state.committed(group, topic, queue_id)
+            unread = minimum - max(committed, low)
+            if committed < 0 or unread <= 0:
+                continue
+            if self._protect_unread and self.use.percent <= self._rules.forced_from:
+                minimum = max(committed, low)
+                continue
+            self._forewarning.on_lost(Unread(topic, group, unread))
+        if minimum > low:
+            self._store.removal.raise_min_offset(topic, queue_id, minimum)
+            log.info("messages of a short-lived topic expired topic=%s queue=%d begins_at=%d", topic, queue_id, minimum)

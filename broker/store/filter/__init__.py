@@ -1,0 +1,1 @@
+"""SQL92 conditions: a compiler and its machine."""

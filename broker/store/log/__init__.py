@@ -1,0 +1,1 @@
+"""The log's bytes: files, appends, flushing, committing."""

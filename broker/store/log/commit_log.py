@@ -1,0 +1,460 @@
+"""The CommitLog: one sequence of bytes in files, to which batches of records are appended.
+
+Offsets are byte positions in the whole sequence. A record, and a batch, never spans two files: where one does not
+fit, with the 8 bytes of a blank record behind it, a blank fills the file. All methods are for the owner thread, but
+:meth:`sync` and :meth:`commit`.
+
+With a transient store pool appends go to buffers, and the log ends where the last commit ended.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.formats.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
+from penstock.formats.record.kernels.sealing import make_room, without_seals, write_seals
+from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK
+from penstock.formats.record.rows import ROW
+from penstock.proto.errors import CorruptBatch, MessageTooLarge, StorageError
+from penstock.runtime.clock import Clock
+
+from ..config import MIB, FlushMode, StoreConfig
+from ..disk import Bytes, Disk
+from ..queues.kernels import Ints, Longs, Rows, count_records
+from ..results import AppendResult
+from .log_directories import LogDirectories, split_paths
+from .log_file import FileAllocator, LogFile, load_log_files
+from .log_kernels import first_nonzero, same_messages
+from .prefault import Prefaulter
+from .transient_store_pool import WriteBuffers
+from .warming import Warming
+
+_BLANK = struct.Struct(">ii")
+_PAGE = 4096
+_TAIL_SHARE = 64
+_PIECE_BYTES = 1 << 16  # copied at once: far below where the C library begins to copy several pages in turn
+_HEAD_BYTES = 256  # more than any of its copies leaves for last
+_STEP_BYTES = 64  # less than a record
+ROWS_AT_ONCE = 1 << 13
+_TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
+
+
+class Chunk(NamedTuple):
+    """Scanned records of one file: ``rows[:count]``, whose positions are in ``file.bytes``.
+
+    ``end`` is the log offset behind them, or behind the blank that follows them.
+    """
+
+    file: LogFile
+    rows: Rows
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    end: int
+    status: ScanStatus
+
+
+class QueueEnds:
+    """Where the queues of one topic go on; ``next_offsets`` is indexed by queue id."""
+
+    def __init__(self, topic: str, next_offsets: Longs) -> None:
+        self.name: Bytes = np.frombuffer(topic.encode(), np.uint8)
+        self.next_offsets = next_offsets
+        self.seen: Longs = np.zeros(len(next_offsets), np.int64)
+
+    def reserve(self, queues: int) -> None:
+        """Have at least that many queues; new ones begin at 0."""
+        missing = queues - len(self.next_offsets)
+        if missing > 0:
+            self.next_offsets = np.concatenate((self.next_offsets, np.zeros(missing, np.int64)))
+            self.seen = np.zeros(queues, np.int64)
+
+
+class CommitLog:
+    """The files, and the position behind the last byte."""
+
+    def __init__(self, config: StoreConfig, disk: Disk, clock: Clock) -> None:
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self.segment_bytes = config.segment_bytes
+        self.directories = LogDirectories(
+            disk, config.log_directories, split_paths(config.read_only_log_paths), config.segment_bytes
+        )
+        self.files: list[LogFile] = []
+        self.min_offset = 0
+        self.end_offset = 0  # behind the last byte in the files; with buffers a commit moves it, in whatever thread
+        self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
+        self.whole_end = 0  # the end of a record; behind it there may be a part of one, from a master
+        self.last_store_timestamp_ms = 0
+        self._warming = Warming(
+            disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
+        )
+        self._allocator = FileAllocator(disk, self.directories, config.segment_bytes, self._warming)
+        self._tail_bytes = config.segment_bytes // _TAIL_SHARE
+        if config.segment_bytes >= MIB:
+            self._tail_bytes = max(self._tail_bytes, min(MIB, config.segment_bytes // 8))
+        self._prefaulter = Prefaulter()
+        self._buffers: WriteBuffers | None = None
+        # Called when an append finds no free buffer, and told whether it is of state: commits everything, or refuses.
+        self.on_no_buffer: Callable[[bool], None] = lambda is_state: None
+        self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
+        self._stamp = 0
+        self._touched_queues: Ints = np.zeros(64, np.int32)
+        self._touched_offsets: Longs = np.zeros(64, np.int64)
+
+    def load(self) -> None:
+        """Map the files that are there; ``end_offset`` is behind the last, until recovery knows better."""
+        self.files = load_log_files(self._disk, self.directories, self.segment_bytes)
+        if self.files:
+            self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
+        if self._config.transient_store_pool_size:
+            self._buffers = WriteBuffers(self._disk, self._config.transient_store_pool_size, self.segment_bytes)
+
+    @property
+    def appended_offset(self) -> int:
+        """Where the next append goes: ``end_offset``, or behind what lies in buffers only."""
+        return self.end_offset if self._buffers is None else max(self.end_offset, self._buffers.appended)
+
+    @property
+    def is_buffered(self) -> bool:
+        """Whether appends have gone to buffers since :meth:`give_back_buffers`."""
+        return self._buffers is not None and self._buffers.is_in_use
+
+    def append(
+        self, ends: QueueEnds, records: Bytes, *, count: int | None = None, is_state: bool = False
+    ) -> AppendResult:
+        """Check, place and patch a batch of complete records, of ``count``; the bytes are visible, not yet synced.
+
+        With a pool they are visible, and safe from the process's death, when ``end_offset`` has passed them.
+        While no next file can be made, the last bytes of a file are kept for records of the broker's own state.
+
+        Raises:
+            CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
+            DiskFull, StorageError: there is no next file; nothing was stored.
+            FlowControl: ``on_no_buffer`` has refused it; nothing was stored.
+        """
+        records = self._with_room(ends, records, count) if self._config.append_record_crc else without_seals(records)
+        file = self._file_for(len(records), is_state)
+        queues = len(ends.next_offsets)
+        if queues > len(self._touched_queues):
+            self._touched_queues, self._touched_offsets = np.zeros(queues, np.int32), np.zeros(queues, np.int64)
+        now_ms = max(self.last_store_timestamp_ms, self._clock.wall_ms())
+        self._stamp += 1
+        start = self.appended_offset
+        data = file.bytes if self._buffers is None else self._buffers.borrow(file, start)
+        status, bad, placed, touched = place_batch(
+            records,
+            data,
+            start - file.base,
+            file.base,
+            now_ms,
+            self._host,
+            ends.name,
+            ends.next_offsets,
+            self._stamp,
+            ends.seen,
+            self._config.body_bytes_max,
+            self._touched_queues,
+            self._touched_offsets,
+            -1 if count is None else count,
+        )
+        if status != PlaceStatus.OK:
+            raise self._refusal(PlaceStatus(status), int(bad), ends, count)
+        if self._config.append_record_crc:
+            write_seals(data, start - file.base, start - file.base + len(records))
+        self.last_store_timestamp_ms = now_ms
+        self.whole_end = end = start + len(records)
+        if self._buffers is None:
+            self.end_offset = end
+        else:
+            self._buffers.on_placed(end, end)
+        self._prefaulter.advance(data, end - file.base, is_file=self._buffers is None)
+        queue_ids = self._touched_queues[:touched].tolist()
+        return AppendResult(start, end, placed, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
+
+    def commit(self) -> int:
+        """Write what lies in buffers only to the files, in the log's order; the log's end. From any thread.
+
+        Raises:
+            OSError: the log ends where it did; may be tried again.
+        """
+        if self._buffers is not None:
+            with self._buffers.lock:
+                if self._buffers.appended > self.end_offset:
+                    self.end_offset = self._buffers.write(self.end_offset)
+        return self.end_offset
+
+    def give_back_buffers(self) -> None:
+        """Use none until the next append. Everything is committed."""
+        assert self.appended_offset == self.end_offset, f"{self.appended_offset} of {self.end_offset} not committed"
+        if self._buffers is not None:
+            self._buffers.give_back()
+
+    def append_bytes(self, start: int, data: memoryview) -> int:
+        """Append bytes of another log at the same offset; the new end. They lie within one file, and in no buffer."""
+        if start != self.end_offset or self.is_buffered:
+            raise StorageError(f"bytes of offset {start} cannot follow the log's end {self.end_offset}")
+        if not len(data):
+            return start
+        file = self.files[-1] if self.files and start < self.files[-1].end else None
+        base = start - start % self.segment_bytes if file is None else file.base
+        if start + len(data) > base + self.segment_bytes:
+            raise StorageError(f"bytes {start}..{start + len(data)} do not lie within one file")
+        if file is None:
+            file = self._next_file(base)
+        copy_ascending(file.bytes, start - base, np.frombuffer(data, np.uint8))
+        self.end_offset = start + len(data)
+        self._prefaulter.advance(file.bytes, self.end_offset - base)
+        return self.end_offset
+
+    def start_at(self, offset: int) -> None:
+        """Let the log, which holds nothing, begin at ``offset``."""
+        if self.end_offset != self.min_offset:
+            raise StorageError(f"the log holds {self.min_offset}..{self.end_offset}: only an empty one can begin anew")
+        self.remove_from(0)
+        self._allocator.discard()
+        self.min_offset = self.end_offset = offset
+
+    def read_bytes(self, start: int, size_max: int) -> memoryview:
+        """A read-only view of at most ``size_max`` bytes from ``start`` on, of one file, below the end."""
+        if not self.min_offset <= start <= self.end_offset:
+            raise StorageError(f"offset {start} is outside the log {self.min_offset}..{self.end_offset}")
+        if start == self.end_offset:
+            return memoryview(b"")
+        file = self.file_of(start)
+        end = min(start + size_max, file.end, self.end_offset)
+        return file.bytes[start - file.base : end - file.base].data.toreadonly()
+
+    def file_of(self, offset: int) -> LogFile:
+        """The file that holds the byte at ``offset``, which the log has."""
+        return self.files[(offset - self.files[0].base) // self.segment_bytes]
+
+    def record_at(self, offset: int) -> memoryview | None:
+        """The record that begins at ``offset`` and says so itself, None if none does."""
+        if not self.min_offset <= offset < self.end_offset or not self.files:
+            return None
+        file = self.file_of(offset)
+        at = offset - file.base
+        size = int.from_bytes(file.bytes[at : at + 4].tobytes(), "big", signed=True)
+        rows = np.zeros(1, ROW)
+        count, _, _ = scan(file.bytes, at, min(at + max(size, 0), len(file.bytes)), file.base, False, rows)
+        return file.bytes[at : at + size].data.toreadonly() if count == 1 else None
+
+    def sizes(self, start: int, end: int) -> list[int]:
+        """Sizes of the records of ``[start, end)``, which lie in one file and were appended, or committed, together."""
+        data, first, stop = self._appended(start, end)
+        file = self.file_of(start)
+        rows = np.zeros(count_records(data, first, stop, stop - first), ROW)
+        count, _, _ = scan(data, first, stop, file.base, False, rows)
+        found: list[int] = rows["size"][:count].tolist()
+        return found
+
+    def holds(self, start: int, end: int, sent: Bytes) -> bool:
+        """Whether the records of ``[start, end)``, appended together, have the bodies and queues of those ``sent``."""
+        return bool(same_messages(*self._appended(start, end), sent))
+
+    def _appended(self, start: int, end: int) -> tuple[Bytes, int, int]:
+        """Bytes of one file, or of the buffer for it, and where in them ``[start, end)`` is."""
+        file = self.file_of(start)
+        data = file.bytes
+        if self._buffers is not None and start >= self.end_offset:
+            data = self._buffers.held(start)
+        return data, start - file.base, end - file.base
+
+    def chunks(self, start: int, end: int, rows: Rows, *, check_crc: bool) -> Iterator[Chunk]:
+        """Scan ``[start, end)`` file by file, as many records at once as ``rows`` takes.
+
+        Ends behind the first chunk whose status is neither ROWS_FULL, BLANK nor END.
+        """
+        while start < end:
+            if start >= self.files[-1].end:
+                return
+            file = self.file_of(start)
+            stop = min(end, file.end) - file.base
+            count, position, status = scan(file.bytes, start - file.base, stop, file.base, check_crc, rows)
+            if status == ScanStatus.BLANK and position != len(file.bytes):
+                status = ScanStatus.BAD  # a blank fills its file, or is none
+                position = int(rows["position"][count - 1] + rows["size"][count - 1]) if count else start - file.base
+            yield Chunk(file, rows, count, file.base + position, ScanStatus(status))
+            if status not in (ScanStatus.ROWS_FULL, ScanStatus.BLANK, ScanStatus.END):
+                return
+            start = file.base + position
+
+    def written(self, file: LogFile, start: int) -> list[tuple[int, int]]:
+        """Stretches of ``file.bytes[start:]`` that may be anything but zeros; reading the rest would make it memory.
+
+        The rest of a file that was made ahead is a gibibyte of zeros, which the file system knows of.
+        """
+        found = []
+        while (stretch := self._disk.data_range(file.descriptor, start, len(file.bytes))) is not None:
+            found.append(stretch)
+            start = stretch[1]
+        return found
+
+    def sync(self, start: int, end: int) -> None:
+        """Have ``[start, end)`` on the disk; from any thread."""
+        for file in list(self.files):
+            if file.base < end and start < file.end:
+                self._disk.sync(file.descriptor)
+
+    def cut(self, offset: int) -> int:
+        """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0.
+
+        A file made ahead would begin behind a gap, if files go: it goes first.
+        """
+        assert not self.is_buffered, "a commit would bring it back"
+        self.end_offset = self.whole_end = offset
+        if self.files and self.files[-1].base >= offset:
+            self._allocator.discard()
+        self.remove_from(offset)
+        if not self.files or offset >= self.files[-1].end:
+            return 0
+        file = self.files[-1]
+        data = file.bytes
+        zeroed = 0
+        for start, end in self.written(file, offset - file.base):
+            position = first_nonzero(data, start, end)
+            while position < end:
+                stop = min(end, position - position % _PAGE + _PAGE)
+                zeroed += int(np.count_nonzero(data[position:stop]))
+                data[position:stop] = 0
+                position = first_nonzero(data, stop, end)
+        self._disk.sync(file.descriptor)
+        return zeroed
+
+    def remove_before(self, offset: int) -> None:
+        """Delete the files that end at ``offset`` or before."""
+        removed = self.take_before(offset)
+        for file in removed:
+            self._disk.close(file.descriptor)
+            self.directories.unlink(file.path)
+        if removed:
+            self.directories.sync([file.path for file in removed])
+            self.min_offset = offset
+
+    def remove_from(self, offset: int) -> None:
+        """Delete the files that begin at ``offset`` or behind."""
+        removed = [file for file in self.files if file.base >= offset]
+        self.files = [file for file in self.files if file.base < offset]
+        for file in reversed(removed):
+            self._disk.close(file.descriptor)
+            self._disk.unlink(file.path)
+        self.directories.sync([file.path for file in removed])
+
+    def take_before(self, offset: int) -> list[LogFile]:
+        """Let the log begin at ``offset``, where one of its files begins; the files before it, now the caller's."""
+        taken = [file for file in self.files[:-1] if file.end <= offset]
+        if taken:
+            self.files = self.files[len(taken) :]
+            self.min_offset = self.files[0].base
+        return taken
+
+    def keep_free(self, size: int) -> None:
+        """Make no file that would leave less than ``size`` bytes of the disk."""
+        self._allocator.keep_free = size
+
+    def discard_unused(self) -> None:
+        """Delete files made ahead, as a clean stop does."""
+        self._allocator.discard()
+
+    def close(self) -> None:
+        """Close everything, sync nothing."""
+        self._allocator.close()
+        self._prefaulter.close()
+        for file in self.files:
+            self._disk.close(file.descriptor)
+        self.files = []
+
+    def _file_for(self, size: int, is_state: bool) -> LogFile:
+        """The file with room for ``size`` bytes and a blank behind them; fills the one before if that has none."""
+        if size + BLANK_BYTES > self.segment_bytes:
+            raise MessageTooLarge(
+                f"a batch of {size} bytes: at most {self.segment_bytes - BLANK_BYTES} fit a log file of this broker",
+                index=0,
+            )
+        appended = self.appended_offset
+        if not self.files or appended == self.files[-1].end:
+            self._have_buffer(None, is_state)
+            return self._next_file(appended - appended % self.segment_bytes)
+        file = self.files[-1]
+        left = file.end - appended
+        if size + BLANK_BYTES <= left:
+            self._have_buffer(file, is_state)
+            if left - size < self._tail_bytes and not is_state:
+                self._allocator.check(file.end)
+            return file
+        self._have_buffer(None, is_state)
+        following = self._next_file(file.end)  # first, so that nothing has changed when there is no space
+        at = appended - file.base
+        buffer = None if self._buffers is None else self._buffers.of(file)
+        data = file.bytes if buffer is None else buffer
+        data[at : at + BLANK_BYTES] = np.frombuffer(_BLANK.pack(left, MAGIC_BLANK), np.uint8)
+        if self._buffers is None or buffer is None:
+            self.end_offset = following.base
+        else:
+            self._buffers.on_placed(appended + BLANK_BYTES, following.base)
+        return following
+
+    def _have_buffer(self, file: LogFile | None, is_state: bool) -> None:
+        """See that there is a buffer for ``file``, or for a new one; all are free once everything is committed."""
+        buffers = self._buffers
+        if buffers is None or (file is not None and buffers.of(file) is not None):
+            return
+        buffers.reclaim(self.end_offset)
+        if not buffers.pool.available:
+            if self.appended_offset > self.end_offset:
+                self.on_no_buffer(is_state)
+            self.give_back_buffers()
+
+    def _with_room(self, ends: QueueEnds, records: Bytes, count: int | None) -> Bytes:
+        """The batch with room for the checksum of each whole record; bad records are left to be refused by name."""
+        made, size, index = make_room(records, count_records(records, 0, len(records), len(records)))
+        if size < 0:
+            raise self._refusal(PlaceStatus.PROPERTIES_TOO_LARGE, index, ends, count)
+        return made if size else records
+
+    def _next_file(self, base: int) -> LogFile:
+        file = self._allocator.take(base)
+        if self.files:
+            self._warming.unlock(self.files[-1].bytes)
+        self.files.append(file)
+        self._allocator.prepare(file.end)
+        return file
+
+    def _refusal(
+        self, status: PlaceStatus, index: int, ends: QueueEnds, count: int | None
+    ) -> CorruptBatch | MessageTooLarge:
+        topic = bytes(ends.name).decode()
+        reason = status.name.lower().replace("_", " ")
+        if status in _TOO_LARGE:
+            limit = self._config.body_bytes_max if status == PlaceStatus.BODY_TOO_LARGE else 32767
+            return MessageTooLarge(f"topic {topic}, record {index}: {reason}, at most {limit} bytes", index=index)
+        if status == PlaceStatus.OTHER_COUNT:
+            return CorruptBatch(
+                f"topic {topic}: the batch's header says {count} records, there are "
+                f"{'more' if index == count else index} whole ones",
+                index=index,
+            )
+        if status == PlaceStatus.MISPLACED_MARK:
+            reason = "carries a producer mark, which only a batch's first may"
+        if status == PlaceStatus.BAD_QUEUE:
+            reason += f", the topic has {len(ends.next_offsets)}"
+        return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)
+
+
+def copy_ascending(target: Bytes, at: int, data: Bytes) -> None:
+    """Copy so that a process killed in the middle leaves a beginning of ``data``, and nothing behind a gap.
+
+    The C library's copy stores its first bytes last, and large copies in several places at once. So the head of each
+    piece is copied beforehand, in steps, and the pieces are small: else a killed slave's log would have sound records
+    behind bytes that were never written, which is what damage looks like.
+    """
+    for first in range(0, len(data), _PIECE_BYTES):
+        piece = data[first : first + _PIECE_BYTES]
+        for step in range(0, min(_HEAD_BYTES, len(piece)), _STEP_BYTES):
+            part = piece[step : min(step + _STEP_BYTES, _HEAD_BYTES)]
+            target[at + first + step : at + first + step + len(part)] = part
+        target[at + first : at + first + len(piece)] = piece

@@ -1,0 +1,170 @@
+"""Kernels over the bytes of the log: producer marks, first offsets of queues, and what is left after damage."""
+
+# Kernels are typed by their Numba signatures.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import from_dtype, njit, types
+
+from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
+from penstock.formats.record.kernels import ROW, crc32_at, measure_at
+from penstock.formats.record.kernels.marks import MARK_BYTES, is_mark
+from penstock.formats.record.kernels.record_crc import ABSENT, WRONG, record_crc_at
+from penstock.formats.record.kernels.scanning import RECORD
+from penstock.formats.record.layout import CRC_MASK, FIXED_BYTES, MAGIC_V1, MAGIC_V2
+
+from ..queues.kernels import key_hash
+
+drop_stale_kernels(__file__)
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_LONGS = types.Array(types.int64, 1, "C")
+_INTS = types.Array(types.int32, 1, "C")
+_ROWS = types.Array(from_dtype(ROW), 1, "C")
+_SECTOR = 512
+
+
+@njit([types.int64(_BYTES, _ROWS, types.int64, _INTS)], nogil=True, cache=True)
+def find_marks(buffer, rows, count, found):
+    """Numbers of the rows whose first property is a producer mark, into ``found``; answers how many."""
+    address = address_of(buffer)
+    marks = 0
+    for i in range(count):
+        row = rows[np.uint64(i)]
+        if row.properties_size > MARK_BYTES and is_mark(address, row.properties_position):
+            found[np.uint64(marks)] = i
+            marks += 1
+    return marks
+
+
+@njit([types.boolean(_BYTES, types.int64, types.int64, _BYTES)], nogil=True, cache=True)
+def same_messages(buffer, start, stop, sent):
+    """Whether the records of ``buffer[start:stop]``, which are sound, have the bodies and queues of those in ``sent``.
+
+    Bodies are compared by their checksums. Other properties may differ: a batch that is sent again is encoded again.
+    """
+    address, other = address_of(buffer), address_of(sent)
+    at, position, end = start, np.int64(0), len(sent)
+    while at < stop and position + FIXED_BYTES <= end:
+        size, sent_size = load_i32(address, at), load_i32(other, position)
+        if size < FIXED_BYTES or sent_size < FIXED_BYTES or sent_size > end - position:
+            return False
+        if (load_i32(address, at + 8) ^ load_i32(other, position + 8)) & CRC_MASK != 0:
+            return False
+        if load_i32(address, at + 12) != load_i32(other, position + 12):
+            return False
+        at += size
+        position += sent_size
+    return at == stop and position == end
+
+
+@njit([types.int64(_ROWS, types.int64, types.int64, _INTS, _INTS, _LONGS)], nogil=True, cache=True)
+def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
+    """Queues of ``rows[start:end]`` in order of first appearance, and the first offset in each; answers how many.
+
+    ``table`` is filled with -1, of a power of two in size and larger than the number of rows.
+    """
+    mask = len(table) - 1
+    count = 0
+    for i in range(start, end):
+        queue_id = rows[np.uint64(i)].queue_id
+        at = key_hash(np.int64(queue_id)) & mask
+        while table[np.uint64(at)] >= 0 and queue_ids[table[np.uint64(at)]] != queue_id:
+            at = (at + 1) & mask
+        if table[np.uint64(at)] < 0:
+            table[np.uint64(at)] = count
+            queue_ids[np.uint64(count)] = queue_id
+            queue_offsets[np.uint64(count)] = rows[np.uint64(i)].queue_offset
+            count += 1
+    return count
+
+
+@njit([types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+def find_record(buffer, start, stop, physical_base, store_timestamp_min):
+    """Where the first sound record begins in ``buffer[start:stop]`` that says so itself; -1 without one.
+
+    It may end anywhere in ``buffer``.
+
+    Sound: its own physical offset, its lengths and its checksum are right, and it is not older than
+    ``store_timestamp_min``: an older one is a leftover of something cut off before.
+    """
+    address = address_of(buffer)
+    position, end = start, len(buffer)
+    last = min(stop - 1, end - FIXED_BYTES)
+    while position <= last:
+        magic = load_i32(address, position + 4)
+        right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(address, position + 28) == physical_base + position
+        if right:
+            kind, record_end, store, body, body_size, _, _, _, properties_size = measure_at(address, position, end)
+            if kind == RECORD and load_i64(address, store) >= store_timestamp_min:
+                crc = crc32_at(address, body, body + body_size) & CRC_MASK if body_size > 0 else np.int64(0)
+                if (body_size == 0 or crc == load_i32(address, position + 8)) and (
+                    record_crc_at(address, position, record_end, properties_size) != WRONG
+                ):
+                    return position
+        # Of eight zero bytes none begins a record, nor do the next four: a size is not zero.
+        position += 5 if load_i64(address, position) == 0 else 1
+    return np.int64(-1)
+
+
+@njit([types.int64(_BYTES, types.int64, types.int64)], nogil=True, cache=True)
+def first_nonzero(buffer, start, end):
+    """Position of the first byte in ``buffer[start:end]`` that is not zero, ``end`` without one."""
+    address = address_of(buffer)
+    position = start
+    while position + 8 <= end and load_i64(address, position) == 0:
+        position += 8
+    while position < end and load_u8(address, position) == 0:
+        position += 1
+    return position
+
+
+@njit([types.int64(_BYTES, _ROWS, types.int64)], nogil=True, cache=True)
+def first_unsealed(buffer, rows, count):
+    """The first row whose record has no whole-record checksum, ``count`` without one."""
+    address = address_of(buffer)
+    for i in range(count):
+        row = rows[np.uint64(i)]
+        start = row.position
+        if record_crc_at(address, start, start + row.size, np.int64(row.properties_size)) == ABSENT:
+            return i
+    return count
+
+
+@njit([types.int64(_BYTES, _ROWS, types.int64, types.int64)], nogil=True, cache=True)
+def first_torn(buffer, rows, count, from_offset):
+    """The first row from log offset ``from_offset`` on whose other parts than its body are not what anybody wrote.
+
+    ``count`` without one. The checksum covers the body alone. What was never written is zero: a time of the header, a
+    byte of the topic, the last byte of the properties, or the last byte of a sector among them (a sector may have
+    been written out when the record was there in part, as a slave's may be).
+    """
+    address = address_of(buffer)
+    stored = np.int64(0)
+    for i in range(count):
+        row = rows[np.uint64(i)]
+        if row.physical_offset < from_offset:
+            continue
+        boundary = row.position + (-row.position) % _SECTOR
+        in_header = 48 <= boundary - row.position <= FIXED_BYTES
+        if row.store_timestamp < stored or (
+            in_header and row.born_timestamp == 0 and load_u8(address, boundary - 1) == 0
+        ):
+            return i
+        stored = row.store_timestamp
+        for at in range(row.topic_position, row.topic_position + row.topic_size):
+            if load_u8(address, at) == 0:
+                return i
+        start = row.properties_position
+        end = start + row.properties_size
+        if end > start and load_u8(address, end - 1) == 0:
+            return i
+        sector_end = start + (-start) % _SECTOR
+        while sector_end <= end:
+            if sector_end > start and load_u8(address, sector_end - 1) == 0:
+                return i
+            sector_end += _SECTOR
+    return count

@@ -1,0 +1,138 @@
+"""Appends to memory that is no file's (``transientStorePoolEnable``), and their way from there into the log files.
+
+An append goes to a buffer as large as a log file, to the place that it has in the file; a commit writes it there.
+Only appends and commits know the buffers. Readers, dispatch, replication and recovery use the mapped files, and the
+log's end is the end of what is committed: nobody sees, and nobody is told of, bytes that a killed process takes with
+it. A buffer holds nothing but what was appended to it, so a start with a file half full has nothing to load.
+
+The file is mapped and written to by ``pwrite``, which Linux keeps the same. ``pwrite`` copies upwards, so a process
+killed in the middle leaves a beginning.
+Source: RocketMQ TransientStorePool, DefaultMappedFile#commit; differs: without a free buffer an append is refused, or
+waits for a commit, where RocketMQ writes the next file through its mapping. The memory is not locked.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.proto.errors import StorageError
+
+from ..disk import Bytes, Disk
+from .log_file import LogFile
+
+
+class TransientStorePool:
+    """``count`` buffers of ``size`` bytes; memory is taken as they are used, and kept."""
+
+    def __init__(self, count: int, size: int) -> None:
+        """Raises:
+        StorageError: there is not so much memory.
+        """
+        self.count = count
+        try:
+            self._free = [_buffer(size) for _ in range(count)]
+        except (OSError, MemoryError) as error:
+            raise StorageError(
+                f"no memory for transientStorePoolSize={count} buffers of {size} bytes each ({error}): lower it, or "
+                "switch transientStorePoolEnable off"
+            ) from error
+
+    @property
+    def available(self) -> int:
+        """How many are free."""
+        return len(self._free)
+
+    def borrow_buffer(self) -> Bytes:
+        """A free one, with whatever is in it: the one returned last, whose memory is there already."""
+        return self._free.pop()
+
+    def return_buffer(self, buffer: Bytes) -> None:
+        """Nobody uses it any more."""
+        self._free.append(buffer)
+
+
+@dataclass(slots=True)
+class _Filling:
+    """The buffer of one log file. ``placed``: log offset behind the last byte that was put into it."""
+
+    base: int
+    end: int
+    descriptor: int
+    buffer: Bytes
+    placed: int
+
+
+class WriteBuffers:
+    """The buffers in use, the newest last. The owner thread fills them, any thread writes them out under ``lock``.
+
+    ``appended``: log offset behind the last byte in a buffer, 0 while none is in use. It is set behind everything
+    that it tells of, so that a commit which has read it finds the bytes, and the buffer they are in.
+    """
+
+    def __init__(self, disk: Disk, count: int, size: int) -> None:
+        self.pool = TransientStorePool(count, size)
+        self.appended = 0
+        self.lock = threading.Lock()
+        self._disk = disk
+        self._filling: list[_Filling] = []
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a buffer stands for a file, be anything in it or not."""
+        return bool(self._filling)
+
+    def of(self, file: LogFile) -> Bytes | None:
+        """The buffer of the file being written, if it has one."""
+        last = self._filling[-1] if self._filling else None
+        return last.buffer if last is not None and last.base == file.base else None
+
+    def borrow(self, file: LogFile, start: int) -> Bytes:
+        """The buffer of the file being written, a free one if it has none; appends begin at ``start``."""
+        found = self.of(file)
+        if found is None:
+            found = self.pool.borrow_buffer()
+            self._filling.append(_Filling(file.base, file.end, file.descriptor, found, start))
+        return found
+
+    def held(self, offset: int) -> Bytes:
+        """The buffer that has the byte at ``offset``, which is not committed."""
+        return next(each.buffer for each in self._filling if each.base <= offset < each.end)
+
+    def on_placed(self, end: int, appended: int) -> None:
+        """Bytes up to ``end`` are in the newest buffer; the next append goes to ``appended``."""
+        self._filling[-1].placed = end
+        self.appended = appended
+
+    def write(self, committed: int) -> int:
+        """Write to the files what lies behind ``committed``, in the log's order; up to where that is done now.
+
+        Raises:
+            OSError: as far as anybody knows it is not; may be tried again.
+        """
+        appended = self.appended
+        for each in list(self._filling):
+            start, stop = max(committed, each.base), min(appended, each.placed)
+            if start < stop:
+                self._disk.pwrite(each.descriptor, each.buffer[start - each.base : stop - each.base], start - each.base)
+        return max(committed, appended)
+
+    def reclaim(self, committed: int) -> None:
+        """Return the buffers of files that are full, and written up to their ends."""
+        while self._filling and self._filling[0].end <= committed:
+            self.pool.return_buffer(self._filling.pop(0).buffer)
+
+    def give_back(self) -> None:
+        """Return all buffers: everything in them is written."""
+        for each in self._filling:
+            self.pool.return_buffer(each.buffer)
+        self._filling.clear()
+        self.appended = 0
+
+
+def _buffer(size: int) -> Bytes:
+    # Small pages, brought by the prefaulter: for a huge one the kernel may compact memory, 6-10 ms within an append.
+    return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)

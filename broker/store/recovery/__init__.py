@@ -1,0 +1,1 @@
+"""Opening a store, cutting its end, removing its beginning."""

@@ -1,0 +1,73 @@
+"""One process per store, and whether the last one ended well."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from penstock.proto.errors import StoreLocked
+
+from ..disk import Disk
+
+_held: set[str] = set()  # locks of fcntl do not keep a process from itself
+_held_guard = threading.Lock()
+
+
+class StoreLock:
+    """The lock on the first byte of ``<root>/lock``, as RocketMQ takes it; held until :meth:`release`."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        """Take it.
+
+        Raises:
+            StoreLocked: another process, or another store of this one, has it.
+        """
+        self._disk = disk
+        self._name = os.path.realpath(root)
+        path = f"{root}/lock"
+        with _held_guard:
+            if self._name in _held:
+                raise StoreLocked(f"{root}: this process ({os.getpid()}) has the store open already", pid=os.getpid())
+            # Closing any descriptor of the file gives the process's lock away: so open it only now.
+            self._descriptor = disk.open(path, create=True)
+            holder = disk.lock(self._descriptor)
+            if holder is not None:
+                disk.close(self._descriptor)
+                who = f"process {holder}" if holder else "another process"
+                raise StoreLocked(
+                    f"{root}: {who} has the store open: stop it first, or use another directory", pid=holder
+                )
+            disk.pwrite(self._descriptor, b"lock", 0)
+            _held.add(self._name)
+
+    def release(self) -> None:
+        with _held_guard:
+            _held.discard(self._name)
+            self._disk.close(self._descriptor)
+
+
+class AbortMarker:
+    """``<root>/abort``: there while a store is open; found at start, the last exit was no clean one."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._root = root
+        self._path = f"{root}/abort"
+
+    def exists(self) -> bool:
+        return self._disk.exists(self._path)
+
+    def create(self) -> None:
+        """Durable on return."""
+        descriptor = self._disk.open(self._path, create=True)
+        try:
+            self._disk.truncate(descriptor, 0)
+            self._disk.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+        self._disk.sync_directory(self._root)
+
+    def remove(self) -> None:
+        self._disk.unlink(self._path)
+        self._disk.sync_directory(self._root)

@@ -1,0 +1,202 @@
+"""Finding the end of a log that was not closed: the files' side of :mod:`.recovery`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.formats.record.kernels import ScanStatus
+from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from penstock.formats.record.rows import ROW
+from penstock.proto.errors import Corrupt, WrongStore
+
+from ..log.commit_log import ROWS_AT_ONCE, Chunk, CommitLog
+from ..log.log_file import LogFile
+from ..log.log_kernels import find_record, first_nonzero, first_torn, first_unsealed
+from .marks import track
+from .recovery import Damage, MarkTracker, Verdict, judge
+
+log = logging.getLogger(__name__)
+
+_SECTOR = 512
+_SIZE_BYTES = 4
+_DAMAGED = (ScanStatus.EMPTY, ScanStatus.BAD, ScanStatus.INCOMPLETE)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What a scan found."""
+
+    end: int  # everything below is sound
+    last_store_timestamp_ms: int
+    derived_is_boundary: bool  # a record (or file) begins at the checkpoint's derived offset
+    scanned_bytes: int
+    reason: str  # why it ends there, empty for a log that just ends
+
+
+def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None, *, sealed: bool = False) -> LogEnd:
+    """Scan the log from ``start``; changes nothing.
+
+    ``synced``: everything below it was synced; None for a store of another program. ``sealed``: every record must
+    have a whole-record checksum.
+
+    Raises:
+        Corrupt: sound records lie behind damage that no crash explains; the bytes are kept as they are.
+        WrongStore: the bytes are no log, or of a later version; ``sealed``, and a sound record has no such checksum.
+    """
+    rows = np.zeros(ROWS_AT_ONCE, ROW)
+    marked = np.zeros(ROWS_AT_ONCE, np.int32)
+    tracker = MarkTracker()
+    end, newest_ms, boundary = start, log_.last_store_timestamp_ms, derived == start
+    damaged: Chunk | None = None
+    for chunk in log_.chunks(start, log_.end_offset, rows, check_crc=True):
+        chunk = chunk if synced is None else _sound_part(chunk, synced)
+        if sealed:
+            _check_sealed(chunk)
+        if chunk.count:
+            newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
+            track(tracker, chunk, marked)
+            if derived is not None and int(rows["physical_offset"][0]) <= derived:
+                found = int(np.searchsorted(rows["physical_offset"][: chunk.count], derived))
+                boundary = boundary or (found < chunk.count and int(rows["physical_offset"][found]) == derived)
+                last = rows[chunk.count - 1]  # what follows may be a blank
+                boundary = boundary or int(last["physical_offset"]) + int(last["size"]) == derived
+        end = chunk.end
+        boundary = boundary or end == derived
+        if end == chunk.file.end:
+            tracker.on_file_end()
+        if chunk.status in _DAMAGED:
+            damaged = chunk
+            break
+    reason = ""
+    if damaged is not None:
+        reason = _judge(log_, damaged.file, end, damaged.status, newest_ms, synced)
+    cut = tracker.cut_at(end)
+    if cut < end:
+        reason = f"a batch that begins at {cut} lacks {tracker.missing} of its records"
+        newest_ms = log_.last_store_timestamp_ms
+        for chunk in log_.chunks(start, cut, rows, check_crc=False):
+            if chunk.count:
+                newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
+    return LogEnd(cut, newest_ms, boundary, end - start, reason)
+
+
+def first_record(log_: CommitLog) -> int:
+    """Where the first file's first record begins: a slave's log may begin behind the start of its file."""
+    file = log_.files[0]
+    data = file.bytes
+    if first_nonzero(data, 0, min(8, len(data))) < 8:
+        return file.base
+    for start, end in log_.written(file, 0):
+        found = int(find_record(data, max(0, start - _SIZE_BYTES), end, file.base, 0))
+        if found >= 0:
+            return file.base + found if first_nonzero(data, max(0, start - _SIZE_BYTES), found) == found else file.base
+        if first_nonzero(data, start, end) < end:
+            break  # something else comes first
+    return file.base
+
+
+def _sound_part(chunk: Chunk, synced: int) -> Chunk:
+    """The chunk up to the first record behind ``synced`` that was not written whole."""
+    torn = int(first_torn(chunk.file.bytes, chunk.rows, chunk.count, synced))
+    if torn == chunk.count:
+        return chunk
+    end = int(chunk.rows["physical_offset"][torn])
+    return Chunk(chunk.file, chunk.rows, torn, end, ScanStatus.BAD)
+
+
+def _check_sealed(chunk: Chunk) -> None:
+    number = int(first_unsealed(chunk.file.bytes, chunk.rows, chunk.count))
+    if number < chunk.count:
+        offset = int(chunk.rows["physical_offset"][number])
+        raise WrongStore(
+            f"{chunk.file.path}: the record at {offset} has no __CRC32# property, which forceVerifyPropCRC demands of "
+            "every record: switch that off, or wait until all records without one are gone",
+            path=chunk.file.path,
+            offset=offset,
+        )
+
+
+def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newest_ms: int, synced: int | None) -> str:
+    """Why the log ends at the damage; empty when there is none but the zeros of unused space."""
+    _refuse_unknown(log_, file, offset, synced)
+    later = _later_record(log_, file, offset, newest_ms)
+    lost = later is not None and _sector_lost(file, offset, later)
+    damage = Damage(offset, later, lost, synced)
+    if judge(damage) is Verdict.REFUSE:
+        raise Corrupt(
+            f"{file.path}: damaged at {offset} ({status.name.lower()}), sound records follow from {later} on: the "
+            "bytes are kept; restore the store from a replica",
+            path=file.path,
+            offset=offset,
+            later=later,
+        )
+    if synced is not None and offset < synced:
+        log.error("synced bytes are damaged path=%s offset=%d synced=%d", file.path, offset, synced)
+        return f"{status.name.lower()} record at {offset}, although synced up to {synced}"
+    if status is ScanStatus.EMPTY and later is None:
+        rest = log_.written(file, offset - file.base)
+        empty = all(first_nonzero(file.bytes, start, end) == end for start, end in rest)
+        return "" if empty else f"leftovers behind {offset}"
+    return f"{status.name.lower()} record at {offset}" + (
+        "" if later is None else f", others behind it from {later} on"
+    )
+
+
+def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | None) -> None:
+    """Raise for what is no damage, but records of a later version, or no log at all: cutting it off would destroy it.
+
+    Raises:
+        WrongStore: nothing was changed.
+    """
+    at = offset - file.base
+    head = file.bytes[at : at + FIXED_BYTES].tobytes()
+    if len(head) < FIXED_BYTES:
+        return
+    size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big", signed=True)
+    says_so_itself = int.from_bytes(head[28:36], "big", signed=True) == offset
+    if magic not in (0, MAGIC_V1, MAGIC_V2) and says_so_itself and FIXED_BYTES <= size <= file.end - offset:
+        raise WrongStore(
+            f"{file.path}: the record at {offset} is of a version that this program does not know (magic "
+            f"{magic & 0xFFFFFFFF:08X}): open the store with the program that wrote it",
+            path=file.path,
+            offset=offset,
+        )
+    if synced is None and offset == log_.min_offset and head[:8] != bytes(8):
+        raise WrongStore(
+            f"{file.path}: no record begins at {offset}, where the log does: not a log, or damaged from its start; "
+            "nothing was changed, move the file away or restore it from a replica",
+            path=file.path,
+            offset=offset,
+        )
+
+
+def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -> int | None:
+    """Where a sound record begins behind ``offset``; older ones are leftovers."""
+    for each in log_.files:
+        if each.base < file.base:
+            continue
+        first = offset + 1 - file.base if each is file else 0
+        for start, end in log_.written(each, first):
+            # The first bytes of a record's size may be zeros, and so lie before the stretch.
+            found = int(find_record(each.bytes, max(first, start - _SIZE_BYTES), end, each.base, newest_ms))
+            if found >= 0:
+                return each.base + found
+    return None
+
+
+def _sector_lost(file: LogFile, offset: int, later: int) -> bool:
+    """Whether a sector between the damage and the next sound record lacks its end, or all of it.
+
+    It lacks its end when it was written out while a record was only in part there, as a slave's may be.
+    """
+    data = file.bytes
+    stop = len(data) if later >= file.end else later - file.base
+    start = offset - file.base
+    last = stop - stop % _SECTOR
+    if last > start and bool((data[start - start % _SECTOR + _SECTOR - 1 : last : _SECTOR] == 0).any()):
+        return True
+    rest = max(start, last)
+    return rest < stop and bool(first_nonzero(data, rest, stop) == stop)

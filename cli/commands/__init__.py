@@ -1,0 +1,1 @@
+"""The commands, a module per noun; loaded when they are asked for."""

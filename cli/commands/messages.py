@@ -1,0 +1,196 @@
+"""``penstock send``, ``penstock tail`` and ``penstock message``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options import ConsumeFrom, Timestamp, compose, json_option, key_values, namesrv_option
+from ..output import note, print_fields, print_json
+
+if TYPE_CHECKING:
+    from penstock.client import MessageView
+
+POLL_S = 0.5
+IN_FLIGHT = 1000
+
+_asked = compose(namesrv_option, json_option)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("--tag")
+@click.option("--key", "keys", multiple=True, help="Repeatable.")
+@click.option("--property", "properties", multiple=True, callback=key_values, metavar="KEY=VALUE")
+@click.option("--sharding-key", help="Messages with the same one keep their order.")
+@_asked
+def send(topic: str, body: str | None, namesrv: str, as_json: bool, **options: Any) -> int:
+    """Send BODY, or each line of standard input where BODY is - or missing. Prints where each message lies."""
+    from penstock.client import Producer
+
+    attributes = {**options, "keys": list(options["keys"]) or None, "properties": options["properties"] or None}
+    bodies = iter([body.encode()]) if body not in (None, "-") else _lines()
+    with Producer(namesrv) as producer:
+        return _send_all(producer, topic, bodies, attributes, as_json)
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin.buffer:
+        text = line.rstrip(b"\r\n")
+        if text:  # a message needs at least one byte
+            yield text
+
+
+def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: dict[str, Any], as_json: bool) -> int:
+    """Send with many under way, and report in order; 1 when one was not acknowledged."""
+    from penstock.proto.errors import PenstockError
+
+    waiting: list[Any] = []
+    failed = sent = 0
+
+    def report(future: Any) -> bool:
+        try:
+            receipt = future.result()
+        except PenstockError as error:
+            note(f"error: message {sent}: {error}")
+            return False
+        if as_json:
+            print(json.dumps(receipt._asdict()), flush=True)
+        else:
+            print(f"{receipt.message_id} {receipt.broker_name}:{receipt.queue_id}:{receipt.queue_offset}", flush=True)
+        return True
+
+    for body in bodies:
+        waiting.append(producer.send_async(topic, body, **attributes))
+        while waiting and (len(waiting) >= IN_FLIGHT or waiting[0].done()):
+            sent += 1
+            failed += not report(waiting.pop(0))
+    for future in waiting:
+        sent += 1
+        failed += not report(future)
+    return 1 if failed else 0
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", help="Consume as a member of this group, with its committed offsets. [a passing one]")
+@click.option("--from", "consume_from", type=ConsumeFrom(), default="last", show_default=True)
+@click.option("--filter", "expression", default="*", help="Tags: 'paid || refunded'.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@_asked
+def tail(
+    topic: str,
+    group: str | None,
+    consume_from: str | int,
+    expression: str,
+    count: int | None,
+    namesrv: str,
+    as_json: bool,
+) -> None:
+    """Print messages as they arrive, one per line, until Ctrl-C."""
+    from penstock.client import Admin, PullConsumer
+
+    with Admin(namesrv) as admin:
+        admin.topic(topic)  # a misspelt name would wait for ever
+    ended: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: ended.append(received))
+    left = count
+    with PullConsumer(
+        namesrv, group=group or passing_group(), consume_from=consume_from, auto_commit=group is not None
+    ) as consumer:
+        if group is not None:
+            consumer.subscribe(topic, expression)
+        else:
+            consumer.assign(consumer.queues(topic), expression)
+        while not ended and left != 0:
+            for message in consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500)):
+                print(json.dumps(message.as_document(), ensure_ascii=False) if as_json else _line(message), flush=True)
+                left = left - 1 if left is not None else None
+
+
+def passing_group() -> str:
+    """A group name for one command; nothing is committed under it."""
+    import secrets
+
+    return f"penstock-cli-{secrets.token_hex(4)}"
+
+
+def _line(message: MessageView) -> str:
+    stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+    place = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
+    tag = f" [{message.tag}]" if message.tag else ""
+    keys = f" ({' '.join(message.keys)})" if message.keys else ""
+    return f"{stored} {place}{tag}{keys} {message.body.decode(errors='backslashreplace')}"
+
+
+@click.group()
+def message() -> None:
+    """Look messages up."""
+
+
+@message.command()
+@click.argument("message_id", metavar="ID", required=False)
+@click.option("--topic", metavar="T", help="With ID: where to look for a producer's message id.")
+@click.option("--queue", type=int, metavar="Q")
+@click.option("--offset", type=int, metavar="N")
+@click.option("--broker", metavar="NAME", help="Broker group, where the topic lies on several.")
+@_asked
+def show(
+    message_id: str | None,
+    topic: str | None,
+    queue: int | None,
+    offset: int | None,
+    broker: str | None,
+    namesrv: str,
+    as_json: bool,
+) -> None:
+    """The message with that ID, or at that place: --topic T --queue Q --offset N."""
+    by_place = topic is not None and queue is not None and offset is not None
+    if bool(message_id) == by_place:
+        raise click.UsageError("give an ID, or --topic, --queue and --offset")
+    from penstock.client import Admin
+
+    with Admin(namesrv) as admin:
+        if message_id:
+            found = admin.message_by_id(message_id, topic)
+        else:
+            assert topic is not None
+            assert queue is not None
+            assert offset is not None
+            found = admin.message_at(topic, queue, offset, broker_name=broker)
+        document = found.as_document()
+    if as_json:
+        print_json(document)
+    else:
+        print_fields(document)
+
+
+@message.command()
+@click.option("--topic", required=True, metavar="T")
+@click.option("--key", required=True, metavar="K")
+@click.option("--begin", "begin_ms", type=Timestamp(), default=0, help="Stored at that time or later.")
+@click.option("--end", "end_ms", type=Timestamp(), default=0, help="Stored before that time.")
+@click.option("--max", "max_count", default=32, show_default=True, type=click.IntRange(1, 10_000))
+@_asked
+def query(topic: str, key: str, begin_ms: int, end_ms: int, max_count: int, namesrv: str, as_json: bool) -> None:
+    """Messages with a key, oldest first."""
+    from penstock.client import Admin
+
+    with Admin(namesrv) as admin:
+        found = admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
+        documents = [each.as_document() for each in found]
+        lines = [_line(each) for each in found]
+    if as_json:
+        print_json({"messages": documents})
+    else:
+        for line in lines:
+            print(line)
+        note(f"{len(lines)} messages")

@@ -1,0 +1,151 @@
+"""``penstock pipeline NAME``: the Spark jobs. Their options are the fields of their configurations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..output import ProgressLine, note, print_fields, print_json, print_table
+from ..signals import interrupts
+
+SHOWN_MAX = 20
+_SESSION_OPTIONS = (
+    click.Option(["--master"], help="Spark's master, as local[*]. [what Spark's own configuration says]"),
+    click.Option(["--remote"], help="A Spark Connect server, as sc://host."),
+    click.Option(["--conf"], multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    click.Option(["--report"], type=click.Path(dir_okay=False), help="Write a page (.html) or the document (.json)."),
+    click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on standard output."),
+)
+
+
+class _Jobs(click.Group):
+    """The commands of :data:`penstock.pipeline.catalogue.JOBS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        from penstock.pipeline.catalogue import JOBS
+
+        return sorted(JOBS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A line for each; imports no job."""
+        from penstock.pipeline.catalogue import JOBS
+
+        with formatter.section("Jobs"):
+            formatter.write_dl([(name, JOBS[name][1]) for name in sorted(JOBS)])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a job, made from its configuration."""
+        from penstock.pipeline.catalogue import JOBS, load_job
+        from penstock.pipeline.requirements import require_spark
+
+        if cmd_name not in JOBS:
+            return None
+        require_spark()
+        job = load_job(cmd_name)
+        return click.Command(
+            cmd_name,
+            params=[*_options(job.Config), *_SESSION_OPTIONS],
+            callback=_callback(cmd_name, job),
+            help=(job.__doc__ or JOBS[cmd_name][1]).split("\n\n")[0],
+        )
+
+
+@click.group(cls=_Jobs)
+def pipeline() -> None:
+    """Spark jobs over stores, lakes and topics; they need the extra penstock[spark] and Java 17.
+
+    Below about 1 GB the other commands answer sooner: Spark takes seconds to start.
+    """
+
+
+def _options(config: type[Any]) -> list[click.Parameter]:
+    from penstock.pipeline.jobs.framework.config import kind_of
+
+    made: list[click.Parameter] = []
+    for field in dataclasses.fields(config):
+        of, several = kind_of(config, field.name)
+        name = f"--{field.name.replace('_', '-')}"
+        if of is bool:
+            made.append(click.Option([f"{name}/--no-{name[2:]}"], default=field.default, help=field.metadata["help"]))
+            continue
+        required = field.default is dataclasses.MISSING
+        default = None if required or several else field.default
+        made.append(
+            click.Option(
+                [name],
+                type=str if several else of,
+                required=required,
+                default=default,
+                show_default=default is not None,
+                help=field.metadata["help"],
+            )
+        )
+    return made
+
+
+def _callback(name: str, job: Any) -> Callable[..., int]:
+    def run(
+        master: str | None, remote: str | None, conf: tuple[str, ...], report: str | None, as_json: bool, **values: Any
+    ) -> int:
+        from penstock.pipeline.jobs.framework.config import make_config
+        from penstock.pipeline.jobs.framework.reading import require_stores
+        from penstock.pipeline.jobs.framework.report import require_writable
+        from penstock.pipeline.spark.sessions import own_error, require_place, session
+
+        require_place(master, remote)
+        if report is not None:
+            require_writable(Path(report))
+        config = make_config(job.Config, {key: value for key, value in values.items() if value is not None}, name)
+        require_stores(getattr(config, "store", ()))
+        if hasattr(job, "check"):  # what is wrong is told before Spark takes its seconds to start
+            job.check(config)
+        settings = {"spark.log.level": "ERROR"} | dict(_setting(text) for text in conf)
+        progress = ProgressLine(every_s=10.0)
+        progress.show(f"{name}: starting Spark")
+        with interrupts():
+            spark = session(f"penstock {name}", master=master, remote=remote, conf=settings)
+            try:
+                progress.show(f"{name}: working")
+                outcome = job.run(spark, config)
+            except Exception as error:
+                ours = own_error(error)
+                if ours is None:
+                    raise
+                raise ours from error
+            finally:
+                progress.clear()
+                spark.stop()
+        if as_json:
+            print_json(outcome.as_document())
+        else:
+            _show(outcome)
+        if report is not None:  # behind the rest, which a full disk is not to cost
+            outcome.write(Path(report))
+        return 0 if outcome.ok else 1
+
+    return run
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise click.UsageError(f"--conf {text!r}: expected KEY=VALUE")
+    return key, value
+
+
+def _show(outcome: Any) -> None:
+    print_fields(outcome.figures | {"seconds": outcome.seconds})
+    for table in outcome.tables:
+        print_table(table.columns, table.rows[:SHOWN_MAX], table.title)
+    for problem in outcome.problems[:SHOWN_MAX]:
+        details = ", ".join(f"{key} {value}" for key, value in problem.items() if key != "problem")
+        note(f"{problem['problem']} ({details})" if details else problem["problem"])
+    if outcome.problem_count > SHOWN_MAX:
+        note(f"and {outcome.problem_count - SHOWN_MAX} more problems")
+    problems = f"{outcome.problem_count} problem{'' if outcome.problem_count == 1 else 's'}"
+    note(f"{outcome.job}: {'passed' if outcome.ok else f'failed with {problems}'}")

@@ -1,0 +1,1 @@
+"""Administration: offsets of groups, messages looked up."""

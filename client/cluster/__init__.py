@@ -1,0 +1,1 @@
+"""Where topics and masters are, and when a call is tried again."""

@@ -1,0 +1,209 @@
+"""Channels of one client instance: to its nameservers, and to every broker it talks to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import grpc
+
+from penstock.proto import frames
+from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+from penstock.proto.wire.broker_pb2_grpc import BrokerStub
+from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
+from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub, StagingStub
+from penstock.runtime.channel import PATIENT_CONNECT_TIMEOUT_MS, keep_large_buffers, open_channel
+from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
+
+from .append_streams import AppendStreams, Receipts
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+APPEND_METHOD = "/penstock.v1.BrokerData/Append"
+FETCH_METHOD = "/penstock.v1.BrokerData/Fetch"
+STAGE_METHOD = "/penstock.v1.StagingData/Stage"
+TRY_TIMEOUT_S_MIN = 0.25
+
+# The generated stubs carry no types; these names say how they are made.
+_new_broker_stub: Callable[[grpc.Channel], Any] = BrokerStub
+_new_staging_stub: Callable[[grpc.Channel], Any] = StagingStub
+_new_positions_stub: Callable[[grpc.Channel], Any] = PositionsStub
+_new_nameserver_stub: Callable[[grpc.Channel], Any] = NameserverStub
+
+
+def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
+    """The ``host:port`` items of ``"host:port;host:port"`` (commas do as well), or of a list of them.
+
+    Raises:
+        ConfigError: no address, or one without a port number.
+    """
+    text = nameservers if isinstance(nameservers, str) else ";".join(nameservers)
+    addresses = list(dict.fromkeys(item.strip() for item in text.replace(",", ";").split(";") if item.strip()))
+    if not addresses:
+        raise ConfigError(f"nameservers {nameservers!r}: name at least one, as host:port")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise ConfigError(f"nameserver address {address!r}: must be host:port with a port of 1..65535")
+    return addresses
+
+
+def decode_fetch(message: bytes) -> tuple[FetchReply, memoryview]:
+    """The reply and the records of all its results, laid end to end."""
+    return frames.unpack(message, FetchReply)
+
+
+class _BrokerLink:
+    """One broker's channel and the calls made over it."""
+
+    def __init__(self, address: str, security: Security) -> None:
+        self.channel = open_channel(address, security)
+        self.stub = _new_broker_stub(self.channel)
+        # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
+        self.append: Any = self.channel.stream_stream(APPEND_METHOD, None, None)
+        self.fetch: Any = self.channel.unary_unary(FETCH_METHOD, None, None)
+        self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
+        self.staging = _new_staging_stub(self.channel)
+        self.positions = _new_positions_stub(self.channel)
+
+
+class Connections:
+    """Everything that one client instance is connected to. Thread-safe; channels open when first used."""
+
+    def __init__(
+        self, nameservers: str | Sequence[str], *, tls: Tls | None = None, credentials: Credentials | None = None
+    ) -> None:
+        """Without ``tls`` and ``credentials`` they are those that the environment names, if it does.
+
+        Raises:
+            ConfigError: an address, or a file that the environment names, is wrong.
+        """
+        keep_large_buffers()
+        self.addresses = parse_addresses(nameservers)
+        is_given = tls is not None or credentials is not None
+        given = Security(tls=tls, credentials=credentials)
+        self._security = given if is_given else SecurityFiles.from_environment().read()
+        self._lock = threading.Lock()
+        self._links: dict[str, _BrokerLink] = {}
+        self._nameservers: dict[str, tuple[grpc.Channel, Any]] = {}
+        self._preferred = 0  # index of the nameserver that answered last
+        self._closed = False
+        self._appends = AppendStreams()
+
+    def broker(self, address: str) -> Any:
+        """The ``BrokerStub`` for the broker at ``address``."""
+        return self._link(address).stub
+
+    def call(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        """The answer of one call of the ``Broker`` service; a broken call becomes a :class:`PenstockError`."""
+        try:
+            return getattr(self.broker(address), method)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, f"broker {address}") from error
+
+    def append(self, address: str, message: bytes, timeout_s: float) -> Receipts:
+        """Send a framed batch (``AppendHeader``, records); see :meth:`AppendStreams.append`."""
+        return self._appends.append(address, self._link(address).append, message, timeout_s)
+
+    def staging(self, address: str) -> Any:
+        """The ``StagingStub`` for the broker at ``address``."""
+        return self._link(address).staging
+
+    def positions(self, address: str) -> Any:
+        """The ``PositionsStub`` for the broker at ``address``."""
+        return self._link(address).positions
+
+    def stage_framed(self, address: str, message: bytes, timeout_s: float) -> Any:
+        """Start one Stage of a framed message."""
+        return self._link(address).stage.future(message, timeout=timeout_s)
+
+    def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> Any:
+        """Start one Fetch; ``result()`` of the returned future is for :func:`decode_fetch`."""
+        return self._link(address).fetch.future(frames.pack(header), timeout=timeout_s)
+
+    def nameserver(self, address: str) -> Any:
+        """The ``NameserverStub`` for one nameserver."""
+        with self._lock:
+            self._require_open()
+            known = self._nameservers.get(address)
+            if known is None:
+                channel = open_channel(address, self._security, connect_timeout_ms=PATIENT_CONNECT_TIMEOUT_MS)
+                known = self._nameservers[address] = (channel, _new_nameserver_stub(channel))
+            return known[1]
+
+    def on_nameserver(self, call: Callable[[Any], T], timeout_s: float) -> T:
+        """``call(stub)`` at the nameserver that answered last, else at each other one in turn.
+
+        ``call`` must give its request a time-out of at most ``timeout_s`` divided by the number of nameservers
+        (:attr:`try_timeout_s`), so that a frozen one leaves time for the others.
+
+        Raises:
+            NameserverUnavailable: none answered within ``timeout_s``.
+            PenstockError: what a nameserver answered.
+        """
+        deadline = time.monotonic() + timeout_s
+        failures: list[str] = []
+        first = self._preferred
+        for turn in range(len(self.addresses)):
+            index = (first + turn) % len(self.addresses)
+            address = self.addresses[index]
+            try:
+                answer = call(self.nameserver(address))
+            except grpc.RpcError as error:
+                failure = from_rpc_error(error, f"nameserver {address}")
+                if not failure.retryable:
+                    raise failure from error
+                failures.append(failure.message)
+            else:
+                self._preferred = index
+                return answer
+            if time.monotonic() >= deadline:
+                break
+        raise NameserverUnavailable(f"no nameserver answered (time-out {timeout_s:g} s): {'; '.join(failures)}")
+
+    def try_timeout_s(self, timeout_s: float) -> float:
+        """The share of ``timeout_s`` that one nameserver may use."""
+        return max(timeout_s / len(self.addresses), TRY_TIMEOUT_S_MIN)
+
+    def query_nameserver(self, method: str, request: Any, timeout_s: float) -> Any:
+        """The answer to one call of the ``Nameserver`` service, from whichever nameserver gives it."""
+        share = self.try_timeout_s(timeout_s)
+        return self.on_nameserver(lambda stub: getattr(stub, method)(request, timeout=share), timeout_s)
+
+    def close(self) -> None:
+        """Close every channel; calls under way end with an error. May be called again."""
+        with self._lock:
+            self._closed = True
+            channels = [link.channel for link in self._links.values()]
+            channels += [channel for channel, _ in self._nameservers.values()]
+            self._links.clear()
+            self._nameservers.clear()
+        self._appends.close()
+        for channel in channels:
+            channel.close()
+
+    def _link(self, address: str) -> _BrokerLink:
+        link = self._links.get(address)
+        if link is not None:
+            return link
+        with self._lock:
+            self._require_open()
+            link = self._links.get(address)
+            if link is None:
+                link = self._links[address] = _BrokerLink(address, self._security)
+            return link
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed: make a new one")
+
+
+def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:
+    """The :class:`PenstockError` for a broken call to the broker at ``address``."""
+    return from_rpc_error(error, f"broker {address}")

@@ -1,0 +1,1 @@
+"""From a fetched batch to the application."""

@@ -1,0 +1,1 @@
+"""A consumer among the consumers of its group: sessions, claims, rebalance."""

@@ -1,0 +1,352 @@
+"""A consumer's session with one broker group: a stream that carries membership, claims and grants.
+
+One thread reads the stream and opens the next one when it breaks: at the master, or at a slave while no master lives.
+Grants are only as good as the stream they came by; a broken stream has lost them all, and its user claims again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import grpc
+
+from penstock.proto.errors import BrokerUnavailable, PenstockError, from_rpc_error
+from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter
+from penstock.proto.wire.common_pb2 import Empty, TopicQueues
+
+from ...cluster.connections import Connections
+from ...message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL_S = 1.0
+SILENCE_S = 3.0
+RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0
+LOG_EVERY = 20
+
+
+class SessionListener(Protocol):
+    """What a session tells, from its own thread; no call may block."""
+
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None: ...
+    def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None: ...
+    def on_granted(
+        self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
+    ) -> None: ...
+    def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None: ...
+    def on_mismatch(
+        self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None
+    ) -> None: ...
+    def on_lost(self, session: ConsumerSession, error: PenstockError) -> None: ...
+
+
+class Claims:
+    """The claims of one stream, and which grants are meant by them. Not thread-safe.
+
+    A grant and a release of the same queue may cross on the way. Then a queue that is claimed again must not take the
+    old grant for the answer to the new claim: the broker has taken that one back. The broker answers each heartbeat
+    after everything sent before it, so a release counts as handled when a heartbeat sent after it is answered; until
+    then grants of that queue are ignored and a new claim waits.
+    """
+
+    def __init__(self) -> None:
+        self._claimed: set[MessageQueue] = set()
+        self._releasing: dict[MessageQueue, int] = {}  # -> heartbeat that confirms it
+        self._again: set[MessageQueue] = set()
+
+    def claim(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """The queues to claim at the broker now; the others follow from :meth:`on_heartbeat`."""
+        now = []
+        for each in queues:
+            if each in self._releasing:
+                self._again.add(each)
+            elif each not in self._claimed:
+                self._claimed.add(each)
+                now.append(each)
+        return now
+
+    def release(self, queues: Iterable[MessageQueue], heartbeat: int) -> list[MessageQueue]:
+        """The queues to release at the broker, before the heartbeat of that number is sent."""
+        now = []
+        for each in queues:
+            self._again.discard(each)
+            if each in self._claimed:
+                self._claimed.discard(each)
+                self._releasing[each] = heartbeat
+                now.append(each)
+        return now
+
+    def on_heartbeat(self, heartbeat: int) -> list[MessageQueue]:
+        """The heartbeat was answered: the queues to claim at the broker now."""
+        for each in [each for each, confirmed_by in self._releasing.items() if confirmed_by <= heartbeat]:
+            del self._releasing[each]
+        ready = [each for each in self._again if each not in self._releasing]
+        self._again.difference_update(ready)
+        return self.claim(ready)
+
+    def is_granted(self, queue: MessageQueue) -> bool:
+        """Whether a grant of ``queue`` that has just come answers a standing claim."""
+        return queue in self._claimed
+
+
+class ConsumerSession:
+    """The session with one broker group. ``claim`` and ``release`` may be called from any thread."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        broker_name: str,
+        *,
+        group: str,
+        client_id: str,
+        subscriptions: Mapping[str, Filter],
+        host: Callable[[], str | None],
+        listener: SessionListener,
+    ) -> None:
+        """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives."""
+        self.broker_name = broker_name
+        self._connections = connections
+        self._group = group
+        self._client_id = client_id
+        self._subscriptions = dict(subscriptions)
+        self._host = host
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._stream: _Stream | None = None
+        self._route_changed = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-session-{broker_name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    @property
+    def address(self) -> str | None:
+        """Where the session is now, or ``None`` while it has no stream."""
+        stream = self._stream
+        return stream.address if stream is not None else None
+
+    def claim(self, queues: Iterable[MessageQueue]) -> None:
+        """Ask for the queues; ``on_granted`` tells of each when it is free. Without a stream nothing happens."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.claim(self._stream.claims.claim(queues))
+
+    def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Give the queues back, or stop waiting for them."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.release(queues)
+
+    def subscribe(self, subscriptions: Mapping[str, Filter]) -> None:
+        """Tell the broker what the member wants from now on."""
+        with self._lock:
+            self._subscriptions = dict(subscriptions)
+            if self._stream is not None:
+                self._stream.send(self._join())
+
+    def on_routes(self) -> None:
+        """Brokers came or went: move to where the session should be now."""
+        self._route_changed.set()
+        address = self._host()
+        with self._lock:
+            stream = self._stream
+            if stream is not None and address is not None and stream.address != address:
+                log.info("consumer session moved group=%s from=%s to=%s", self._group, stream.address, address)
+                stream.cancel()
+
+    def begin_close(self) -> None:
+        """Send what is queued and end the session; the broker gives what it held to the others."""
+        self._closed.set()
+        self._route_changed.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.finish()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End the session and its thread."""
+        self.begin_close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=timeout_s)
+            if self._thread.is_alive():
+                with self._lock:
+                    if self._stream is not None:
+                        self._stream.cancel()
+                self._thread.join(timeout=1)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            self._route_changed.clear()
+            joined, error = self._follow()
+            if error is None:
+                self._route_changed.wait(RECONNECT_S_MAX)
+                continue
+            failures = 0 if joined else failures + 1
+            if self._closed.is_set():
+                return
+            if failures % LOG_EVERY == 1:
+                log.warning("consumer session failed broker=%s error=%s", self.broker_name, error.message)
+            if failures or not error.retryable:
+                delay_s = min(RECONNECT_S_MIN * 2 ** min(failures, 10), RECONNECT_S_MAX)
+                self._route_changed.wait(delay_s * (0.5 + random.random()))  # noqa: S311  spreads the members' retries
+
+    def _follow(self) -> tuple[bool, PenstockError | None]:
+        """One stream from its begin to its end: whether it was joined, and what ended it; None: nobody lives."""
+        joined = False
+        error: PenstockError = BrokerUnavailable(f"broker group {self.broker_name}: the broker ended the session")
+        error_source = f"broker group {self.broker_name}"
+        try:
+            with self._lock:  # a change of the routes comes before this, or finds the stream
+                address = self._host()
+                if address is None:
+                    return False, None
+                error_source = f"broker {address}"
+                stream = self._stream = _Stream(address, self._connections.broker(address))
+                stream.send(self._join())
+            if self._closed.is_set():
+                stream.finish()
+            stream.open()
+            for event in stream.call:
+                stream.heard_s = time.monotonic()
+                joined = self._handle(stream, event) or joined
+        except grpc.RpcError as broken:
+            error = from_rpc_error(broken, error_source)
+        except PenstockError as refused:
+            error = refused
+        finally:
+            with self._lock:
+                if self._stream is not None:
+                    self._stream.finish()
+                self._stream = None
+        if joined or not error.retryable:
+            self._listener.on_lost(self, error)
+        return joined, error
+
+    def _handle(self, stream: _Stream, event: ConsumerEvent) -> bool:
+        kind = event.WhichOneof("event")
+        if kind == "joined":
+            log.info(
+                "consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address
+            )
+            self._listener.on_joined(self, event.joined.session_id, stream.address)
+            return True
+        if kind == "members":
+            self._listener.on_members(self, list(event.members.client_ids))
+        elif kind == "heartbeat":
+            with self._lock:
+                stream.on_heartbeat()
+        elif kind == "granted":
+            granted = event.granted
+            target = MessageQueue(granted.topic, self.broker_name, granted.queue_id)
+            with self._lock:
+                is_meant = stream.claims.is_granted(target)
+            if is_meant:
+                self._listener.on_granted(
+                    self, target, granted.committed_offset, granted.min_offset, granted.max_offset
+                )
+        elif kind == "mismatch":
+            told = event.mismatch
+            self._listener.on_mismatch(
+                told.topic,
+                told.expression if told.HasField("expression") else None,
+                told.other_client_id,
+                told.other_expression if told.HasField("other_expression") else None,
+            )
+        elif kind == "reset":
+            target = MessageQueue(event.reset.topic, self.broker_name, event.reset.queue_id)
+            self._listener.on_reset(self, target, event.reset.offset)
+        return False
+
+    def _join(self) -> ConsumerRequest:
+        join = ConsumerRequest.Join(group=self._group, client_id=self._client_id, subscriptions=self._subscriptions)
+        return ConsumerRequest(join=join)
+
+
+class _Stream:
+    """One gRPC stream. gRPC's own thread takes the requests out of :meth:`_requests`, heartbeats between them."""
+
+    def __init__(self, address: str, stub: Any) -> None:
+        self.address = address
+        self.claims = Claims()
+        self.heard_s = time.monotonic()
+        self.call: Any = None
+        self._stub = stub
+        self._outgoing: queue.SimpleQueue[ConsumerRequest | None] = queue.SimpleQueue()
+        self._order = threading.Lock()  # numbers heartbeats in the order in which they are sent
+        self._heartbeats_sent = 0
+        self._heartbeats_answered = 0
+        self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S
+        self._is_cancelled = False
+
+    def open(self) -> None:
+        self.call = self._stub.ConsumerSession(self._requests())
+        if self._is_cancelled:
+            self.call.cancel()
+
+    def send(self, request: ConsumerRequest) -> None:
+        self._outgoing.put(request)
+
+    def claim(self, queues: list[MessageQueue]) -> None:
+        for topic, queue_ids in _by_topic(queues).items():
+            self.send(ConsumerRequest(claim=TopicQueues(topic=topic, queue_ids=queue_ids)))
+
+    def release(self, queues: Iterable[MessageQueue]) -> None:
+        with self._order:
+            given_back = self.claims.release(queues, self._heartbeats_sent + 1)
+            for topic, queue_ids in _by_topic(given_back).items():
+                self.send(ConsumerRequest(release=TopicQueues(topic=topic, queue_ids=queue_ids)))
+            if given_back:
+                self._heartbeats_sent += 1
+                self.send(ConsumerRequest(heartbeat=Empty()))
+
+    def on_heartbeat(self) -> None:
+        self._heartbeats_answered += 1
+        self.claim(self.claims.on_heartbeat(self._heartbeats_answered))
+
+    def finish(self) -> None:
+        """Send what is queued, and then nothing more: the broker ends the stream."""
+        self._outgoing.put(None)
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self.call is not None:
+            self.call.cancel()
+        self.finish()
+
+    def _requests(self) -> Iterator[ConsumerRequest]:
+        while True:
+            request = self._next_request()
+            if request is None:
+                return
+            yield request
+
+    def _next_request(self) -> ConsumerRequest | None:
+        while True:
+            try:
+                return self._outgoing.get(timeout=max(self._heartbeat_at_s - time.monotonic(), 0.001))
+            except queue.Empty:
+                pass
+            if time.monotonic() - self.heard_s > SILENCE_S:
+                self.cancel()  # a frozen broker keeps its streams open
+                return None
+            with self._order:
+                # What was queued since goes first: a heartbeat must not overtake the release it confirms.
+                if self._outgoing.empty() and time.monotonic() >= self._heartbeat_at_s:
+                    self._heartbeats_sent += 1
+                    self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S
+                    return ConsumerRequest(heartbeat=Empty())
+
+
+def _by_topic(queues: Iterable[MessageQueue]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for each in queues:
+        found.setdefault(each.topic, []).append(each.queue_id)
+    return found

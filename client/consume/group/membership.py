@@ -1,0 +1,482 @@
+"""A member of a consumer group: sessions with the brokers, the share of the queues, claims, revocation, commits.
+
+All decisions are made in one thread (:class:`~.control.ControlLoop`), from events of the sessions and of the route
+watch, so a change of members is acted on when it is heard of. The rules:
+
+* the share is computed from the member list of one broker group, the coordinator: the first one by name, among those
+  that live, of the group's topics; so members see the same list;
+* a queue is worked on only while its broker has granted it to the session;
+* a queue that is not in the share any more is stopped, its running work finished, committed and released, in that
+  order;
+* when a session breaks, its queues stand still with all they hold. If the next grant shows that nobody has got
+  further meanwhile, they go on from where they were, not from the last commit;
+* after a session has moved (a master died or came back), the other members are still on their way. For a moment the
+  member list is too short, and acting on it would move every queue twice; so the former share stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from penstock.proto.errors import (
+    CommitRefused,
+    PenstockError,
+    RouteNotFound,
+    TopicNotFound,
+)
+from penstock.proto.names import PERM_READ
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
+
+from ...cluster.connections import Connections
+from ...cluster.routes import Routes
+from ...message import MessageQueue
+from ..consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, ConsumerConfig
+from ..control import ControlLoop
+from ..fetcher import Fetcher
+from ..local_queue import Buffers, LocalQueue, Standing
+from ..offsets import NEVER_COMMITTED, search_offset
+from ..positions import starting_offset, uncommitted
+from ..subscription import Subscription
+from .commits import COMMIT_TIMEOUT_S, Commits, Member, Shard
+from .consumer_session import ConsumerSession
+from .mismatches import Mismatches
+from .rebalance import allocate
+
+log = logging.getLogger(__name__)
+
+RETRY_GRANT_S = 0.5
+FINISHED_KEPT_S = 60.0
+
+
+class Membership:
+    """Keeps the queues of one member in its :class:`Buffers`: owned while granted, and only then."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        routes: Routes,
+        config: ConsumerConfig,
+        member: Member,
+        *,
+        buffers: Buffers,
+        fetcher: Fetcher,
+        new_queue: Callable[[MessageQueue], LocalQueue],
+        on_failed: Callable[[PenstockError], None],
+    ) -> None:
+        """``on_failed`` is called, from another thread, when the group cannot be joined whatever is retried."""
+        self._connections = connections
+        self._routes = routes
+        self._config = config
+        self._member = member
+        self._buffers = buffers
+        self._fetcher = fetcher
+        self._new_queue = new_queue
+        self._on_failed = on_failed
+        self._shards: dict[str, Shard] = {}
+        self._mismatches = Mismatches(member.group, member.client_id)
+        self._born_later: set[str] = set()  # topics that did not exist when they were subscribed
+        # Finished here when there was no broker to commit it at: offset, and until when it is trusted.
+        self._finished: dict[MessageQueue, tuple[int, float]] = {}
+        self._had_coordinator = False
+        self._is_stale = True  # the share must be computed again
+        self._commit_at_s = 0.0
+        self._control = ControlLoop(f"penstock-member-{member.group}", self._tick)
+        self._commits = Commits(connections, buffers, member, self._control)
+
+    # Called by the consumer, from any thread
+
+    def start(self) -> None:
+        """Look up the topics and join; queues arrive as brokers grant them.
+
+        Raises:
+            NameserverUnavailable: no nameserver answers.
+        """
+        for topic in self._member.subscriptions:
+            self._look_up(topic)
+        self._routes.add_listener(self._on_route)
+        self._control.start()
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want another topic too, or other messages of one."""
+        self._look_up(subscription.topic)
+
+        def change() -> None:
+            self._member.subscriptions[subscription.topic] = subscription
+            self._tell_subscriptions()
+
+        self._control.post(change)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want the topic no more; its queues are released."""
+
+        def change() -> None:
+            self._member.subscriptions.pop(topic, None)
+            self._tell_subscriptions()
+
+        self._control.post(change)
+
+    def poke(self) -> None:
+        """Running work of a revoked queue may have ended."""
+        self._control.poke()
+
+    def commit(self, offsets: Mapping[MessageQueue, int], timeout_s: float = COMMIT_TIMEOUT_S) -> None:
+        """Commit now.
+
+        Raises:
+            CommitRefused: a queue is not (any more) this member's, or an offset is beyond its queue's end.
+            BrokerUnavailable, OutcomeUnknown: a broker did not answer; nothing is known to be committed there.
+        """
+        by_broker: dict[str, dict[LocalQueue, int]] = {}
+        with self._buffers.lock:
+            for each, offset in offsets.items():
+                local = self._buffers.queues.get(each)
+                if local is None or local.standing is Standing.WAITING:
+                    raise CommitRefused(f"queue {each} is not this member's: it cannot commit {offset}")
+                by_broker.setdefault(each.broker_name, {})[local] = offset
+        refused: list[MessageQueue] = []
+        for broker_name, of_broker in by_broker.items():
+            refused += self._commits.commit(self._shards.get(broker_name), of_broker, timeout_s)
+        if refused:
+            raise CommitRefused(
+                f"{len(refused)} queues, first {refused[0]} with offset {offsets[refused[0]]}: not this member's any "
+                "more, or beyond the queue's end"
+            )
+
+    def close(self, deadline_s: float) -> None:
+        """Commit what is finished, release everything and leave the group; over at about ``deadline_s``."""
+        self._routes.remove_listener(self._on_route)
+        self._control.close(max(deadline_s - time.monotonic(), 0.1))
+        for broker_name, shard in list(self._shards.items()):  # a control thread that is late may still add one
+            offsets = uncommitted(self._buffers, broker_name)
+            if offsets and shard.session_id:
+                timeout_s = max((deadline_s - time.monotonic()) / 2, 0.2)
+                try:
+                    self._commits.report(self._commits.commit(shard, offsets, timeout_s))
+                except PenstockError as error:
+                    log.warning("last commit failed broker=%s error=%s", broker_name, error.message)
+        for shard in list(self._shards.values()):
+            shard.session.begin_close()
+        for shard in self._shards.values():
+            shard.session.close(max(deadline_s - time.monotonic(), 0.1))
+
+    # SessionListener and route listener: other threads; they only post
+
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
+        self._control.post(lambda: self._joined(session, session_id, address))
+
+    def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
+        self._control.post(lambda: self._members_changed(session, client_ids))
+
+    def on_granted(
+        self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
+    ) -> None:
+        self._control.post(lambda: self._granted(session, queue, committed, min_offset, max_offset))
+
+    def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
+        self._control.post(lambda: self._reset(queue, offset))
+
+    def on_mismatch(
+        self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None
+    ) -> None:
+        self._mismatches.tell(topic, expression, other_client_id, other_expression)
+
+    def on_lost(self, session: ConsumerSession, error: PenstockError) -> None:
+        self._control.post(lambda: self._lost(session, error))
+
+    def _on_route(self, route: TopicRoute) -> None:
+        self._control.post(self._routes_changed)
+
+    # The control thread
+
+    def _tick(self, now_s: float) -> float:
+        next_s = now_s + 1.0
+        if self._is_stale:
+            next_s = min(next_s, self._rebalance(now_s))
+        next_s = min(next_s, self._finish_revocations(now_s))
+        if now_s >= self._commit_at_s:
+            self._commit_at_s = now_s + self._config.commit_interval_ms / 1000
+            for shard in self._shards.values():
+                self._commits.send_progress(shard)
+        return min(next_s, self._commit_at_s)
+
+    def _look_up(self, topic: str) -> None:
+        try:
+            self._routes.topic(topic)
+        except TopicNotFound:
+            self._born_later.add(topic)
+            log.warning("topic does not exist, consuming begins when it does topic=%s", topic)
+        except RouteNotFound as error:
+            log.warning("topic has no route yet topic=%s error=%s", topic, error.message)
+
+    def _routes_changed(self) -> None:
+        self._is_stale = True
+        self._fetcher.on_routes()
+        for shard in self._shards.values():
+            shard.session.on_routes()
+
+    def _readable_queues(self) -> set[MessageQueue]:
+        found: set[MessageQueue] = set()
+        for topic in self._member.subscriptions:
+            route = self._routes.known(topic)
+            for data in route.queues if route is not None and route.exists else ():
+                if data.perm & PERM_READ and self._is_alive(data.broker_name):
+                    found.update(MessageQueue(topic, data.broker_name, index) for index in range(data.read_queues))
+        return found
+
+    def _is_alive(self, broker_name: str) -> bool:
+        shard = self._routes.shard(broker_name)
+        return shard is not None and bool(shard.members)
+
+    def _rebalance(self, now_s: float) -> float:
+        """Compute the share and act on it; when to look again, if it has to wait."""
+        queues = self._readable_queues()
+        names = sorted({each.broker_name for each in queues})
+        for name in names:
+            if name not in self._shards:
+                self._open_shard(name)
+        coordinator = self._shards[names[0]] if names else None
+        if coordinator is not None:
+            if coordinator.members is None or self._member.client_id not in coordinator.members:
+                return now_s + 1.0  # the event that brings the list comes here again
+            if now_s < coordinator.settle_until_s:
+                return coordinator.settle_until_s
+            self._had_coordinator = True
+        self._is_stale = False
+        members = coordinator.members if coordinator is not None and coordinator.members else []
+        mine = allocate(self._member.strategy, self._member.client_id, queues, members)
+        self._change_share(mine, len(members))
+        self._close_shards(set(names))
+        return now_s + 1.0
+
+    def _change_share(self, mine: set[MessageQueue], members: int) -> None:
+        with self._buffers.lock:
+            known = self._buffers.queues
+            lost = [
+                local for each, local in known.items() if each not in mine and local.standing is not Standing.REVOKED
+            ]
+            gained = sorted(mine - known.keys())
+            for local in lost:
+                self._revoke(local)
+            for each in gained:
+                known[each] = self._new_queue(each)
+            self._buffers.lock.notify_all()
+        if lost or gained:
+            log.info(
+                "share changed group=%s members=%d queues=%d gained=%d lost=%d",
+                self._member.group,
+                members,
+                len(mine),
+                len(gained),
+                len(lost),
+            )
+        self._claim(gained)
+
+    def _revoke(self, local: LocalQueue) -> None:
+        """Stop handing out; what was fetched and not begun is dropped for the next owner to fetch."""
+        local.standing = Standing.REVOKED
+        self._buffers.drop_buffered(local)
+        local.stop()
+        local.revoke_deadline_s = time.monotonic() + self._config.revoke_timeout_ms / 1000
+
+    def _claim(self, queues: list[MessageQueue]) -> None:
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for each in queues:
+            by_broker.setdefault(each.broker_name, []).append(each)
+        for broker_name, of_broker in by_broker.items():
+            shard = self._shards.get(broker_name)
+            if shard is not None and shard.session_id:
+                shard.session.claim(of_broker)
+
+    def _finish_revocations(self, now_s: float) -> float:
+        """Release the revoked queues whose work has ended, or has had its time; when the next one has had its."""
+        done: dict[str, list[LocalQueue]] = {}
+        next_s = now_s + 1.0
+        with self._buffers.lock:
+            for local in self._buffers.queues.values():
+                if local.standing is not Standing.REVOKED:
+                    continue
+                if not local.is_busy() or now_s >= local.revoke_deadline_s:
+                    done.setdefault(local.queue.broker_name, []).append(local)
+                else:
+                    next_s = min(next_s, local.revoke_deadline_s)
+        for broker_name, locals_ in done.items():
+            self._release(broker_name, locals_)
+            self._is_stale = True  # a queue may have come back into the share meanwhile
+            next_s = now_s
+        return next_s
+
+    def _release(self, broker_name: str, locals_: list[LocalQueue]) -> None:
+        shard = self._shards.get(broker_name)
+        with self._buffers.lock:
+            busy = [local.queue for local in locals_ if local.is_busy()]
+            offsets = {local: offset for local in locals_ if (offset := local.to_commit()) is not None}
+        if busy:
+            log.warning("work did not end in time, its queues go on elsewhere count=%d first=%s", len(busy), busy[0])
+        if offsets:
+            try:
+                self._commits.report(self._commits.commit(shard, offsets, COMMIT_TIMEOUT_S))
+            except PenstockError as error:
+                log.warning("commit at revocation failed broker=%s error=%s", broker_name, error.message)
+                trusted_until_s = time.monotonic() + FINISHED_KEPT_S
+                for local, offset in offsets.items():
+                    self._finished[local.queue] = (offset, trusted_until_s)
+        with self._buffers.lock:
+            for local in locals_:
+                self._buffers.remove(local.queue)
+        if shard is not None:
+            shard.session.release([local.queue for local in locals_])
+
+    def _finished_here(self, queue: MessageQueue) -> int:
+        """What this member finished of the queue before its broker went away, if that was lately; else -1.
+
+        Not for long: an administrator may have reset the group since.
+        """
+        offset, trusted_until_s = self._finished.pop(queue, (NEVER_COMMITTED, 0.0))
+        return offset if time.monotonic() < trusted_until_s else NEVER_COMMITTED
+
+    # Sessions
+
+    def _open_shard(self, name: str) -> None:
+        def host() -> str | None:
+            readable = self._routes.readable(name)
+            return readable[1] if readable is not None else None
+
+        session = ConsumerSession(
+            self._connections,
+            name,
+            group=self._member.group,
+            client_id=self._member.client_id,
+            subscriptions={topic: each.filter for topic, each in self._member.subscriptions.items()},
+            host=host,
+            listener=self,
+        )
+        self._shards[name] = Shard(session)
+        session.start()
+
+    def _close_shards(self, needed: set[str]) -> None:
+        """Leave broker groups that no topic needs, once nothing of theirs is held. A dead one may return."""
+        with self._buffers.lock:
+            in_use = {each.broker_name for each in self._buffers.queues}
+        for name in [name for name in self._shards if name not in needed | in_use and self._is_alive(name)]:
+            self._shards.pop(name).session.close()
+
+    def _tell_subscriptions(self) -> None:
+        self._is_stale = True
+        self._mismatches.forget()
+        wanted = {topic: each.filter for topic, each in self._member.subscriptions.items()}
+        for shard in self._shards.values():
+            shard.session.subscribe(wanted)
+
+    def _shard_of(self, session: ConsumerSession) -> Shard | None:
+        shard = self._shards.get(session.broker_name)
+        return shard if shard is not None and shard.session is session else None
+
+    def _joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
+        shard = self._shard_of(session)
+        if shard is None:
+            return
+        shard.session_id, shard.address = session_id, address
+        if self._had_coordinator:
+            shard.settle_until_s = time.monotonic() + self._config.settle_ms / 1000
+        with self._buffers.lock:
+            mine = [
+                each
+                for each, local in self._buffers.queues.items()
+                if each.broker_name == session.broker_name and local.standing in (Standing.WAITING, Standing.SUSPENDED)
+            ]
+        shard.session.claim(mine)
+
+    def _members_changed(self, session: ConsumerSession, client_ids: list[str]) -> None:
+        shard = self._shard_of(session)
+        if shard is not None:
+            shard.members = client_ids
+            self._is_stale = True
+
+    def _lost(self, session: ConsumerSession, error: PenstockError) -> None:
+        shard = self._shard_of(session)
+        if not error.retryable:
+            self._on_failed(error)
+        if shard is None:
+            return
+        log.info("consumer session lost broker=%s error=%s", session.broker_name, error.message)
+        shard.session_id, shard.members = 0, None
+        with self._buffers.lock:
+            for each, local in self._buffers.queues.items():
+                if each.broker_name == session.broker_name and local.standing is Standing.OWNED:
+                    local.standing = Standing.SUSPENDED
+
+    def _granted(
+        self,
+        session: ConsumerSession,
+        queue: MessageQueue,
+        committed: int,
+        min_offset: int,
+        max_offset: int,
+        session_id: int | None = None,
+    ) -> None:
+        """``session_id``: only if the session still has that one, where the grant is looked at a second time."""
+        shard = self._shard_of(session)
+        if shard is None or not shard.session_id or session_id not in (None, shard.session_id):
+            return
+        local = self._buffers.queues.get(queue)
+        if local is None:
+            session.release([queue])
+            return
+        if local.standing not in (Standing.WAITING, Standing.SUSPENDED):
+            return
+        if local.standing is Standing.WAITING and local.next_fetch >= 0:
+            self._go_on(local, committed)  # its user has set the position before the grant came
+            return
+        epoch, joined_as = local.epoch, shard.session_id
+        known = max(self._finished_here(queue), committed)
+        if local.standing is Standing.SUSPENDED and committed <= local.unfinished():
+            # What is below is finished here and what is above is held here: nothing is lost by going on.
+            self._go_on(local, committed)
+            return
+        try:
+            offset = starting_offset(
+                queue,
+                committed=known,
+                min_offset=min_offset,
+                max_offset=max_offset,
+                consume_from=self._consume_from(queue.topic),
+                search=lambda timestamp_ms: search_offset(self._connections, shard.address, queue, timestamp_ms),
+            )
+        except PenstockError as error:
+            log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
+            self._control.post_at(
+                time.monotonic() + RETRY_GRANT_S,
+                lambda: self._granted(session, queue, committed, min_offset, max_offset, joined_as),
+            )
+            return
+        with self._buffers.lock:
+            if local.epoch == epoch:  # else its user has set the position meanwhile
+                self._buffers.start(local, offset, end=max_offset)
+                local.may_go_back = offset < committed
+        self._go_on(local, committed)
+
+    def _go_on(self, local: LocalQueue, committed: int) -> None:
+        with self._buffers.lock:
+            local.committed = committed
+            local.standing = Standing.OWNED
+            self._buffers.make_ready(local)
+            self._buffers.lock.notify_all()
+        log.info("queue began queue=%s offset=%d committed=%d", local.queue, local.unfinished(), committed)
+        self._fetcher.wake()
+
+    def _consume_from(self, topic: str) -> str | int:
+        # "last" means what arrives after subscribing: in a topic that is younger than that, everything.
+        is_younger = topic in self._born_later and self._member.consume_from == CONSUME_FROM_LAST
+        return CONSUME_FROM_FIRST if is_younger else self._member.consume_from
+
+    def _reset(self, queue: MessageQueue, offset: int) -> None:
+        if self._commits.is_own_reset(queue, offset):
+            return
+        log.info("offset was reset by an administrator queue=%s offset=%d", queue, offset)
+        with self._buffers.lock:
+            local = self._buffers.queues.get(queue)
+            if local is not None and local.standing is Standing.OWNED:
+                self._buffers.start(local, offset)
+                local.committed = offset

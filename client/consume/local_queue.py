@@ -1,0 +1,290 @@
+"""One queue as its consumer sees it: what was fetched of it, what was handed out, and how far it is finished."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.proto.errors import DamagedRecord
+
+from ..message import MessageQueue
+from .consumer_config import ConsumerConfig
+
+if TYPE_CHECKING:
+    from penstock.formats.record.batch import RecordBatch
+
+
+class Standing(enum.Enum):
+    """Whether the consumer may work on the queue."""
+
+    WAITING = "waiting"  # wanted, not granted yet
+    OWNED = "owned"
+    SUSPENDED = "suspended"  # the session with its broker broke; everything is kept for the next grant
+    REVOKED = "revoked"  # another member's from now on: running work ends, nothing new begins
+
+
+class Taken(NamedTuple):
+    """Messages that were handed out: rows ``indexes`` of ``batch``."""
+
+    batch: RecordBatch
+    indexes: Sequence[int]
+    record_bytes: int
+
+
+class Chunk:
+    """The messages of one reply that are not handed out yet: rows ``indexes[cursor:]`` of ``batch``, never none."""
+
+    __slots__ = ("batch", "bytes_left", "cursor", "indexes")
+
+    def __init__(self, batch: RecordBatch, indexes: Sequence[int], record_bytes: int) -> None:
+        self.batch = batch
+        self.indexes = indexes
+        self.cursor = 0
+        self.bytes_left = record_bytes
+
+    def __len__(self) -> int:
+        return len(self.indexes) - self.cursor
+
+    def first_offset(self) -> int:
+        """The queue offset of the first message left."""
+        return int(self.batch.rows["queue_offset"][self.indexes[self.cursor]])
+
+    def take(self, max_messages: int) -> Taken:
+        """The first messages left, at most so many."""
+        count = min(max_messages, len(self))
+        share = self.bytes_left if count == len(self) else self.bytes_left * count // len(self)
+        taken = Taken(self.batch, self.indexes[self.cursor : self.cursor + count], share)
+        self.cursor += count
+        self.bytes_left -= share
+        return taken
+
+
+class LocalQueue:
+    """Buffer and progress of one queue; guarded by the lock of its :class:`Buffers`.
+
+    ``epoch`` grows whenever the position is set anew: what was handed out in an older epoch counts no more.
+    ``fetch_epoch`` grows with it, and whenever else what is being fetched is not wanted any more.
+    """
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.standing = Standing.WAITING
+        self.epoch = 0
+        self.fetch_epoch = 0
+        self.next_fetch = -1
+        self.arriving_from: int | None = None  # where a reply begins that has come and is not read yet
+        self.chunks: deque[Chunk] = deque()
+        self.held_bytes = 0  # fetched and not finished
+        self.held_messages = 0
+        self.is_paused = False
+        self.is_ready = False  # stands in Buffers.ready
+        self.is_fetching = False
+        self.is_left_out = False  # of the last fetch, because it holds enough
+        self.is_behind = False  # the broker is known to have more than was fetched
+        self.served = 0  # when it last got messages, as a running number
+        self.retry_at_s = 0.0
+        self.is_doubted = False  # the last answer held bad records: the broker is to prove the next
+        self.damage: DamagedRecord | None = None  # why nothing comes, while it is not stepped over
+        self.is_damage_told = False
+        self.committed = -1  # what its broker has, as far as is known
+        self.may_go_back = False  # the position was set by hand: the next commit may be lower than the last
+        self.revoke_deadline_s = 0.0
+
+    def start(self, offset: int) -> None:
+        """Go on from ``offset``, with nothing buffered or in work; whether there is more is not known."""
+        self.drop_buffered()
+        self.epoch += 1
+        self.next_fetch = offset
+        self.is_behind = False
+        self.is_left_out = False
+        self.retry_at_s = 0.0
+        self.damage = None
+
+    def drop_buffered(self) -> tuple[int, int]:
+        """Forget what was fetched and not handed out; bytes and messages that are free now."""
+        freed_bytes = sum(chunk.bytes_left for chunk in self.chunks)
+        freed_messages = sum(map(len, self.chunks))
+        self.next_fetch = self.front()
+        self.chunks.clear()
+        self.forget_fetches()
+        self.held_bytes -= freed_bytes
+        self.held_messages -= freed_messages
+        return freed_bytes, freed_messages
+
+    def forget_fetches(self) -> None:
+        """What is on its way counts no more."""
+        self.fetch_epoch += 1
+        self.is_fetching = False
+        self.arriving_from = None
+
+    def stop(self) -> None:
+        """Let nothing more begin of what was handed out."""
+
+    def front(self) -> int:
+        """The first offset that was not handed out."""
+        if self.chunks:
+            return self.chunks[0].first_offset()
+        return self.next_fetch if self.arriving_from is None else self.arriving_from
+
+    def unfinished(self) -> int:
+        """The first offset that is not finished: what may be committed."""
+        return self.front()
+
+    def to_commit(self) -> int | None:
+        """What should be committed without anybody asking for it; ``None`` when there is nothing new."""
+        offset = self.unfinished()
+        return offset if offset >= 0 and offset != self.committed else None
+
+    def is_busy(self) -> bool:
+        """Whether something that was handed out is not finished."""
+        return False
+
+    def is_held(self) -> bool:
+        """Whether it is the consumer's, as far as the consumer knows."""
+        return self.standing in (Standing.OWNED, Standing.SUSPENDED)
+
+    def has_messages(self) -> bool:
+        """Whether something may be handed out now."""
+        return self.standing is Standing.OWNED and bool(self.chunks)
+
+    def is_full(self, config: ConsumerConfig) -> bool:
+        """Whether it holds so much that nothing more should be fetched."""
+        return (
+            self.held_bytes >= config.queue_bytes
+            or self.held_messages >= config.queue_messages
+            or self.next_fetch - self.unfinished() >= config.queue_span
+        )
+
+    def has_room_again(self, config: ConsumerConfig) -> bool:
+        """Whether a queue that was left out should be fetched again: with some room, so that fetches stay large."""
+        return (
+            self.held_bytes <= config.queue_bytes // 2
+            and self.held_messages <= config.queue_messages // 2
+            and self.next_fetch - self.unfinished() <= config.queue_span // 2
+        )
+
+
+class Buffers:
+    """All queues of one consumer. ``lock`` guards everything in here and in its queues; it is notified of messages."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.config = config
+        self.lock = threading.Condition(threading.Lock())
+        self.queues: dict[MessageQueue, LocalQueue] = {}
+        self.ready: deque[LocalQueue] = deque()  # queues with messages, in the order of their turn
+        self.damaged: set[LocalQueue] = set()
+        self.held_bytes = 0
+        self.on_ready: Callable[[], None] | None = None  # called under the lock when messages arrive; must not block
+        self._wake_fetcher: Callable[[], None] = lambda: None
+        self._served = 0
+
+    def on_room(self, wake_fetcher: Callable[[], None]) -> None:
+        """Call this when a queue that was full has room again."""
+        self._wake_fetcher = wake_fetcher
+
+    def of_broker(self) -> dict[str, list[LocalQueue]]:
+        """All queues by broker name."""
+        found: dict[str, list[LocalQueue]] = {}
+        for local in self.queues.values():
+            found.setdefault(local.queue.broker_name, []).append(local)
+        return found
+
+    def expect(self, local: LocalQueue, next_offset: int, record_bytes: int, messages: int) -> None:
+        """A reply with messages up to ``next_offset`` has come; :meth:`arrive` follows when it is read."""
+        local.arriving_from = local.next_fetch
+        local.next_fetch = next_offset
+        self._served += 1
+        local.served = self._served
+        local.held_bytes += record_bytes
+        local.held_messages += messages
+        self.held_bytes += record_bytes
+
+    def arrive(self, local: LocalQueue, chunk: Chunk | None, record_bytes: int, messages: int) -> None:
+        """What was expected is read: a chunk, or nothing that anybody wants."""
+        local.arriving_from = None
+        wanted = len(chunk) if chunk is not None else 0
+        self.finish(local, 0 if wanted else record_bytes, messages - wanted)
+        if chunk is not None:
+            local.chunks.append(chunk)
+            self.make_ready(local)
+
+    def make_ready(self, local: LocalQueue) -> None:
+        """Put the queue in line if it has something to hand out."""
+        if not local.is_ready and local.has_messages():
+            local.is_ready = True
+            self.ready.append(local)
+            self.lock.notify()
+            if self.on_ready is not None:
+                self.on_ready()
+
+    def take_turns(self) -> Iterator[LocalQueue]:
+        """The queues in line, each taken out of it; who leaves messages in one puts it back with :meth:`make_ready`."""
+        while self.ready:
+            local = self.ready.popleft()
+            local.is_ready = False
+            if local.has_messages():
+                yield local
+
+    def on_damage(self, local: LocalQueue, damage: DamagedRecord) -> None:
+        """Nothing comes of the queue until its position is set behind a damaged record; news if it was not known."""
+        if local.damage is not None and local.damage.details == damage.details:
+            return
+        local.damage, local.is_damage_told = damage, False
+        self.damaged.add(local)
+        self.lock.notify_all()
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def take_damage(self, *, again: bool) -> DamagedRecord | None:
+        """A damaged record that is the next of its queue; with ``again`` also one that was told before."""
+        for local in list(self.damaged):
+            damage = local.damage
+            if damage is None or self.queues.get(local.queue) is not local:
+                self.damaged.discard(local)
+                continue
+            is_next = local.standing is Standing.OWNED and not local.chunks and local.arriving_from is None
+            if is_next and (again or not local.is_damage_told):
+                local.is_damage_told = True
+                return DamagedRecord(damage.message, **damage.details)
+        return None
+
+    def finish(self, local: LocalQueue, record_bytes: int, messages: int) -> None:
+        """So much of ``local`` needs no memory any more."""
+        if self.queues.get(local.queue) is not local:
+            return  # removed meanwhile, with everything it held
+        self.held_bytes -= record_bytes
+        local.held_bytes -= record_bytes
+        local.held_messages -= messages
+        if local.is_left_out and local.has_room_again(self.config):
+            local.is_left_out = False
+            self._wake_fetcher()
+
+    def start(self, local: LocalQueue, offset: int, *, end: int = 0) -> None:
+        """Let the queue go on from ``offset``; what was fetched of it is dropped. ``end``: the queue's, if known."""
+        before = local.held_bytes
+        local.start(offset)
+        local.is_behind = offset < end
+        self.held_bytes -= before - local.held_bytes
+        self._wake_fetcher()
+
+    def refetch(self, local: LocalQueue) -> None:
+        """What has come could not be read: fetch it again."""
+        if local.arriving_from is not None:
+            local.next_fetch = local.arriving_from
+        local.forget_fetches()
+
+    def drop_buffered(self, local: LocalQueue) -> None:
+        """Forget what was fetched and not handed out."""
+        freed_bytes, _ = local.drop_buffered()
+        self.held_bytes -= freed_bytes
+
+    def remove(self, queue: MessageQueue) -> None:
+        """The queue is this consumer's no more."""
+        local = self.queues.pop(queue)
+        self.drop_buffered(local)
+        local.epoch += 1  # work that did not end counts no more
+        self.held_bytes -= local.held_bytes
+        local.held_bytes = 0

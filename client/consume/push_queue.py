@@ -1,0 +1,218 @@
+"""A queue whose messages are worked on by several threads: what is in work, what has failed, what is finished."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..message import MessageQueue, MessageView
+from .local_queue import LocalQueue, Taken
+
+if TYPE_CHECKING:
+    from penstock.formats.record.batch import RecordBatch
+
+Item = MessageView | list[MessageView]
+"""What a listener is called with: one message, or several of one queue."""
+
+
+def first_offset_of(item: Item) -> int:
+    """The queue offset of the item's first message."""
+    return item[0].queue_offset if isinstance(item, list) else item.queue_offset
+
+
+class RedeliveredMessage(MessageView):
+    """A message that a listener could not take; a copy of its record, so that the fetched reply need not be kept."""
+
+    __slots__ = ("_attempts",)
+
+    def __init__(self, batch: RecordBatch, broker_name: str, attempts: int) -> None:
+        super().__init__(batch, 0, broker_name)
+        self._attempts = attempts
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was given back, here and by what its record says."""
+        return super().reconsume_times + self._attempts
+
+
+def redelivered(message: MessageView, attempts: int) -> RedeliveredMessage:
+    """``message`` for another try."""
+    from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
+
+    return RedeliveredMessage(RecordBatch(message.record_bytes), message.broker_name, attempts)
+
+
+class Slot:
+    """One worker in one run, and what it is at. The worker alone writes ``current``."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, current: Item | None) -> None:
+        self.current = current
+
+
+class Run:
+    """Consecutive messages of one queue in work.
+
+    Workers take items from one iterator, in order, each finishing one before it takes the next. So everything below
+    the lowest item that a worker is at is finished (or noted as failed), and nothing has to be noted per message.
+    """
+
+    __slots__ = (
+        *("_cut_at", "attempts", "epoch", "first_offset", "is_filled", "items", "iterator", "local"),
+        *("messages", "pending", "record_bytes", "slots", "started_s", "taken"),
+    )
+
+    def __init__(self, local: PushedQueue, taken: Taken, first_offset: int) -> None:
+        self.local = local
+        self.epoch = local.epoch
+        self.first_offset = first_offset
+        self.taken = taken
+        self.messages = len(taken.indexes)
+        self.record_bytes = taken.record_bytes
+        self.items: list[Item] = []
+        self.iterator: Iterator[Item] = iter(self.items)
+        self.slots: list[Slot] = []
+        self.started_s = 0.0
+        self.is_filled = False
+        self.pending: Item | None = None  # orderly: failed, and tried again before anything behind it
+        self.attempts = 0  # orderly: of ``pending``
+        self._cut_at: int | None = None  # the first message that nobody will begin any more
+
+    def fill(self, items: list[Item]) -> None:
+        """Begin; the items are made outside of the lock."""
+        self.is_filled = True
+        self.items = items
+        self.iterator = iter(items)
+
+    def enter(self) -> Slot:
+        """Another worker takes part. It counts from where the slowest one is, until it has taken its first item."""
+        others = (each.current for each in self.slots if each.current)
+        slot = Slot(min(others, key=first_offset_of, default=self.pending))
+        self.slots.append(slot)
+        return slot
+
+    def left(self) -> int:
+        """How many items nobody has begun, roughly."""
+        return self.iterator.__length_hint__()  # type: ignore[attr-defined,no-any-return]
+
+    def cut(self) -> None:
+        """Let nobody begin another item."""
+        left = self.left()
+        rest = self.items[len(self.items) - left :] if left else []
+        if rest and self._cut_at is None:
+            self._cut_at = first_offset_of(rest[0])
+        self.items.clear()
+
+    def unfinished(self) -> int | None:
+        """The first offset that is not finished; ``None`` when all are."""
+        offsets = [first_offset_of(slot.current) if slot.current else self.first_offset for slot in self.slots]
+        if self.pending is not None:
+            offsets.append(first_offset_of(self.pending))
+        if self._cut_at is not None:
+            offsets.append(self._cut_at)
+        return min(offsets, default=None)
+
+
+class Failed:
+    """An item that its listener could not take, until it can."""
+
+    __slots__ = ("attempts", "epoch", "item", "local", "messages", "offset", "record_bytes")
+
+    def __init__(self, local: PushedQueue, epoch: int, item: Item) -> None:
+        messages = item if isinstance(item, list) else [item]
+        self.local = local
+        self.epoch = epoch
+        self.item = item
+        self.offset = messages[0].queue_offset
+        self.attempts = 0
+        self.messages = len(messages)
+        self.record_bytes = sum(each.size for each in messages)
+
+    def for_next_try(self) -> None:
+        """Make copies that know how often they were tried."""
+        self.attempts += 1
+        if isinstance(self.item, list):
+            self.item = [redelivered(each, self.attempts) for each in self.item]
+        else:
+            self.item = redelivered(self.item, self.attempts)
+
+
+class PushedQueue(LocalQueue):
+    """Commits hold at the first message that is not finished, whatever is finished behind it."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        super().__init__(queue)
+        self.runs: list[Run] = []
+        self.failed: dict[int, Failed] = {}  # by the offset of the first message
+        self._failed_offsets: list[int] = []  # a heap; may hold offsets that have left ``failed``
+        self.retrying = 0  # failed items in work right now
+        self._floor: int | None = None  # work that was cut off at this offset
+
+    def start(self, offset: int) -> None:
+        super().start(offset)
+        for run in self.runs:
+            run.cut()
+        self.runs.clear()
+        self.held_bytes -= sum(each.record_bytes for each in self.failed.values())
+        self.held_messages -= sum(each.messages for each in self.failed.values())
+        self.failed.clear()
+        self._failed_offsets.clear()
+        self._floor = None
+
+    def add_failed(self, failed: Failed) -> None:
+        """Count it as unfinished, and its memory as held."""
+        self.failed[failed.offset] = failed
+        heapq.heappush(self._failed_offsets, failed.offset)
+        self.held_bytes += failed.record_bytes
+        self.held_messages += failed.messages
+
+    def take(self, max_messages: int) -> Run:
+        """The next messages as a run without items; the caller fills it."""
+        chunk = self.chunks[0]
+        first_offset = chunk.first_offset()
+        taken = chunk.take(max_messages)
+        if not len(chunk):
+            self.chunks.popleft()
+        run = Run(self, taken, first_offset)
+        self.runs.append(run)
+        run.slots.append(Slot(None))
+        return run
+
+    def leave(self, run: Run, slot: Slot) -> bool:
+        """A worker found nothing more in ``run``; whether it was the last one, so that the run is over."""
+        run.slots.remove(slot)
+        if run.slots:
+            return False
+        if run in self.runs:
+            self._keep_floor(run.unfinished())
+            self.runs.remove(run)
+        return True
+
+    def stop(self) -> None:
+        """Let nobody begin anything more of what was handed out."""
+        for run in list(self.runs):
+            run.cut()
+            if not run.slots:  # orderly: it waits for its next try
+                self._keep_floor(run.unfinished())
+                self.runs.remove(run)
+
+    def unfinished(self) -> int:
+        lowest = self.front()
+        for run in self.runs:
+            at = run.unfinished()
+            if at is not None and at < lowest:
+                lowest = at
+        while self._failed_offsets and self._failed_offsets[0] not in self.failed:
+            heapq.heappop(self._failed_offsets)
+        if self._failed_offsets:
+            lowest = min(lowest, self._failed_offsets[0])
+        return lowest if self._floor is None else min(lowest, self._floor)
+
+    def is_busy(self) -> bool:
+        return self.retrying > 0 or any(run.slots for run in self.runs)
+
+    def _keep_floor(self, offset: int | None) -> None:
+        if offset is not None:
+            self._floor = offset if self._floor is None else min(self._floor, offset)

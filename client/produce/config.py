@@ -1,0 +1,106 @@
+"""How a producer behaves. Every default has its reason behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+from penstock.proto.errors import ConfigError
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+COMPRESSIONS = (None, "zlib", "lz4", "zstd")
+
+assert PROPERTIES_BYTES_MAX == 32767  # the record's length field is a signed 16-bit number
+
+
+def require(condition: bool, message: str, value: object) -> None:
+    """Raise :class:`ConfigError` naming ``value`` unless ``condition`` holds."""
+    if not condition:
+        raise ConfigError(f"{message}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """Settings of one :class:`~penstock.client.Producer`; each is a keyword argument of it as well."""
+
+    linger_ms: float = 5.0
+    """How long ``produce`` may hold a message back so that others join its batch. A waiting send never lingers."""
+
+    batch_count_max: int = 4000
+    batch_bytes_max: int = 512 * 1024
+    """A batch is closed at either limit. Half a MiB is where throughput stops growing with size."""
+
+    buffer_bytes: int = 64 * 1024 * 1024
+    """Records accepted and not yet acknowledged. Above it, sends wait and then raise ``BufferFull``."""
+
+    send_timeout_s: float = 3.0
+    """``send``, ``send_batch``, ``send_async``: all tries together (RocketMQ's ``sendMsgTimeout``)."""
+
+    send_retries: int = 2
+    """Tries after the first one that a broker refused without storing (RocketMQ's ``retryTimesWhenSendFailed``).
+    A broker that cannot be reached, one that is not master or has too few replicas for the moment, and an outcome that
+    is unknown are tried until the time-out."""
+
+    delivery_timeout_s: float = 30.0
+    """``produce``, ``produce_many``: how long delivery is tried. Longer than a broker's restart takes."""
+
+    in_flight_per_broker: int = 8
+    """Batches under way at one broker, each in a lane of its own. One per queue is the most that is used."""
+
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Largest body, before compression; brokers refuse more than their ``maxMessageSize``."""
+
+    compression: Literal["zlib", "lz4", "zstd"] | None = None
+    """Off: at 385 MB/s the network is seldom the limit, and zlib costs 20 times what sending does."""
+
+    compress_bytes_min: int = 4096
+    """Bodies from this size on are compressed, where ``compression`` is on."""
+
+    auto_create_topics: bool = True
+    """Ask the brokers to create an unknown topic; they refuse unless ``autoCreateTopicEnable`` allows it."""
+
+    topic_queues: int = 0
+    """Queues per broker of a topic created like that; 0: the broker's ``defaultTopicQueueNums``."""
+
+    retry_another_shard_on_unknown: bool = False
+    """When a broker group died with a batch of which it is unknown whether it is stored: send it to another group
+    after a second. Off, because the batch is there twice when the group comes back with it; on, a death delays
+    messages by a second instead of until the group is back or the time is up."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.linger_ms <= 30_000, "linger_ms must be 0..30000", self.linger_ms)
+        require(1 <= self.batch_count_max <= 65_536, "batch_count_max must be 1..65536", self.batch_count_max)
+        require(
+            1024 <= self.batch_bytes_max <= 4 * 1024 * 1024,
+            "batch_bytes_max must be 1024..4194304",
+            self.batch_bytes_max,
+        )
+        require(self.buffer_bytes >= 64 * 1024, "buffer_bytes must be at least 65536", self.buffer_bytes)
+        require(self.send_timeout_s > 0, "send_timeout_s must be positive", self.send_timeout_s)
+        require(self.send_retries >= 0, "send_retries must not be negative", self.send_retries)
+        require(self.delivery_timeout_s > 0, "delivery_timeout_s must be positive", self.delivery_timeout_s)
+        require(1 <= self.in_flight_per_broker <= 8, "in_flight_per_broker must be 1..8", self.in_flight_per_broker)
+        require(1 <= self.body_bytes_max <= 16 * 1024 * 1024, "body_bytes_max must be 1..16777216", self.body_bytes_max)
+        require(self.compression in COMPRESSIONS, f"compression must be one of {COMPRESSIONS}", self.compression)
+        require(self.compress_bytes_min >= 1, "compress_bytes_min must be positive", self.compress_bytes_min)
+        require(0 <= self.topic_queues <= 65_536, "topic_queues must be 0..65536", self.topic_queues)
+
+    def replaced(self, settings: dict[str, Any]) -> ProducerConfig:
+        """This configuration with ``settings`` in place of the same fields.
+
+        Raises:
+            ConfigError: an unknown name, with the nearest known one, or a value out of range.
+        """
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in settings:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
+                raise ConfigError(f"unknown producer setting {name!r}{hint}")
+        try:
+            return dataclasses.replace(self, **settings)
+        except TypeError as error:
+            raise ConfigError(f"producer settings {settings!r}: {error}") from error

@@ -1,0 +1,359 @@
+"""The messages of one topic between ``produce`` and their receipts: threads and calls around :mod:`.lanes`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    ClientClosed,
+    FlushTimeout,
+    OutcomeUnknown,
+    PenstockError,
+    ReplicaTimeout,
+)
+from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendReceipt
+
+from ..cluster.append_streams import Receipts
+from ..cluster.connections import Connections
+from ..cluster.hosts import store_host_of
+from ..cluster.routes import Routes
+from ..message import Delivery, FailedDelivery, SendReceipt
+from .accumulator import Accumulator, Buffer, limited, new_part
+from .config import ProducerConfig
+from .keys import set_hashes
+from .lanes import Failure, Lanes
+from .parts import NEVER, Batch, Kind, Part
+from .receipts import receipts_of
+from .selection import BrokerHealth, WriteQueues
+
+if TYPE_CHECKING:
+    from .encoding import Encoder
+
+log = logging.getLogger(__name__)
+
+TRY_TIMEOUT_S = 10.0  # of one Append; a frozen broker is noticed within 2.5 s by keepalive
+TRY_TIMEOUT_S_MIN = 0.05
+BODIES_SHOWN = 10
+
+
+@dataclass(slots=True)
+class Shipping:
+    """What all topics of one producer share."""
+
+    config: ProducerConfig
+    connections: Connections
+    routes: Routes
+    encoder: Encoder
+    buffer: Buffer
+    health: BrokerHealth
+    wake: Callable[[], None]  # the sender thread
+    on_delivery: Callable[[Delivery], None] | None
+    refused: deque[FailedDelivery] = field(default_factory=deque)
+    unknown: deque[FailedDelivery] = field(default_factory=deque)
+
+
+class TopicDelivery:
+    """One topic's messages, from the accumulator to their receipts. Thread-safe.
+
+    The lock guards everything but ``open.extend``. A batch under way belongs to the thread that sends it; nobody
+    else touches it until its outcome is known.
+    """
+
+    def __init__(self, topic: str, shipping: Shipping, queues: WriteQueues, turn: int, *, later: bool = False) -> None:
+        """``later``: its messages are for later, see :mod:`.later`."""
+        self.topic = topic
+        self._later = later
+        self.open = Accumulator(shipping.config.batch_bytes_max)
+        self._shipping = shipping
+        self._config = shipping.config
+        self._lock = threading.Lock()
+        self._lanes = Lanes(topic, shipping.config, shipping.health, queues, turn)
+        self._new_queues: WriteQueues | None = None
+        self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
+        self._is_given_up = False
+
+    # What callers' threads do.
+
+    def seal(self) -> None:
+        """Turn the open messages into parts that wait for a lane."""
+        with self._lock:
+            self._seal(time.monotonic())
+
+    def enqueue(self, parts: Iterable[Part]) -> None:
+        """Add parts behind everything accepted so far. Raises ClientClosed after :meth:`give_up`."""
+        parts = list(parts)
+        with self._lock:
+            self._require_open(parts)
+            self._seal(time.monotonic())
+            self._lanes.add(parts)
+
+    def join(self, part: Part) -> None:
+        """Add one waiting message behind everything accepted so far, to an older one's batch where possible.
+
+        Raises ClientClosed after :meth:`give_up`.
+        """
+        with self._lock:
+            self._require_open([part])
+            self._seal(time.monotonic())
+            is_news = self._join(part)
+        if is_news:
+            self._shipping.wake()
+
+    def start_now(self, part: Part) -> Batch | None:
+        """A batch for the caller to :meth:`transmit`, if nothing has to go before ``part``; else it is joined.
+
+        Raises ClientClosed after :meth:`give_up`.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._require_open([part])
+            self._seal(now)
+            if self._lanes.has_waiting or not self._lanes.queues.total:
+                batch, is_news = None, self._join(part)
+            else:
+                batch = self._lanes.start_one(part, now)
+                is_news = batch is None
+        if is_news:
+            self._shipping.wake()
+        return batch
+
+    def on_route(self, queues: WriteQueues) -> None:
+        """Broker groups came, went or changed their master: the sender thread acts on it at once."""
+        self._new_queues = queues
+        self._shipping.wake()
+
+    def hold(self, part: Part) -> None:
+        """Count a part into the buffer."""
+        part.ticket = self._shipping.buffer.hold(part.cost, part.count)
+
+    # What the sender thread does.
+
+    def pump(self, now: float) -> float:
+        """Start every batch that can go; when to call again at the latest."""
+        routes = self._shipping.routes
+        with self._lock:
+            due = self._seal_if_due(now)
+            queues, self._new_queues = self._new_queues, None
+            if queues is not None:
+                self._lanes.adopt(queues, now)
+            self._fail(self._lanes.expire(now))
+            batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(routes.master(name)))
+            due = min(due, self._lanes.next_due(now))
+        for batch in batches:
+            self.transmit(batch)
+        self._tell_all()
+        return due
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is open, waiting or under way."""
+        with self._lock:
+            return not len(self.open) and self._lanes.is_empty
+
+    def give_up(self, error: PenstockError) -> None:
+        """Fail everything that is not settled, and take nothing more."""
+        with self._lock:
+            self._seal(time.monotonic())
+            self._is_given_up = True
+            self._fail(self._lanes.clear(error))
+        self._tell_all()
+
+    def check_taken(self, body: bytes, properties: bytes | None, key: str | None) -> None:
+        """Whether a message that was put into :attr:`open` while the producer was closing has an outcome.
+
+        Until :meth:`give_up` it will have one: that takes everything out. What was put there later is taken back.
+
+        Raises:
+            ClientClosed: it was too late; the message is not sent.
+        """
+        with self._lock:
+            if self._is_given_up and self.open.withdraw(body, properties, key):
+                raise _closed()
+
+    def transmit(self, batch: Batch, *, wait: bool = False) -> None:
+        """Send ``batch``; with ``wait`` in this thread until its outcome, else the outcome comes by callback."""
+        shipping, name = self._shipping, batch.lane.broker_name
+        address = shipping.routes.master(name)
+        batch.sent_at = time.monotonic()
+        if address is None:
+            self._on_error(batch, BrokerUnavailable(f"broker group {name} has no living master", no_master=True))
+            return
+        timeout_s = max(min(batch.deadline - batch.sent_at, TRY_TIMEOUT_S), TRY_TIMEOUT_S_MIN)
+        try:
+            if not batch.message:
+                batch.message = shipping.encoder.frame(
+                    batch,
+                    self.topic,
+                    store_host_of(address),
+                    timeout_ms=max(int(timeout_s * 900), 1),
+                    no_wait=batch.parts[0].kind is Kind.ONEWAY,
+                    later=self._later,
+                )
+            if not wait:
+                answer = shipping.connections.append(address, batch.message, timeout_s)
+                answer.add_done_callback(partial(self._on_answer, batch, address))
+                return
+            receipt = self._awaited(batch, address, shipping.connections.append(address, batch.message, timeout_s))
+        except PenstockError as error:
+            self._on_error(batch, error)
+        except Exception as error:  # what cannot be encoded or sent must not stop the other batches
+            log.exception("batch not sent topic=%s count=%d", self.topic, batch.count)
+            self._on_lost(batch, PenstockError(f"topic {self.topic}: batch not sent: {error!r}"))
+        else:
+            self._on_receipt(batch, receipt, address)
+
+    def _awaited(self, batch: Batch, address: str, answer: Future[AppendReceipt]) -> AppendReceipt:
+        try:
+            return answer.result()
+        except (KeyboardInterrupt, SystemExit):  # the sender goes; the batch still frees its lane
+            answer.add_done_callback(partial(self._on_answer, batch, address))
+            raise
+
+    # Sealing; the lock is held.
+
+    def _require_open(self, parts: list[Part]) -> None:
+        """Refuse parts that nobody would send, and count them out of the buffer again."""
+        if self._is_given_up:
+            for part in parts:
+                self._shipping.buffer.settle(part)
+            raise _closed()
+
+    def _seal(self, now: float) -> None:
+        if self._is_given_up or not len(self.open):
+            return
+        bodies, properties, keys = self.open.drain()
+        part = new_part(Kind.PRODUCE, bodies, properties, now + self._config.delivery_timeout_s)
+        if keys is not None:
+            set_hashes(part, keys)
+        self.hold(part)
+        # Threads that append at the same time may overshoot the limits a little, which is harmless.
+        self._lanes.add(limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2))
+
+    def _seal_if_due(self, now: float) -> float:
+        if not len(self.open):
+            return NEVER
+        if self.open.opened_at is None:
+            self.open.opened_at = now
+        due = self.open.opened_at + self._config.linger_ms / 1000
+        if now < due:
+            return due
+        self._seal(now)
+        return NEVER
+
+    def _join(self, part: Part) -> bool:
+        """Whether the sender thread has to know of it: it knows of what ``part`` joined, until that is half full."""
+        taken_by = self._lanes.join(part)
+        if taken_by is None:
+            return True
+        self._shipping.buffer.merge(taken_by.ticket, part.ticket)
+        return taken_by.cost - part.cost < self._lanes.half_full <= taken_by.cost
+
+    # Outcomes, in the thread of the call.
+
+    def _on_answer(self, batch: Batch, address: str, answer: Receipts) -> None:
+        try:
+            receipt = answer.result()
+        except PenstockError as error:
+            self._on_error(batch, error)
+        else:
+            self._on_receipt(batch, receipt, address)
+
+    def _on_receipt(self, batch: Batch, receipt: AppendReceipt, address: str) -> None:
+        now = time.monotonic()
+        self._shipping.health.on_latency(batch.lane.broker_name, (now - batch.sent_at) * 1000, now * 1000)
+        if receipt.status != SEND_OK and batch.parts[0].kind is Kind.PRODUCE:
+            kind = FlushTimeout if receipt.status == FLUSH_DISK_TIMEOUT else ReplicaTimeout
+            self._on_error(batch, kind(f"broker {address}: stored, not confirmed within the broker's time-out"))
+            return
+        with self._lock:
+            if batch.lane.batch is not batch:
+                return  # given up while it was under way
+            self._lanes.acknowledged(batch)
+            futures = [future for part in batch.parts for future in part.futures]
+            has_more = bool(self._lanes.has_waiting or batch.lane.pending)
+        if has_more:
+            self._shipping.wake()
+        if futures:
+            _resolve(futures, receipts_of(self.topic, batch, receipt, store_host_of(address), later=self._later))
+        for part in batch.parts:
+            self._report(part, batch.lane.broker_name, None)
+
+    def _on_error(self, batch: Batch, error: PenstockError) -> None:
+        log.debug("append failed topic=%s broker=%s %s", self.topic, batch.lane.broker_name, error)
+        with self._lock:
+            if batch.lane.batch is not batch:
+                return
+            self._fail(self._lanes.on_error(batch, error, time.monotonic()))
+        self._shipping.wake()
+        self._tell_all()
+
+    def _on_lost(self, batch: Batch, error: PenstockError) -> None:
+        with self._lock:
+            if batch.lane.batch is batch:
+                self._fail([self._lanes.failed(batch, error)])
+        self._shipping.wake()
+        self._tell_all()
+
+    def _fail(self, failures: list[Failure]) -> None:
+        for parts, error in failures:
+            for part in parts:
+                if part.kind is Kind.PRODUCE:
+                    failed = FailedDelivery(self.topic, part.count, error, part.first_bodies(BODIES_SHOWN))
+                    is_unknown = isinstance(error, OutcomeUnknown)
+                    (self._shipping.unknown if is_unknown else self._shipping.refused).append(failed)
+                self._tell.append(partial(self._end, part, error))
+
+    def _end(self, part: Part, error: PenstockError) -> None:
+        for future in part.futures:
+            _complete(future, error=error)
+        self._report(part, "", error)
+
+    def _report(self, part: Part, broker_name: str, error: PenstockError | None) -> None:
+        """Tell ``on_delivery``, then count the part out."""
+        on_delivery = self._shipping.on_delivery
+        try:
+            if on_delivery is not None and part.kind is Kind.PRODUCE:
+                on_delivery(Delivery(self.topic, broker_name, part.bodies_as_given(), error))
+        except (Exception, SystemExit):  # what a user's function raises must not cost other messages their outcome
+            log.exception("on_delivery failed topic=%s count=%d", self.topic, part.count)
+        finally:
+            self._shipping.buffer.settle(part)
+
+    def _tell_all(self) -> None:
+        """Complete futures outside the lock: what users hang on them may call the producer again."""
+        if not self._tell:
+            return
+        with self._lock:
+            telling, self._tell = self._tell, []
+        for tell in telling:
+            tell()
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("the producer is closed: make a new one")
+
+
+def _resolve(futures: list[Future[SendReceipt]], receipts: list[SendReceipt]) -> None:
+    for future, receipt in zip(futures, receipts, strict=True):
+        _complete(future, receipt)
+
+
+def _complete(
+    future: Future[SendReceipt], receipt: SendReceipt | None = None, error: PenstockError | None = None
+) -> None:
+    try:
+        if error is not None:
+            future.set_exception(error)
+        elif receipt is not None:
+            future.set_result(receipt)
+    except InvalidStateError:
+        pass  # cancelled by its owner, who wants no answer

@@ -1,0 +1,241 @@
+"""What producers attach to messages: checked bodies, property strings, hashes of sharding keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.formats.record.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    PROPERTIES_BYTES_MAX,
+    RECORD_CRC,
+    SHARDING_KEY,
+    TAGS,
+    TRANSIENT_PREFIX,
+    UNIQ_KEY,
+)
+from penstock.proto.errors import InvalidArgument, MessageTooLarge
+from penstock.proto.names import PRODUCER_PROPERTY
+
+if TYPE_CHECKING:
+    from .columns import Column
+    from .parts import Part
+
+RESERVED = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, PRODUCER_PROPERTY, RECORD_CRC})
+"""Property names that users give through their own arguments, or not at all."""
+
+MARK_ROOM = 128
+"""Left free in every property string: the first record of a batch holds the producer's mark as well."""
+
+PROPERTIES_ROOM = PROPERTIES_BYTES_MAX - MARK_ROOM
+
+
+def checked_body(body: object, bytes_max: int) -> bytes:
+    """``body`` as bytes.
+
+    Raises:
+        InvalidArgument: not bytes, or empty.
+        MessageTooLarge: more than ``bytes_max``.
+    """
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(f"body must be bytes, not {type(body).__name__}: encode text first")
+    taken = bytes(body)
+    if not taken:
+        raise InvalidArgument("body is empty: a message needs at least one byte")
+    if len(taken) > bytes_max:
+        raise MessageTooLarge(f"body of {len(taken)} bytes: at most {bytes_max} are allowed")
+    return taken
+
+
+def property_bytes(
+    tag: str | None,
+    keys: Sequence[str] | str | None,
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+    unique_key: str | None = None,
+) -> bytes | None:
+    """The property string of one message, ``None`` when it has none.
+
+    Raises:
+        InvalidArgument: a reserved name, a separator or no text in a name or value, or more bytes than fit.
+    """
+    # One text and one check over it: a check per item costs more than all else that a message costs.
+    text = ""
+    pairs = 0
+    if tag is not None:
+        text = f"{TAGS}\x01{checked_tag(tag)}\x02"
+        pairs = 1
+    if keys:
+        text += f"{KEYS}\x01{keys if type(keys) is str and ' ' not in keys else joined_keys(keys)}\x02"
+        pairs += 1
+    if unique_key is not None:
+        text += f"{UNIQ_KEY}\x01{unique_key}\x02"
+        pairs += 1
+    if sharding_key is not None:
+        text += f"{SHARDING_KEY}\x01{checked_sharding_key(sharding_key)}\x02"
+        pairs += 1
+    if properties:
+        text += "".join([f"{name}\x01{_user_value(name, value)}\x02" for name, value in properties.items()])
+        pairs += len(properties)
+    if not pairs:
+        return None
+    if text.count("\x01") != pairs or text.count("\x02") != pairs:
+        raise InvalidArgument("tag, keys and properties may not contain the characters 0x01 and 0x02")
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"tag, keys or properties: not valid Unicode text: {error.reason}") from error
+    if len(encoded) > PROPERTIES_ROOM:
+        raise InvalidArgument(
+            f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM} are allowed "
+            f"({PROPERTIES_BYTES_MAX} in a record, of which {MARK_ROOM} are the producer's)"
+        )
+    return encoded
+
+
+def _user_value(name: object, value: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"a property name must be non-empty text, not {name!r:.60}")
+    if name in RESERVED or name.startswith(TRANSIENT_PREFIX):
+        raise InvalidArgument(f"property {name!r} is reserved: give tag, keys and sharding_key as arguments")
+    if not isinstance(value, str):
+        raise InvalidArgument(f"property {name!r} must be text, not {type(value).__name__}")
+    return value
+
+
+def checked_tag(tag: object) -> str:
+    """``tag`` if subscriptions can name it."""
+    text = _text("tag", tag)
+    if ("|" in text and "||" in text) or text[0].isspace() or text[-1].isspace():
+        raise InvalidArgument(f"tag {text!r}: no subscription could name it (no ||, no space around)")
+    return text
+
+
+def checked_sharding_key(key: object) -> str:
+    """``key`` if it can be stored."""
+    return _text("sharding key", key)
+
+
+def joined_keys(keys: Sequence[str] | str) -> str:
+    """Keys as their property holds them: one space between."""
+    items = [keys] if isinstance(keys, str) else keys
+    for key in items:
+        if KEY_SEPARATOR in _text("key", key):
+            raise InvalidArgument(f"key {key!r}: keys are separated by spaces, so it may hold none")
+    return KEY_SEPARATOR.join(items)
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(f"{what} must be non-empty text, not {value!r:.60}")
+    return value
+
+
+def _checked_separators(what: str, text: str) -> str:
+    if "\x01" in text or "\x02" in text:
+        raise InvalidArgument(f"{what} {text!r:.60} may not contain the characters 0x01 and 0x02")
+    return text
+
+
+def set_hashes(part: Part, keys: Sequence[str | None]) -> None:
+    """Note the hashes of the messages' sharding keys, and which messages have one."""
+    import numpy as np
+
+    from .columns import Column
+
+    part.hashes = hashes_of(Column.of([key.encode() if key is not None else b"" for key in keys]))
+    if None in keys:
+        part.keyed = np.array([key is not None for key in keys])
+
+
+def hashes_of(keys: Column) -> Any:
+    """Java's string hash of each key, an array of int32."""
+    import numpy as np
+
+    from .kernels import hash_rows
+
+    hashes = np.empty(len(keys), dtype=np.int32)
+    hash_rows(keys.data, keys.ends, hashes)
+    return hashes
+
+
+def property_column(count: int, tags: Any, keys: Any, sharding_keys: Column | None) -> Column | None:
+    """The property strings of ``count`` messages; ``tags`` and ``keys`` for all, or a sequence with one for each.
+
+    Raises:
+        InvalidArgument: lengths that differ, or texts that break the rules of :func:`property_bytes`.
+    """
+    import numpy as np
+
+    from .columns import Column
+
+    column: Column | None = None
+    if isinstance(tags, str):
+        tags = _checked_separators("tag", checked_tag(tags))
+        column = Column.repeated(f"{TAGS}\x01{tags}\x02".encode(), count)
+    elif tags is not None:
+        checked = {
+            tag: b"" if tag is None else _checked_separators("tag", checked_tag(tag)).encode() for tag in set(tags)
+        }
+        column = _with(column, TAGS, Column.of([checked[tag] for tag in tags]), count)
+    if isinstance(keys, str):
+        column = _with(
+            column, KEYS, Column.repeated(_checked_separators("key", joined_keys(keys)).encode(), count), count
+        )
+    elif keys is not None:
+        column = _with(column, KEYS, key_column("key", keys), count)
+    if sharding_keys is not None:
+        column = _with(column, SHARDING_KEY, sharding_keys, count)
+    if column is not None and count and int(column.lengths.max()) > PROPERTIES_ROOM:
+        index = int(np.argmax(column.lengths))
+        raise InvalidArgument(f"properties of message {index} take more than {PROPERTIES_ROOM} bytes")
+    return column
+
+
+def key_column(what: str, keys: Any) -> Column:
+    """Texts, one per message (or lists of them, or an array), as UTF-8; ``None`` and empty ones are none.
+
+    Raises:
+        InvalidArgument: something else, or a separator in one.
+    """
+    import numpy as np
+
+    from .columns import Column, column_of
+
+    if isinstance(keys, np.ndarray) and keys.dtype.kind in "US":
+        keys = np.strings.encode(keys, "utf-8") if keys.dtype.kind == "U" else keys
+        column = column_of(keys)
+    elif hasattr(keys, "buffers") or hasattr(keys, "combine_chunks"):
+        column = column_of(keys)
+    else:
+        try:
+            column = Column.of([_key_text(key) for key in keys])
+        except (TypeError, AttributeError):
+            raise InvalidArgument(f"{what}s must be texts, one per message") from None
+    if bool(((column.data == 1) | (column.data == 2)).any()):
+        raise InvalidArgument(f"a {what} may not contain the characters 0x01 and 0x02")
+    return column
+
+
+def _key_text(key: Any) -> bytes:
+    if key is None:
+        return b""
+    return key.encode() if isinstance(key, str) else joined_keys(key).encode()
+
+
+def _with(base: Column | None, name: str, values: Column, count: int) -> Column:
+    import numpy as np
+
+    from .columns import Column
+    from .kernels import append_property
+
+    if len(values) != count:
+        raise InvalidArgument(f"{len(values)} values of {name} for {count} messages: give one for each")
+    if base is None:
+        base = Column(np.empty(0, np.uint8), np.zeros(count, np.int64))
+    encoded_name = np.frombuffer(name.encode(), dtype=np.uint8)
+    out = np.empty(len(base.data) + len(values.data) + count * (len(name) + 2), dtype=np.uint8)
+    ends = np.empty(count, dtype=np.int64)
+    written = append_property(base.data, base.ends, encoded_name, values.data, values.ends, out, ends)
+    return Column(out[:written], ends)

@@ -1,0 +1,435 @@
+"""The order of one topic's messages on their way: who goes next, with whom, and what an answer means for them.
+
+A *lane* is one ordered stream of batches of this producer to one topic at one broker group. It has one batch under
+way, and a queue always belongs to the same lane (queue id modulo :data:`LANES`). So the order within a queue holds
+through every retry, and the broker knows a repeated batch by its lane and sequence number.
+
+Messages without a sharding key are sticky: a whole batch goes to one queue, the next one to the next queue. Messages
+with one are spread over the lanes of their queues, where neighbours are joined to batches again; what waits without a
+key rides in such a batch too, or where it cannot has the lane's next one to itself, so that each kind leaves room for
+the other however busy the lanes are.
+
+What happens to a batch that brought no receipt:
+
+* Not stored (refused for now, or it never reached the broker): its messages are free. They go to another broker group
+  at once, or to the same one after a pause.
+* Unknown (the call broke, or nothing came in time): the same bytes again, to whoever is master of the *same* group,
+  until its word or the deadline. So it is stored once.
+* Refused: not tried again; where one message of several may be the reason, fewer are tried together.
+
+Decisions only: no threads, no network, time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CorruptBatch,
+    FlushTimeout,
+    MessageTooLarge,
+    OutcomeUnknown,
+    PenstockError,
+    ReplicaTimeout,
+)
+
+from ..cluster.retry import Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
+from .config import ProducerConfig
+from .parts import NEVER, Batch, Kind, Lane, Line, Part
+from .selection import BrokerHealth, WriteQueues
+
+LANES = 8
+SMALL_PER_BROKER = 2
+"""Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,
+senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
+MASTER_GONE_S = 1.0
+RECHECK_S = 0.25
+
+
+class Failure(NamedTuple):
+    """Messages that are given up, and why."""
+
+    parts: list[Part]
+    error: PenstockError
+
+
+class Lanes:
+    """The queue of waiting parts and the lanes of one topic. Not thread-safe: its owner holds a lock."""
+
+    def __init__(
+        self, topic: str, config: ProducerConfig, health: BrokerHealth, queues: WriteQueues, turn: int = 0
+    ) -> None:
+        self.topic = topic
+        self.queues = queues
+        self.waiting = Line()  # for whatever queue is free
+        self.keyed = Line()  # for the queues of their keys, once there is a route
+        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.half_full = config.batch_bytes_max // 2
+        self._config = config
+        self._health = health
+        self._turn = turn
+        self._in_flight: dict[str, int] = {}
+        self._gone_since: dict[str, float] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits or is under way."""
+        return not self.has_waiting and all(lane.is_free for lane in self.lanes.values())
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a part waits for its lane to be chosen."""
+        return bool(self.waiting or self.keyed)
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Add parts behind those that wait."""
+        for part in parts:
+            self._line_of(part).append(part)
+
+    def join(self, part: Part) -> Part | None:
+        """Add one waiting message; the part that it joined, or ``None`` if it became the newest one itself."""
+        line = self._line_of(part)
+        last = line[-1] if line else None
+        if last is None or not last.may_take(part, self._config.batch_bytes_max, self._config.batch_count_max):
+            line.append(part)
+            return None
+        last.absorb(part)
+        return last
+
+    def adopt(self, queues: WriteQueues, now: float) -> None:
+        """The route changed: what waited for it goes on, and what was meant for a lost group finds another."""
+        self.queues = queues
+        for name, _ in queues.shards:
+            self._gone_since.pop(name, None)
+        for lane in self.lanes.values():
+            lane.retry_at = 0.0
+            if lane.batch is not None and lane.batch.retry_at is not None:
+                lane.batch.retry_at = now
+            if lane.broker_name not in queues:
+                self._gone_since.setdefault(lane.broker_name, now)
+                self._requeue(lane.pending, now)
+                lane.pending.clear()
+        for part in (*self.waiting, *self.keyed):
+            part.not_before = 0.0
+
+    def expire(self, now: float) -> list[Failure]:
+        """Give up what was not sent before its deadline, and unknown batches past theirs."""
+        failures = []
+        for line in (self.waiting, self.keyed, *(lane.pending for lane in self.lanes.values())):
+            if line.earliest > now:
+                continue
+            line.look()
+            late = [part for part in line if part.deadline <= now]
+            if late:
+                # What keeps the first of them keeps those behind it, which were never tried.
+                reason = next((part.error for part in line if part.error is not None), None)
+                kept = [part for part in line if part.deadline > now]
+                line.clear()
+                line.extend(kept)
+                failures += [Failure([part], self._unsent(part.error or reason)) for part in late]
+        for lane in self.lanes.values():
+            batch = lane.batch
+            if batch is not None and batch.retry_at is not None and batch.deadline <= now:
+                failures.append(self._give_up(batch))
+        return failures
+
+    def start(self, now: float, per_broker: int, has_master: Callable[[str], bool]) -> list[Batch]:
+        """Every batch that may be sent now, retries first."""
+        while self.keyed and self.queues.total and self.keyed[0].not_before <= now:
+            self._spread(self.keyed.popleft(), now)
+        batches: list[Batch] = []
+        for lane in self.lanes.values():
+            batch = lane.batch
+            if batch is not None and batch.retry_at is not None and batch.retry_at <= now:
+                if has_master(lane.broker_name):
+                    batch.retry_at = None
+                    batches.append(batch)
+                elif self._may_leave(lane, now):
+                    self._leave(batch)
+                    self._requeue(batch.parts, 0.0)
+                else:
+                    batch.retry_at = now + RECHECK_S
+            if lane.batch is None and lane.pending and lane.retry_at <= now:
+                batches.append(self._lane_batch(lane, now))
+        return batches + self._start_waiting(now, per_broker)
+
+    def start_one(self, part: Part, now: float) -> Batch | None:
+        """A batch of ``part``, one waiting message; ``None`` where its lane is busy: it waits there, or for any lane.
+
+        Only while nothing waits, and there are queues.
+        """
+        if part.hashes is None:
+            self.waiting.append(part)
+            return next(iter(self._start_waiting(now, self._config.in_flight_per_broker)), None)
+        (lane,) = self._spread(part, now)
+        return self._lane_batch(lane, now) if lane.batch is None and lane.retry_at <= now else None
+
+    def next_due(self, now: float) -> float:
+        """When to call :meth:`start` or :meth:`expire` again, if nothing else happens before."""
+        due = [self.waiting.earliest, self.keyed.earliest]
+        due += [line[0].not_before for line in (self.waiting, self.keyed) if line and line[0].not_before > now]
+        if self.keyed and self.keyed[0].not_before <= now and self.queues.total:
+            due.append(now)  # back from a lost group
+        for lane in self.lanes.values():
+            if lane.batch is not None and lane.batch.retry_at is not None:
+                due.append(min(lane.batch.retry_at, lane.batch.deadline))
+            if lane.pending:
+                due.append(lane.pending.earliest)
+                if lane.batch is None:
+                    due.append(lane.retry_at)
+        return min(due, default=NEVER)
+
+    def acknowledged(self, batch: Batch) -> None:
+        """``batch`` has its receipt: its lane is free for the next one."""
+        self._leave(batch)
+
+    def failed(self, batch: Batch, error: PenstockError) -> Failure:
+        """``batch`` cannot be sent at all."""
+        self._leave(batch)
+        return Failure(batch.parts, error)
+
+    def on_error(self, batch: Batch, error: PenstockError, now: float) -> list[Failure]:
+        """A try of ``batch`` ended with ``error``; what is given up because of it."""
+        outcome = outcome_of(error)
+        batch.attempts += 1
+        if outcome is not Outcome.REFUSED and not isinstance(error, (FlushTimeout, ReplicaTimeout)):
+            self._health.on_failure(batch.lane.broker_name, now * 1000)
+        if outcome is Outcome.REFUSED:
+            return self._on_refused(batch, error)
+        if outcome is Outcome.NOT_STORED and batch.unknown is None:
+            return self._on_not_stored(batch, error, now)
+        # Not stored *this* time says nothing about an earlier try: it stays unknown.
+        if outcome is Outcome.UNKNOWN:
+            batch.unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(error.message)
+        if batch.deadline <= now or batch.parts[0].kind is Kind.ONEWAY:
+            return [self._give_up(batch)]
+        batch.retry_at = now + back_off_s(batch.attempts)
+        return []
+
+    def clear(self, error: PenstockError) -> list[Failure]:
+        """Give up everything; a batch that was sent counts as unknown."""
+        failures = [Failure([*self.waiting, *self.keyed], error)]
+        self.waiting.clear()
+        self.keyed.clear()
+        for lane in self.lanes.values():
+            failures.append(Failure(list(lane.pending), error))
+            lane.pending.clear()
+            batch = lane.batch
+            if batch is not None:
+                self._leave(batch)
+                unknown = OutcomeUnknown(f"topic {self.topic}: no answer yet: {error.message}")
+                failures.append(Failure(batch.parts, unknown if batch.message else error))
+        return [failure for failure in failures if failure.parts]
+
+    # Choosing.
+
+    def _line_of(self, part: Part) -> Line:
+        return self.waiting if part.hashes is None else self.keyed
+
+    def _start_waiting(self, now: float, per_broker: int) -> list[Batch]:
+        """Batches of parts for whatever queue is free; at most ``per_broker`` under way at each group."""
+        batches: list[Batch] = []
+        while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
+            may_grow = len(self.waiting) == 1 and self.waiting[0].may_grow(self.half_full, self._config.batch_count_max)
+            chosen = self._next_queue(now, per_broker, SMALL_PER_BROKER if may_grow else LANES)
+            if chosen is None:
+                break
+            parts = self._joined(self.waiting)
+            queue_ids = np.full(sum(part.count for part in parts), chosen[1], dtype=np.int32)
+            batches.append(self._new_batch(self._lane(*chosen), parts, queue_ids))
+        return batches
+
+    def _next_queue(self, now: float, per_broker: int, small_per_broker: int = LANES) -> tuple[str, int] | None:
+        avoided = self._avoided(now)
+        small = Counter(lane.broker_name for lane in self.lanes.values() if self._is_small(lane.batch))
+
+        def is_free(name: str, queue_id: int) -> bool:
+            if name in avoided or self._in_flight.get(name, 0) >= per_broker or small[name] >= small_per_broker:
+                return False
+            lane = self.lanes.get((name, queue_id % LANES))
+            return lane is None or lane.is_free
+
+        found = self.queues.next_queue(self._turn, is_free)
+        if found is None:
+            return None
+        self._turn, name, queue_id = found
+        return name, queue_id
+
+    def _is_small(self, batch: Batch | None) -> bool:
+        """Whether it is one that others could have shared, and its answer is near."""
+        if batch is None or batch.attempts or batch.retry_at is not None:
+            return False
+        first = batch.parts[0]
+        return first.kind is Kind.SEND and first.hashes is None and first.cost < self.half_full
+
+    def _lane(self, broker_name: str, queue_id: int) -> Lane:
+        key = (broker_name, queue_id % LANES)
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(*key)
+        return lane
+
+    def _joined(self, line: Line, behind: Sequence[Part] = ()) -> list[Part]:
+        """Take as many parts that are like each other as one batch may hold, one at least unless there are some."""
+        taken: list[Part] = []
+        cost, count = sum(part.cost for part in behind), sum(part.count for part in behind)
+        last = behind[-1] if behind else None
+        while line:
+            part = line[0]
+            cost, count = cost + part.cost, count + part.count
+            is_full = cost > self._config.batch_bytes_max or count > self._config.batch_count_max
+            if last is not None and (is_full or not last.is_like(part)):
+                break
+            last = line.popleft()
+            taken.append(last)
+        return taken
+
+    def _lane_batch(self, lane: Lane, now: float) -> Batch:
+        """What is pending in a free lane, and behind it what waits for any queue and is like it.
+
+        Where nothing of that could ride, it has the lane's next batch to itself.
+        """
+        is_due = bool(self.waiting) and self.waiting[0].not_before <= now
+        may_ride = is_due and lane.broker_name not in self._avoided(now)
+        parts: list[Part] = []
+        queue_ids: list[npt.NDArray[np.int32]] = []
+        if not (may_ride and lane.owes_a_turn):
+            parts = self._joined(lane.pending)
+            queue_ids = [part.queue_ids for part in parts if part.queue_ids is not None]
+        riding = self._joined(self.waiting, parts) if may_ride else []
+        lane.owes_a_turn = may_ride and not riding
+        if riding:
+            chosen = self._queue_of(lane, parts or [lane.pending[0]])
+            queue_ids.append(np.full(sum(part.count for part in riding), chosen, np.int32))
+        return self._new_batch(lane, parts + riding, np.concatenate(queue_ids))
+
+    def _avoided(self, now: float) -> set[str]:
+        """Broker groups that are in trouble, unless all are."""
+        avoided = {name for name, _ in self.queues.shards if self._health.is_avoided(name, now * 1000)}
+        return avoided if len(avoided) < len(self.queues.shards) else set()
+
+    def _queue_of(self, lane: Lane, parts: list[Part]) -> int:
+        """The lane's next queue in turn."""
+        found = self.queues.next_queue(
+            self._turn, lambda name, queue_id: name == lane.broker_name and queue_id % LANES == lane.number
+        )
+        if found is None:  # very many queues
+            queue_ids = parts[-1].queue_ids
+            assert queue_ids is not None
+            return int(queue_ids[-1])
+        self._turn, _, queue_id = found
+        return queue_id
+
+    def _new_batch(self, lane: Lane, parts: list[Part], queue_ids: npt.NDArray[np.int32]) -> Batch:
+        assert lane.batch is None
+        lane.sequence += 1
+        batch = lane.batch = Batch(lane, parts, lane.sequence, queue_ids)
+        self._in_flight[lane.broker_name] = self._in_flight.get(lane.broker_name, 0) + 1
+        return batch
+
+    def _spread(self, part: Part, now: float) -> list[Lane]:
+        """Give each message its queue by hash, and each lane its messages behind those that are pending; the lanes."""
+        assert part.hashes is not None
+        if part.count == 1:
+            name, queue_id = self.queues.queue(self.queues.index_of_hash(int(part.hashes[0])))
+            part.queue_ids = np.array([queue_id], dtype=np.int32)
+            return [self._line_up(part, name, queue_id)]
+        shards, queue_ids = self.queues.split_by_hash(part.hashes)
+        if part.keyed is not None:  # those without a key share one queue, as a batch of such would
+            name, queue_id = self._next_queue(now, LANES) or self.queues.queue(self._turn % self.queues.total)
+            shard = [known for known, _ in self.queues.shards].index(name)
+            shards = np.where(part.keyed, shards, shard)
+            queue_ids = np.where(part.keyed, queue_ids, queue_id).astype(np.int32)
+        part.queue_ids = queue_ids
+        groups = shards * LANES + queue_ids % LANES
+        order = np.argsort(groups, kind="stable")
+        runs = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+        pieces = [part] if len(runs) == 1 else part.split(runs)
+        return [
+            self._line_up(piece, self.queues.shards[int(shards[run[0]])][0], int(queue_ids[run[0]]))
+            for piece, run in zip(pieces, runs, strict=True)
+        ]
+
+    def _line_up(self, part: Part, name: str, queue_id: int) -> Lane:
+        lane = self._lane(name, queue_id)
+        lane.pending.append(part)
+        return lane
+
+    # After a try.
+
+    def _leave(self, batch: Batch) -> None:
+        assert batch.lane.batch is batch
+        batch.lane.batch = None
+        self._in_flight[batch.lane.broker_name] -= 1
+
+    def _may_leave(self, lane: Lane, now: float) -> bool:
+        since = self._gone_since.setdefault(lane.broker_name, now)
+        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0
+        return may and now - since >= MASTER_GONE_S
+
+    def _on_refused(self, batch: Batch, error: PenstockError) -> list[Failure]:
+        self._leave(batch)
+        if batch.unknown is not None:
+            return [Failure(batch.parts, reworded(batch.unknown, f"a later try was refused: {error.message}"))]
+        if batch.count == 1 or not isinstance(error, (MessageTooLarge, CorruptBatch)):
+            return [Failure(batch.parts, error)]
+        parts = batch.parts if len(batch.parts) > 1 else batch.parts[0].halves()
+        for part in parts:
+            part.is_alone = True
+        self._again(batch.lane, parts, 0.0, 0.0)
+        return []
+
+    def _on_not_stored(self, batch: Batch, error: PenstockError, now: float) -> list[Failure]:
+        self._leave(batch)
+        failures, again = [], []
+        for part in batch.parts:
+            part.attempts += 1
+            part.refusals += counts_as_refusal(error)
+            part.error = error
+            is_enough = part.kind is Kind.SEND and part.refusals > self._config.send_retries
+            if is_enough or part.deadline <= now or part.kind is Kind.ONEWAY:
+                failures.append(Failure([part], error))
+            else:
+                again.append(part)
+        has_other = any(
+            name != batch.lane.broker_name and not self._health.is_avoided(name, now * 1000)
+            for name, _ in self.queues.shards
+        )
+        pause = back_off_s(max((part.attempts for part in again), default=1))
+        self._again(batch.lane, again, now + pause, 0.0 if has_other else now + pause)
+        return failures
+
+    def _again(self, lane: Lane, parts: list[Part], keyed_at: float, free_at: float) -> None:
+        """Queue parts that are known not to be stored, before everything that came after them."""
+        keyed = [part for part in parts if part.hashes is not None]
+        self._requeue((part for part in parts if part.hashes is None), free_at)
+        if keyed and lane.broker_name in self.queues:
+            lane.pending.extendleft(reversed(keyed))
+            lane.retry_at = keyed_at
+        elif keyed:
+            self._requeue([*keyed, *lane.pending], keyed_at)
+            lane.pending.clear()
+
+    def _requeue(self, parts: Iterable[Part], not_before: float) -> None:
+        """Put parts whose queue may be chosen again before everything that waits."""
+        for part in reversed(list(parts)):
+            part.queue_ids = None
+            part.not_before = not_before
+            self._line_of(part).appendleft(part)
+
+    def _give_up(self, batch: Batch) -> Failure:
+        self._leave(batch)
+        error = batch.unknown or OutcomeUnknown(f"topic {self.topic}: no answer")
+        return Failure(batch.parts, reworded(error, "not known to be stored when the time was up"))
+
+    def _unsent(self, reason: PenstockError | None) -> PenstockError:
+        if reason is not None:
+            return reworded(reason, "not stored when the time was up")
+        state = "every lane is busy" if self.queues.total else "no living master has a writable queue of it"
+        return BrokerUnavailable(f"topic {self.topic}: not sent before the time was up: {state}")

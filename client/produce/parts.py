@@ -1,0 +1,249 @@
+"""Messages on their way: what is queued, sent and settled together."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.formats.record.compression import decompress
+from penstock.formats.record.layout import SysFlag
+from penstock.proto.errors import OutcomeUnknown, PenstockError
+
+from ..message import SendReceipt
+from .columns import Column, lengths_of
+
+RECORD_COST = 112
+"""What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
+for its topic."""
+
+
+NEVER = float("inf")
+
+
+class Kind(enum.Enum):
+    """Who waits for a message."""
+
+    PRODUCE = "produce"  # nobody: retried for long, failures told by flush
+    SEND = "send"  # a caller or a future
+    ONEWAY = "oneway"  # nobody, and one try is enough
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Messages of one topic and kind, in order. Split when its queues lie in several lanes.
+
+    ``bodies`` and ``properties`` have one item per message (no properties: ``None``). ``hashes`` are the sharding
+    keys' hashes, ``keyed`` which messages have such a key (all: ``None``); a part without ``hashes`` may go to
+    any queue.
+    """
+
+    kind: Kind
+    bodies: Sequence[bytes] | Column
+    properties: Sequence[bytes | None] | Column | None
+    cost: int
+    deadline: float  # monotonic seconds
+    ticket: int = 0
+    hashes: npt.NDArray[np.int32] | None = None
+    keyed: npt.NDArray[np.bool_] | None = None
+    lengths: npt.NDArray[np.int64] | None = None  # of the bodies, where they are known already
+    queue_ids: npt.NDArray[np.int32] | None = None  # once its lane is chosen by hash
+    futures: list[Future[SendReceipt]] = field(default_factory=list)  # SEND: one per message
+    message_ids: list[str] = field(default_factory=list)  # SEND: one per message
+    sys_flag: int = 0
+    attempts: int = 0  # tries that ended without storing
+    refusals: int = 0  # those that a broker refused
+    not_before: float = 0.0
+    is_alone: bool = False  # never joined with others: one of its messages was refused
+    error: PenstockError | None = None  # of the last try
+
+    @property
+    def count(self) -> int:
+        """How many messages."""
+        return len(self.bodies)
+
+    def body_lengths(self) -> npt.NDArray[np.int64]:
+        """The length of each body."""
+        if self.lengths is not None:
+            return self.lengths
+        return self.bodies.lengths if isinstance(self.bodies, Column) else lengths_of(self.bodies)
+
+    def body_column(self) -> Column:
+        """The bodies as a column, made once."""
+        if not isinstance(self.bodies, Column):
+            self.bodies = Column.of(self.bodies, self.lengths)
+        return self.bodies
+
+    def property_column(self) -> Column | None:
+        """The properties as a column, made once; ``None`` when no message has any."""
+        if self.properties is not None and not isinstance(self.properties, Column):
+            self.properties = Column.of([encoded or b"" for encoded in self.properties])
+        return self.properties
+
+    def is_like(self, other: Part) -> bool:
+        """Whether both may be in one batch."""
+        return self.kind is other.kind and self.sys_flag == other.sys_flag and not self.is_alone and not other.is_alone
+
+    def may_grow(self, bytes_max: int, count_max: int) -> bool:
+        """Whether other waiting messages may still become a part of this one (see :meth:`may_take`)."""
+        return (
+            self.kind is Kind.SEND
+            and self.hashes is None
+            and not self.attempts
+            and not self.is_alone
+            and self.cost < bytes_max
+            and self.count < count_max
+        )
+
+    def may_take(self, other: Part, bytes_max: int, count_max: int) -> bool:
+        """Whether ``other``, one waiting message, may become a part of this one, which was never sent."""
+        return (
+            self.is_like(other)
+            and self.kind is not Kind.PRODUCE
+            and self.hashes is None
+            and other.hashes is None
+            and not self.attempts
+            and isinstance(self.bodies, list)
+            and isinstance(self.properties, list)
+            and self.cost + other.cost <= bytes_max
+            and self.count < count_max
+        )
+
+    def absorb(self, other: Part) -> None:
+        """Append the messages of ``other`` (see :meth:`may_take`); the later deadline counts."""
+        assert isinstance(self.bodies, list)
+        assert isinstance(self.properties, list)
+        self.bodies.extend(other.bodies)
+        self.properties.extend(other.properties or ())
+        self.futures.extend(other.futures)
+        self.message_ids.extend(other.message_ids)
+        self.cost += other.cost
+        self.deadline = max(self.deadline, other.deadline)
+
+    def take(self, indexes: npt.NDArray[np.int64]) -> Part:
+        """A part of the messages at ``indexes``, in that order, with its share of the cost."""
+        properties = self.property_column()
+        chosen = indexes.tolist()
+        return Part(
+            kind=self.kind,
+            bodies=self.body_column().take(indexes),
+            properties=properties.take(indexes) if properties is not None else None,
+            cost=self.cost * len(chosen) // self.count,
+            deadline=self.deadline,
+            ticket=self.ticket,
+            hashes=self.hashes[indexes] if self.hashes is not None else None,
+            keyed=self.keyed[indexes] if self.keyed is not None else None,
+            queue_ids=self.queue_ids[indexes] if self.queue_ids is not None else None,
+            futures=[self.futures[index] for index in chosen] if self.futures else [],
+            message_ids=[self.message_ids[index] for index in chosen] if self.message_ids else [],
+            sys_flag=self.sys_flag,
+            attempts=self.attempts,
+            refusals=self.refusals,
+            is_alone=self.is_alone,
+            error=self.error,
+        )
+
+    def split(self, groups: Sequence[npt.NDArray[np.int64]]) -> list[Part]:
+        """One part per group of indexes; the groups hold every index once. The costs add up to this one's."""
+        parts = [self.take(group) for group in groups]
+        parts[-1].cost += self.cost - sum(part.cost for part in parts)
+        return parts
+
+    def halves(self) -> list[Part]:
+        """Two parts of half the messages each, to find the one that a broker refuses."""
+        middle = self.count // 2
+        parts = self.split([np.arange(middle), np.arange(middle, self.count)])
+        for part in parts:
+            part.is_alone = True
+        return parts
+
+    def first_bodies(self, count: int) -> tuple[bytes, ...]:
+        """The first ``count`` bodies."""
+        return tuple(self.bodies[index] for index in range(min(count, self.count)))
+
+    def bodies_as_given(self) -> tuple[bytes, ...]:
+        """Every body as its sender handed it in."""
+        if not self.sys_flag & SysFlag.COMPRESSED:
+            return tuple(self.bodies)
+        return tuple(decompress(body, self.sys_flag) for body in self.bodies)
+
+
+class Line(deque[Part]):
+    """Parts in order. :attr:`earliest`: none of them is late before; looking at each would cost more than sending."""
+
+    earliest = NEVER
+
+    def append(self, part: Part) -> None:
+        super().append(part)
+        self.earliest = min(self.earliest, part.deadline)
+
+    def appendleft(self, part: Part) -> None:
+        super().appendleft(part)
+        self.earliest = min(self.earliest, part.deadline)
+
+    def extend(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self.append(part)
+
+    def extendleft(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self.appendleft(part)
+
+    def clear(self) -> None:
+        super().clear()
+        self.earliest = NEVER
+
+    def look(self) -> None:
+        """Have ``earliest`` exact again: parts that left may have been the earliest."""
+        self.earliest = min((part.deadline for part in self), default=NEVER)
+
+
+class Lane:
+    """One ordered stream of batches to one broker group."""
+
+    __slots__ = ("batch", "broker_name", "number", "owes_a_turn", "pending", "retry_at", "sequence")
+
+    def __init__(self, broker_name: str, number: int) -> None:
+        self.broker_name = broker_name
+        self.number = number
+        self.sequence = 0  # of the last batch made
+        self.batch: Batch | None = None  # under way, or waiting for its next try
+        self.pending = Line()  # behind it, queues chosen
+        self.retry_at = 0.0  # nothing of pending starts before
+        self.owes_a_turn = False  # the next batch is for what waits for any queue
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a batch may start without overtaking anything."""
+        return self.batch is None and not self.pending
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Parts that are one Append: one lane, one sequence number. Encoded once, sent until its outcome is known."""
+
+    lane: Lane
+    parts: list[Part]
+    sequence: int
+    queue_ids: npt.NDArray[np.int32]  # one per message
+    message: bytes = b""  # framed; empty until encoded
+    record_sizes: npt.NDArray[np.int64] | None = None
+    attempts: int = 0
+    sent_at: float = 0.0
+    retry_at: float | None = None  # None: under way
+    unknown: OutcomeUnknown | None = None  # a try ended without word: it may be stored
+
+    @property
+    def count(self) -> int:
+        """How many messages."""
+        return sum(part.count for part in self.parts)
+
+    @property
+    def deadline(self) -> float:
+        """The latest of its parts' deadlines."""
+        return max(part.deadline for part in self.parts)

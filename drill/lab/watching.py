@@ -1,0 +1,159 @@
+"""Looks at a cluster all through a drill: roles and epochs of the brokers, and the offsets of the group."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from penstock.client import Admin, PenstockError
+from penstock.deploy import Node
+from penstock.judge.history import Op, Outcome, Recorder
+from penstock.proto.wire.broker_pb2 import BrokerStatus
+from penstock.proto.wire.broker_pb2_grpc import BrokerStub
+from penstock.proto.wire.common_pb2 import Empty, Role
+from penstock.runtime.channel import open_channel
+from penstock.runtime.security.credentials import SecurityFiles
+
+log = logging.getLogger(__name__)
+
+STATUS_PAUSE_S = 0.1
+STATUS_TIMEOUT_S = 0.25
+POSITION_PAUSE_S = 0.3
+POSITION_TIMEOUT_S = 1.0
+FILE = "roles.jsonl"
+
+_broker_stub: Callable[[grpc.Channel], Any] = BrokerStub  # the generated stubs carry no types
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A broker at one moment. ``role`` empty: it did not answer."""
+
+    at_ns: int
+    name: str
+    shard: str
+    role: str
+    epoch: int
+    max_offset: int = 0
+    confirm_offset: int = 0
+    dispatched_offset: int = 0
+    lag_bytes: int = 0
+
+
+class RoleWatcher:
+    """Asks every broker for its status ten times a second, and keeps the answers in a file and in memory."""
+
+    def __init__(self, nodes: Sequence[Node], folder: Path) -> None:
+        self.samples: list[Sample] = []
+        self._nodes = [node for node in nodes if node.is_broker]
+        self._path = folder / FILE
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="role-watcher", daemon=True)
+        self._latest: dict[str, Sample] = {}
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. May be called again."""
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def latest(self, name: str) -> Sample | None:
+        """The last look at a broker."""
+        return self._latest.get(name)
+
+    def _watch(self) -> None:
+        security = SecurityFiles.from_environment().read()
+        channels = {node.name: open_channel(node.address, security) for node in self._nodes}
+        stubs = {name: _broker_stub(channel) for name, channel in channels.items()}
+        try:
+            with open(self._path, "a") as output:
+                while not self._done.wait(STATUS_PAUSE_S):
+                    self._look(stubs, output)
+        finally:
+            for channel in channels.values():
+                channel.close()
+
+    def _look(self, stubs: dict[str, Any], output: Any) -> None:
+        calls = {name: stub.Status.future(Empty(), timeout=STATUS_TIMEOUT_S) for name, stub in stubs.items()}
+        for node in self._nodes:
+            sample = _sample(node, calls[node.name])
+            self._latest[node.name] = sample
+            self.samples.append(sample)
+            output.write(json.dumps(asdict(sample)) + "\n")
+        output.flush()
+
+
+def _sample(node: Node, call: Any) -> Sample:
+    try:
+        status: BrokerStatus = call.result()
+    except grpc.RpcError:
+        return Sample(time.monotonic_ns(), node.name, node.broker_name, "", 0)
+    offsets = (status.max_offset, status.confirm_offset, status.dispatched_offset, status.lag_bytes)
+    return Sample(time.monotonic_ns(), node.name, node.broker_name, Role.Name(status.role), status.epoch, *offsets)
+
+
+def read_samples(folder: Path) -> list[Sample]:
+    """What a watcher left in ``folder``; nothing without its file."""
+    path = folder / FILE
+    return [Sample(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class PositionWatcher:
+    """Looks at the ends of every queue and at the group's committed offsets, as any client may."""
+
+    def __init__(self, nameservers: str, group: str, topic: str, shards: Sequence[str], recorder: Recorder) -> None:
+        self._nameservers = nameservers
+        self._group = group
+        self._topic = topic
+        self._shards = {name: index for index, name in enumerate(shards)}
+        self._recorder = recorder
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="position-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. May be called again."""
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        with Admin(self._nameservers) as admin:
+            while not self._done.wait(POSITION_PAUSE_S):
+                start_ns = time.monotonic_ns()
+                try:
+                    found = admin.group_lag(self._group, timeout_s=POSITION_TIMEOUT_S)
+                except PenstockError as error:  # expected while something is broken
+                    log.info("positions not known error=%s", error)
+                    continue
+                now = time.monotonic_ns()
+                for queue in found.queues:
+                    # Of a shard that answered only in part, the committed offsets may be missing and look like none.
+                    if queue.topic == self._topic and queue.broker_name not in found.unreachable:
+                        self._recorder.add(
+                            Op.POSITION,
+                            Outcome.OK,
+                            start_ns,
+                            now,
+                            shard=self._shards.get(queue.broker_name, -1),
+                            queue=queue.queue_id,
+                            offset=queue.committed_offset,
+                            sequence=queue.min_offset,
+                            position=queue.max_offset,
+                        )
+                self._recorder.flush()

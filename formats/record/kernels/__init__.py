@@ -1,0 +1,38 @@
+"""The kernels over record bytes, in one place for their users; importing this loads Numba (0.2 s and more).
+
+All are compiled for exactly one signature each, release the interpreter lock, and come from Numba's cache after
+the first start (:mod:`.warmup`). Buffers are one-dimensional contiguous ``uint8`` arrays; inputs may be read-only.
+"""
+
+from __future__ import annotations
+
+from ...intrinsics.crc import BYTES, crc32, crc32_at, has_carryless_multiply
+from ...intrinsics.text import find_byte, find_tags_code, string_hash_at, string_hash_utf8, tags_code_at
+from ..rows import ROW, PlaceStatus, ScanStatus
+from .encoding import encode_batch, encoded_bytes
+from .placing import place_batch
+from .scanning import INTS, LONGS, count_records, gather, measure_at, scan
+
+__all__ = [
+    "BYTES",
+    "INTS",
+    "LONGS",
+    "ROW",
+    "PlaceStatus",
+    "ScanStatus",
+    "count_records",
+    "crc32",
+    "crc32_at",
+    "encode_batch",
+    "encoded_bytes",
+    "find_byte",
+    "find_tags_code",
+    "gather",
+    "has_carryless_multiply",
+    "measure_at",
+    "place_batch",
+    "scan",
+    "string_hash_at",
+    "string_hash_utf8",
+    "tags_code_at",
+]

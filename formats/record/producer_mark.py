@@ -1,0 +1,63 @@
+"""The producer mark: who sent a batch, so that a batch that is sent again is stored once.
+
+It is the value of the first property of the batch's first record (:data:`penstock.proto.names.PRODUCER_PROPERTY`):
+``producer id (16 digits):epoch:lane:sequence:count``, lower-case hex, and ``:digest`` (16 digits) where the producer
+tells by it what the lane holds, so that a sequence that comes again with something else is seen. A broker rebuilds its
+duplicate table from the marks in its log, and so does a slave.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from penstock.proto.errors import InvalidArgument
+from penstock.proto.names import PRODUCER_PROPERTY
+
+MARK_PREFIX = PRODUCER_PROPERTY.encode() + b"\x01"
+"""What the properties of a marked record begin with."""
+
+_MARK = re.compile(
+    rb"([0-9a-f]{16}):([0-9a-f]{1,8}):([0-9a-f]{1,8}):([0-9a-f]{1,16}):([0-9a-f]{1,8})(?::([0-9a-f]{16}))?"
+)
+
+
+class ProducerMark(NamedTuple):
+    """The numbers of a mark, all non-negative."""
+
+    producer_id: int
+    epoch: int
+    lane: int
+    sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    digest: int = 0  # none
+
+
+def producer_mark(producer_id: int, epoch: int, lane: int, sequence: int, count: int, digest: int = 0) -> bytes:
+    """The property value that marks a batch of ``count`` records."""
+    mark = b"%016x:%x:%x:%x:%x" % (producer_id, epoch, lane, sequence, count)
+    return b"%b:%016x" % (mark, digest) if digest else mark
+
+
+def parse_producer_mark(mark: bytes | memoryview) -> ProducerMark:
+    """The numbers of a mark.
+
+    Raises:
+        InvalidArgument: the bytes are none.
+    """
+    found = _MARK.fullmatch(mark)
+    if found is None:
+        raise InvalidArgument(f"producer mark {bytes(mark[:100])!r}: expected five or six hexadecimal numbers")
+    return _numbers(found)
+
+
+def find_producer_mark(properties: bytes) -> ProducerMark | None:
+    """The mark that the property string ``properties`` begins with, None without a (valid) one."""
+    if not properties.startswith(MARK_PREFIX):
+        return None
+    found = _MARK.fullmatch(properties[len(MARK_PREFIX) :].partition(b"\x02")[0])
+    return _numbers(found) if found else None
+
+
+def _numbers(found: re.Match[bytes]) -> ProducerMark:
+    return ProducerMark(*(int(number, 16) for number in found.groups(b"0")))

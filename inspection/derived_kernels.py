@@ -1,0 +1,186 @@
+"""Kernels over what is derived from the log: consume queue entries and index entries.
+
+The rows are those of :func:`penstock.inspection.kernels.check_records`.
+"""
+
+# Kernels are typed by their Numba signatures.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numba import from_dtype, njit, types
+
+from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, store_i32, store_i64
+
+from .kernels import ENTRY_ROW, KEY_ROW
+
+drop_stale_kernels(__file__)
+
+ENTRY_BYTES = 20
+INDEX_ENTRY_BYTES = 20
+BLANK_ENTRY_SIZE = 0x7FFFFFFF
+"""Size in the entries that fill a queue in front of its first message."""
+
+
+class Match(IntEnum):
+    """What :func:`compare_entries` says of an entry."""
+
+    EQUAL = 0
+    MISSING = 1  # nothing is there
+    BLANK = 2  # the filling in front of a queue that begins late
+    OTHER = 3  # it points to another record
+    TAGS = 4  # right but for the tags code
+
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_OUT_BYTES = types.Array(types.uint8, 1, "C")
+_LONGS = types.Array(types.int64, 1, "C")
+_INTS = types.Array(types.int32, 1, "C")
+_ENTRIES = types.Array(from_dtype(ENTRY_ROW), 1, "C")
+_KEYS = types.Array(from_dtype(KEY_ROW), 1, "C")
+_EQUAL, _MISSING, _BLANK_ENTRY = int(Match.EQUAL), int(Match.MISSING), int(Match.BLANK)
+_OTHER, _TAGS_DIFFER = int(Match.OTHER), int(Match.TAGS)
+
+
+@njit([types.int64(_ENTRIES, _LONGS, types.int64, types.int64, _BYTES, _OUT_BYTES)], nogil=True, cache=True)
+def compare_entries(rows, order, first, last, found, matches):
+    """Compare rows ``order[first:last]``, of consecutive queue offsets, with the entries ``found``; how many differ.
+
+    ``matches[i]`` becomes the :class:`Match` of the i-th. ``found`` holds as many entries.
+    """
+    address = address_of(found)
+    different = 0
+    for i in range(last - first):
+        row = rows[np.uint64(order[np.uint64(first + i)])]
+        at = i * ENTRY_BYTES
+        physical, size = load_i64(address, at), load_i32(address, at + 8)
+        match = _EQUAL
+        if physical != row.physical_offset or size != row.size:
+            if size == 0 and physical == 0:
+                match = _MISSING
+            elif size == BLANK_ENTRY_SIZE and physical == 0:
+                match = _BLANK_ENTRY
+            else:
+                match = _OTHER
+        elif load_i64(address, at + 12) != row.tags_code:
+            match = _TAGS_DIFFER
+        matches[np.uint64(i)] = match
+        different += match != _EQUAL
+    return different
+
+
+@njit([types.void(_ENTRIES, _LONGS, types.int64, types.int64, _OUT_BYTES)], nogil=True, cache=True)
+def pack_entries(rows, order, first, last, out):
+    """The queue entries of the rows ``order[first:last]``, end to end."""
+    for i in range(last - first):
+        row = rows[np.uint64(order[np.uint64(first + i)])]
+        store_i64(out, i * ENTRY_BYTES, row.physical_offset)
+        store_i32(out, i * ENTRY_BYTES + 8, row.size)
+        store_i64(out, i * ENTRY_BYTES + 12, row.tags_code)
+
+
+@njit([types.int64(_BYTES, types.int64, types.int64, _INTS, _OUT_BYTES)], nogil=True, cache=True)
+def check_chains(entries, first_index, count, newest, wrong):
+    """Follow ``count`` index entries in order of writing; how many do not link to the one before them in their slot.
+
+    ``newest`` holds the number of each slot's last entry so far. ``wrong[i]`` becomes 1 for a bad link.
+    """
+    address = address_of(entries)
+    bad = 0
+    for i in range(count):
+        at = i * INDEX_ENTRY_BYTES
+        key_hash = load_i32(address, at)
+        wrong[np.uint64(i)] = 1
+        if key_hash < 0:
+            bad += 1
+            continue
+        slot = np.uint64(key_hash % len(newest))
+        if load_i32(address, at + 16) == newest[slot]:
+            wrong[np.uint64(i)] = 0
+        else:
+            bad += 1
+        newest[slot] = first_index + i
+    return bad
+
+
+@njit(
+    [
+        types.UniTuple(types.int64, 2)(
+            _KEYS,
+            types.int64,
+            types.int64,
+            _BYTES,
+            types.int64,
+            types.int64,
+            types.int64,
+            types.int64,
+            _OUT_BYTES,
+            _OUT_BYTES,
+        )
+    ],
+    nogil=True,
+    cache=True,
+)
+def match_keys(keys, key, key_end, entries, entry, entry_end, first_index, begin, key_found, entry_found):
+    """Walk log keys and index entries, both in the log's order, until one side ends; (next key, next entry).
+
+    ``key_found[i]`` becomes 1 where an entry exists. ``entry_found[i]`` becomes 1 where the key exists, 2 where only
+    the entry's time is wrong: whole seconds after ``begin``. (An index file's first entry is relative to the end of
+    the file before, and not compared.)
+    """
+    address = address_of(entries)
+    while key < key_end and entry < entry_end:
+        at = entry * INDEX_ENTRY_BYTES
+        physical = load_i64(address, at + 4)
+        row = keys[np.uint64(key)]
+        if physical < row.physical_offset:
+            entry += 1
+        elif physical > row.physical_offset:
+            if entry + 1 < entry_end and load_i64(address, at + INDEX_ENTRY_BYTES + 4) <= row.physical_offset:
+                entry += 1  # out of order: a damaged entry must not hide the ones behind it
+            else:
+                key += 1
+        elif load_i32(address, at) == row.key_hash:
+            seconds = (row.store_timestamp - begin) // 1000
+            seconds = min(max(seconds, 0), (1 << 31) - 1)
+            right = first_index + entry <= 1 or load_i32(address, at + 12) == seconds
+            key_found[np.uint64(key)] = 1
+            entry_found[np.uint64(entry)] = 1 if right else 2
+            key += 1
+            entry += 1
+        else:
+            ahead = key + 1
+            while ahead < key_end and keys[np.uint64(ahead)].physical_offset == physical:
+                if keys[np.uint64(ahead)].key_hash == load_i32(address, at):
+                    break
+                ahead += 1
+            if ahead < key_end and keys[np.uint64(ahead)].physical_offset == physical:
+                key += 1
+            else:
+                entry += 1
+    return key, entry
+
+
+@njit(
+    [types.int64(_KEYS, types.int64, types.int64, _INTS, types.int64, types.int64, _OUT_BYTES)], nogil=True, cache=True
+)
+def link_keys(keys, first, last, newest, next_index, begin, out):
+    """Index entries of the keys ``[first, last)`` into ``out``, linked through ``newest``; answers the next number."""
+    for i in range(last - first):
+        row = keys[np.uint64(first + i)]
+        slot = np.uint64(row.key_hash % len(newest))
+        seconds = 0
+        if begin > 0:
+            seconds = min(max((row.store_timestamp - begin) // 1000, 0), (1 << 31) - 1)
+        at = i * INDEX_ENTRY_BYTES
+        store_i32(out, at, row.key_hash)
+        store_i64(out, at + 4, row.physical_offset)
+        store_i32(out, at + 12, seconds)
+        store_i32(out, at + 16, newest[slot])
+        newest[slot] = next_index
+        next_index += 1
+    return next_index

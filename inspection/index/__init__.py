@@ -1,0 +1,1 @@
+"""Index files, compared with the log and written anew."""

@@ -1,0 +1,98 @@
+"""Writes index files afresh, as RocketMQ would have: keys in the log's order, linked through hash slots."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from .. import derived_kernels
+from ..derived_kernels import INDEX_ENTRY_BYTES
+from ..files import Bytes
+from ..log.reader import Rows
+from ..queues.writer import write_at
+from .files import HEADER, HEADER_BYTES, Ints
+
+PAGE_BYTES = 4096
+
+
+class IndexWriter:
+    """Makes ``directory`` with files of ``slots`` slots and ``capacity`` entries, the first of which is never used."""
+
+    def __init__(self, directory: Path, slots: int, capacity: int) -> None:
+        self._directory = directory
+        self._slots = slots
+        self._capacity = capacity
+        self._newest: Ints = np.zeros(slots, np.int32)
+        self._path: Path | None = None
+        self._count = 1
+        self._begin_time = self._end_time = self._begin_offset = self._end_offset = 0
+        self._last_name = 0
+        self.keys = 0
+
+    @property
+    def _bytes(self) -> int:
+        return HEADER_BYTES + 4 * self._slots + INDEX_ENTRY_BYTES * self._capacity
+
+    def take(self, keys: Rows) -> None:
+        """Add the keys of a batch.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        first = 0
+        while first < len(keys):
+            if self._path is None:
+                self._begin()
+            last = min(len(keys), first + self._capacity - self._count)
+            if self._count == 1:
+                last = first + 1  # the first entry's time is relative to the end of the file before
+            self._add(keys, first, last)
+            first = last
+            if self._count >= self._capacity:
+                self.close()
+
+    def _begin(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._last_name = max(self._last_name + 1, time.time_ns() // 1_000_000)
+        name = datetime.fromtimestamp(self._last_name / 1000).strftime("%Y%m%d%H%M%S%f")[:17]
+        self._path = self._directory / name
+        self._count = 1
+        self._newest[:] = 0
+        # As RocketMQ: a file begins with the end of the one before, until its first entry is there.
+        self._begin_time, self._begin_offset = self._end_time, self._end_offset
+
+    def _add(self, keys: Rows, first: int, last: int) -> None:
+        assert self._path is not None
+        out: Bytes = np.empty((last - first) * INDEX_ENTRY_BYTES, np.uint8)
+        at = HEADER_BYTES + 4 * self._slots + INDEX_ENTRY_BYTES * self._count
+        begins = self._count == 1
+        self._count = derived_kernels.link_keys(keys, first, last, self._newest, self._count, self._begin_time, out)
+        write_at(self._path, at, out, self._bytes)
+        if begins:
+            self._begin_time = int(keys["store_timestamp"][first])
+            self._begin_offset = int(keys["physical_offset"][first])
+        self._end_time = int(keys["store_timestamp"][last - 1])
+        self._end_offset = int(keys["physical_offset"][last - 1])
+        self.keys += last - first
+
+    def close(self) -> None:
+        """Write slots and header of the file under work. Pages without a used slot stay holes."""
+        if self._path is None:
+            return
+        used = int(np.count_nonzero(self._newest))
+        table = self._newest.astype(">i4").view(np.uint8)
+        padded = np.zeros(-(-len(table) // PAGE_BYTES) * PAGE_BYTES, np.uint8)
+        padded[: len(table)] = table
+        pages = np.flatnonzero(padded.reshape(-1, PAGE_BYTES).any(axis=1))
+        breaks = np.flatnonzero(np.diff(pages) != 1) + 1
+        for run in np.split(pages, breaks):
+            start, end = int(run[0]) * PAGE_BYTES, min((int(run[-1]) + 1) * PAGE_BYTES, len(table))
+            write_at(self._path, HEADER_BYTES + start, table[start:end], self._bytes)
+        header = HEADER.pack(
+            *(self._begin_time, self._end_time, self._begin_offset, self._end_offset, used, self._count)
+        )
+        write_at(self._path, 0, header, self._bytes)
+        self._path = None

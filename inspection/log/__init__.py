@@ -1,0 +1,1 @@
+"""Log files, read record by record without opening the store."""

@@ -1,0 +1,1 @@
+"""Consume queues, compared with the log and written anew."""

@@ -1,0 +1,277 @@
+"""Whether consume queues hold what the log demands: entry by entry, in large steps per queue."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..derived_kernels import BLANK_ENTRY_SIZE, ENTRY_BYTES, Match, compare_entries
+from ..directory import QueueFiles, StoreDirectory
+from ..files import Bytes, InputFile, Unreadable
+from ..findings import Findings
+from ..log.reader import Rows
+from ..log.second_looks import SecondLooks
+from .table import SCHEDULE_TOPIC, QueueTable
+
+Longs = npt.NDArray[np.int64]
+
+ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert ENTRY.itemsize == ENTRY_BYTES
+EXTENSION_HEAD = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("store_time", ">i8"), ("bits", ">i2")])
+assert EXTENSION_HEAD.itemsize == 20
+ADDRESS_MAX = -(1 << 31) - 1
+"""A tags code up to this is the address of an extension unit, less 2^63."""
+RANGES_MAX = 20
+"""Wrong stretches told per queue; more are counted."""
+READ_ENTRIES = 1 << 20
+
+
+def read_segments(queue: QueueFiles, start: int, size: int) -> Bytes:
+    """Bytes ``[start, start + size)`` of a queue; zeros where it has no file.
+
+    Raises:
+        Unreadable: a file that is there cannot be read.
+    """
+    out: Bytes = np.zeros(size, np.uint8)
+    for segment in queue.segments:
+        first, last = max(start, segment.start), min(start + size, segment.start + segment.size)
+        if first < last:
+            with InputFile(segment.path) as file:
+                file.read_into(out[first - start : last - start], first - segment.start)
+    return out
+
+
+class _State:
+    """What is known of one queue so far."""
+
+    __slots__ = ("first", "left_out", "missing", "missing_last", "missing_time", "next", "ranges")
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # lowest offset that the log has
+        self.next = first
+        self.missing = -1  # where the entries that are missing at its end begin
+        self.missing_last = -1  # and where the last of their records lies
+        self.missing_time = 0
+        self.ranges: list[tuple[int, str]] = []
+        self.left_out = 0
+
+
+class QueueCheck:
+    """Compares batches of demanded entries with the queues' files."""
+
+    def __init__(self, store: StoreDirectory, table: QueueTable) -> None:
+        self._store = store
+        self._table = table
+        self._states: dict[int, _State] = {}
+        self._matches: Bytes = np.empty(1 << 20, np.uint8)
+        self.delays: dict[int, int] = {}  # of the schedule topic's queues, where not the default
+        self.last_present = -1
+        self._second_looks = SecondLooks(store)
+
+    def restart(self, slot: int) -> None:
+        """The queue begins anew at offset 0: its topic was deleted and made again, the old queue is gone."""
+        self._states.pop(slot, None)
+
+    def take(self, entries: Rows, restarts: dict[int, int]) -> None:
+        """Check the entries of a batch. ``restarts``: per slot where in the log it last began anew."""
+        if not len(entries):
+            return
+        if len(entries) > len(self._matches):
+            self._matches = np.empty(len(entries), np.uint8)
+        order = np.argsort(entries["slot"], kind="stable")
+        slots = entries["slot"][order]
+        edges = np.flatnonzero(np.diff(slots)) + 1
+        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(order)], strict=True):
+            slot = int(slots[first])
+            if slot in restarts:
+                first = self._skip_old(entries, order, first, last, restarts[slot], slot)
+            if first < last:
+                self._take_queue(entries, order, first, last, slot)
+
+    def _skip_old(self, rows: Rows, order: Longs, first: int, last: int, restart: int, slot: int) -> int:
+        """The first row that is not of a queue that was deleted since."""
+        physical = rows["physical_offset"][order[first:last]]
+        old = int(np.searchsorted(physical, restart))
+        if old:
+            self.restart(slot)
+        return first + old
+
+    def _take_queue(self, rows: Rows, order: Longs, first: int, last: int, slot: int) -> None:
+        offsets = rows["queue_offset"][order[first:last]]
+        state = self._states.get(slot)
+        if state is None:
+            state = self._states[slot] = _State(int(offsets[0]))
+        queue = self._store.queues.get(self._table.names[slot])
+        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+        for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(offsets)], strict=True):
+            self._take_run(rows, order, first + start, first + end, state, slot, queue)
+
+    def _take_run(
+        self, rows: Rows, order: Longs, first: int, last: int, state: _State, slot: int, queue: QueueFiles | None
+    ) -> None:
+        count = last - first
+        offset = int(rows["queue_offset"][order[first]])
+        state.next = offset + count
+        while True:
+            found: Bytes = np.zeros(count * ENTRY_BYTES, np.uint8)
+            if queue is not None and offset >= 0:
+                try:
+                    found = read_segments(queue, offset * ENTRY_BYTES, count * ENTRY_BYTES)
+                except Unreadable as error:
+                    self._keep(state, offset, str(error))
+                    return
+            matches = self._matches[:count]
+            different = compare_entries(rows, order, first, last, found, self._matches)
+            if different:
+                matches = self._forgive(rows[order[first:last]], matches, found.view(ENTRY), slot)
+            wrong = different and bool(np.any((matches != Match.EQUAL) & (matches != Match.MISSING)))
+            if not (wrong and self._second_looks.is_due((slot, offset))):
+                break
+        present = np.flatnonzero(matches != Match.MISSING)
+        if len(present):
+            last_row = rows[order[first + int(present[-1])]]
+            self.last_present = max(self.last_present, int(last_row["physical_offset"]))
+        if different:
+            self._keep_runs(rows[order[first:last]], matches, found.view(ENTRY), offset, state)
+        elif state.missing >= 0:
+            self._close_missing(state, offset)
+
+    def _forgive(self, rows: Rows, matches: Bytes, found: Rows, slot: int) -> Bytes:
+        """The matches without those whose tags code is right in another way."""
+        differing = np.flatnonzero(matches == Match.TAGS)
+        if not len(differing):
+            return matches
+        matches = matches.copy()
+        codes = found["tags_code"][differing].astype(np.int64)
+        topic, queue_id = self._table.names[slot]
+        extension = self._store.extensions.get((topic, queue_id))
+        addressed = np.flatnonzero(codes <= ADDRESS_MAX)
+        if extension is not None and len(addressed):
+            chosen = differing[addressed]
+            right = self._extensions_right(extension, codes[addressed], rows[chosen])
+            matches[chosen[right]] = Match.EQUAL
+        delays = codes - rows["store_timestamp"][differing]
+        delay = int(delays[0])
+        if topic == SCHEDULE_TOPIC and delay > 0 and delay % 1000 == 0:
+            delay = self.delays.setdefault(slot, delay)
+            matches[differing[delays == delay]] = Match.EQUAL
+        return matches
+
+    def _extensions_right(self, extension: QueueFiles, codes: Longs, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which of the units that the codes point to hold the rows' tags codes and store times."""
+        addresses = codes - np.int64(-(1 << 63))
+        right: npt.NDArray[np.bool_] = np.zeros(len(addresses), np.bool_)
+        if not extension.segments:
+            return right
+        start = extension.segments[0].start
+        end = extension.segments[-1].start + extension.segments[-1].size
+        inside = np.flatnonzero((addresses >= start) & (addresses <= end - EXTENSION_HEAD.itemsize))
+        if not len(inside):
+            return right
+        low = int(addresses[inside].min())
+        try:
+            data = read_segments(extension, low, int(addresses[inside].max()) + EXTENSION_HEAD.itemsize - low)
+        except Unreadable:
+            return right
+        places = (addresses[inside] - low)[:, None] + np.arange(EXTENSION_HEAD.itemsize)
+        heads = np.ascontiguousarray(data[places]).view(EXTENSION_HEAD)[:, 0]
+        right[inside] = (
+            (heads["tags_code"] == rows["tags_code"][inside])
+            & (heads["store_time"] == rows["store_timestamp"][inside])
+            & (heads["size"] == heads["bits"] + EXTENSION_HEAD.itemsize)
+        )
+        return right
+
+    def _keep_runs(self, rows: Rows, matches: Bytes, found: Rows, offset: int, state: _State) -> None:
+        """Keep stretches of equal matches; what is missing at the end may yet turn out to be the queue's end."""
+        edges = np.flatnonzero(np.diff(matches)) + 1
+        for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(matches)], strict=True):
+            match = Match(int(matches[start]))
+            if match == Match.MISSING:
+                if state.missing < 0:
+                    state.missing = offset + start
+                    state.missing_time = int(rows["store_timestamp"][start])
+                state.missing_last = int(rows["physical_offset"][end - 1])
+                continue
+            if state.missing >= 0:
+                self._close_missing(state, offset + start)
+            if match != Match.EQUAL:
+                self._keep(state, offset + start, _describe(match, rows[start:end], found[start:end]))
+
+    def _close_missing(self, state: _State, end: int) -> None:
+        """The missing entries are a hole: entries follow."""
+        self._keep(state, state.missing, f"entries {state.missing} to {end - 1} are missing, and others follow")
+        state.missing = -1
+
+    @staticmethod
+    def _keep(state: _State, offset: int, text: str) -> None:
+        if len(state.ranges) < RANGES_MAX:
+            state.ranges.append((offset, text))
+        else:
+            state.left_out += 1
+
+    def finish(self, findings: Findings, settled_ms: int, *, aborted: bool) -> None:
+        """Tell what was found, and look at entries that the log knows nothing of.
+
+        ``settled_ms``: with ``aborted``, entries of records stored then or later may still be missing.
+        """
+        lagging = lagging_queues = 0
+        for slot, state in self._states.items():
+            name = self._table.names[slot]
+            for offset, text in state.ranges:
+                path, place = self._place(name, offset)
+                findings.problem(path, place, text)
+            if state.left_out:
+                path, _ = self._place(name, 0)
+                findings.problem(path, None, f"and {state.left_out} more wrong stretches")
+            if state.missing >= 0 and aborted and state.missing_time >= settled_ms:
+                lagging += state.next - state.missing
+                lagging_queues += 1
+            elif state.missing >= 0 and name in self._store.queues:
+                path, place = self._place(name, state.missing)
+                text = f"entries {state.missing} to {state.next - 1} are missing at the queue's end"
+                findings.problem(path, place, text)
+        if lagging:
+            text = f"{lagging} entries of {lagging_queues} queues are behind the checkpoint and not written yet"
+            findings.note(self._store.root / "consumequeue", None, text)
+
+    def first_and_next(self, slot: int) -> tuple[int, int] | None:
+        """The offsets ``[first, next)`` that the log has of a queue."""
+        state = self._states.get(slot)
+        return None if state is None else (state.first, state.next)
+
+    def absent(self, settled_ms: int, *, aborted: bool) -> dict[tuple[str, int], int]:
+        """Queues that should have a directory and have none, and the number of entries that they should have."""
+        return {
+            self._table.names[slot]: state.next - state.first
+            for slot, state in self._states.items()
+            if self._table.names[slot] not in self._store.queues and not (aborted and state.missing_time >= settled_ms)
+        }
+
+    def _place(self, name: tuple[str, int], offset: int) -> tuple[object, int]:
+        """File and position in it of an entry; the queue's directory where it has no such file."""
+        queue = self._store.queues.get(name)
+        at = offset * ENTRY_BYTES
+        if queue is None:
+            return self._store.root / "consumequeue" / name[0] / str(name[1]), at
+        for segment in queue.segments:
+            if segment.start <= at < segment.start + max(segment.size, self._store.queue_bytes):
+                return segment.path, at - segment.start
+        return queue.directory, at
+
+
+def _describe(match: Match, rows: Rows, found: Rows) -> str:
+    row, entry = rows[0], found[0]
+    many = f" ({len(rows)} entries in a row are wrong)" if len(rows) > 1 else ""
+    offset = int(row["queue_offset"])
+    if match == Match.BLANK:
+        last = int(rows[-1]["queue_offset"])
+        return f"entries {offset} to {last} are the filling of a queue that begins late, but the log has their records"
+    if match == Match.TAGS:
+        return f"entry {offset} has tags code {int(entry['tags_code'])}, its record says {int(row['tags_code'])}{many}"
+    at, size = int(row["physical_offset"]), int(row["size"])
+    there = f"{int(entry['physical_offset'])} with {int(entry['size'])} bytes"
+    return f"entry {offset} points to {there}, its record lies at {at} with {size} bytes{many}"
+
+
+__all__ = ["ADDRESS_MAX", "BLANK_ENTRY_SIZE", "ENTRY", "EXTENSION_HEAD", "QueueCheck", "read_segments"]

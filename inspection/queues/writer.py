@@ -1,0 +1,124 @@
+"""Writes consume queues afresh, as RocketMQ would have: one run per queue and batch of rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import derived_kernels
+from ..derived_kernels import BLANK_ENTRY_SIZE, ENTRY_BYTES
+from ..directory import BATCH_UNIT_BYTES, QueueKey
+from ..files import Bytes
+from ..log.reader import BatchUnit, Rows
+from .check import ENTRY
+from .rest import BATCH_UNIT
+from .table import QueueTable, can_name_directory
+
+DEFAULT_QUEUE_BYTES = 300_000 * ENTRY_BYTES
+FILLED_MAX = 1 << 24
+"""Entries of filling at once; a queue offset further ahead is damaged."""
+OFFSET_MAX = (1 << 63) // ENTRY_BYTES
+DEFAULT_BATCH_BYTES = 300_000 * BATCH_UNIT_BYTES
+
+
+def write_at(path: Path, position: int, data: bytes | bytearray | memoryview | Bytes, size: int) -> None:
+    """Write ``data`` into a file of ``size`` bytes, which is made if absent, as a hole."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.fstat(descriptor).st_size != size:
+            os.ftruncate(descriptor, size)
+        view = memoryview(data).cast("B") if not isinstance(data, np.ndarray) else data.data
+        while len(view):
+            written = os.pwrite(descriptor, view, position)
+            position += written
+            view = view[written:]
+    finally:
+        os.close(descriptor)
+
+
+class QueueWriter:
+    """Makes ``root/consumequeue`` from rows in the log's order."""
+
+    def __init__(self, root: Path, table: QueueTable, queue_bytes: int) -> None:
+        self._root = root
+        self._table = table
+        self._file_bytes = queue_bytes or DEFAULT_QUEUE_BYTES
+        self._next: dict[int, int] = {}
+        self.entries = 0
+        self.filled = 0
+        """Entries of filling within queues, for records that the log has lost."""
+        self.left_out = 0
+        """Entries that fit no queue, because of a damaged topic or queue offset: their records are in the log only."""
+
+    def __len__(self) -> int:
+        """Number of queues."""
+        return len(self._next)
+
+    def take(self, rows: Rows) -> None:
+        """Write the entries of a batch.
+
+        Raises:
+            OSError: the disk is full, or a name cannot be a directory.
+        """
+        if not len(rows):
+            return
+        order = np.argsort(rows["slot"], kind="stable")
+        slots = rows["slot"][order]
+        edges = np.flatnonzero(np.diff(slots)) + 1
+        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(order)], strict=True):
+            offsets = rows["queue_offset"][order[first:last]]
+            breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+            for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(offsets)], strict=True):
+                self._write_run(rows, order, first + start, first + end, int(slots[first]))
+        self.entries += len(rows)
+
+    def _write_run(self, rows: Rows, order: npt.NDArray[np.int64], first: int, last: int, slot: int) -> None:
+        topic, queue_id = self._table.names[slot]
+        offset = int(rows["queue_offset"][order[first]])
+        expected = self._next.get(slot, offset)
+        right = offset == 0 or expected <= offset <= expected + FILLED_MAX
+        if not right or not can_name_directory(topic, queue_id) or offset >= OFFSET_MAX:
+            self.left_out += last - first
+            return
+        directory = self._root / "consumequeue" / topic / str(queue_id)
+        if slot in self._next and offset < expected:
+            for path in directory.iterdir():
+                path.unlink()  # the topic was deleted and made again: the queue begins anew
+            del self._next[slot]
+        if slot not in self._next:
+            directory.mkdir(parents=True, exist_ok=True)
+            expected = offset - offset % (self._file_bytes // ENTRY_BYTES)
+        elif offset > expected:
+            self.filled += offset - expected
+        if offset > expected:
+            filling = np.zeros(offset - expected, ENTRY)
+            filling["size"] = BLANK_ENTRY_SIZE
+            self._write(directory, expected * ENTRY_BYTES, filling.view(np.uint8))
+        data: Bytes = np.empty((last - first) * ENTRY_BYTES, np.uint8)
+        derived_kernels.pack_entries(rows, order, first, last, data)
+        self._write(directory, offset * ENTRY_BYTES, data)
+        self._next[slot] = offset + last - first
+
+    def _write(self, directory: Path, at: int, data: Bytes) -> None:
+        while len(data):
+            base = at - at % self._file_bytes
+            part = data[: base + self._file_bytes - at]
+            write_at(directory / f"{base:020d}", at - base, part, self._file_bytes)
+            at += len(part)
+            data = data[len(part) :]
+
+
+def write_batch_queues(root: Path, demanded: dict[QueueKey, list[BatchUnit]], file_bytes: int) -> None:
+    """Make ``root/batchconsumequeue`` for inner batches."""
+    size = file_bytes or DEFAULT_BATCH_BYTES
+    for (topic, queue_id), units in demanded.items():
+        if not can_name_directory(topic, queue_id):
+            continue
+        directory = root / "batchconsumequeue" / topic / str(queue_id)
+        directory.mkdir(parents=True, exist_ok=True)
+        rows = np.array([(*unit, -1, 0) for unit in units], BATCH_UNIT).view(np.uint8)
+        for start in range(0, len(rows), size):
+            write_at(directory / f"{start:020d}", 0, rows[start : start + size], size)

@@ -1,0 +1,159 @@
+"""What a store holds, at a glance: read from names, headers, queue ends and the log's last file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .directory import StoreDirectory
+from .files import InputFile, Unreadable
+from .findings import Findings, printable
+from .index.files import IndexFile
+from .log.reader import LogReader, Progress
+from .messages import RecordReader
+from .queues.rest import read_batch_units
+from .queues.table import QueueTable
+from .queues.view import QueueView
+from .side_files import load_checkpoint, load_epochs
+
+NAMED_FILES = ("abort", "lock", "epochFileCheckpoint", "brokerIdentity", "penstockCheckpoint")
+
+
+def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[str, Any]:
+    """The store as one JSON object. Not a check: that is :func:`penstock.inspection.verify.verify`.
+
+    ``problems`` and ``notes`` are what names, sizes, queue ends and the last log file say. ``progress`` counts
+    queues.
+    """
+    findings = store.findings
+    checkpoint = load_checkpoint(store.root, findings)
+    epochs = load_epochs(store.root, findings)
+    log = _log(store, findings)
+    topics = _topics(store, log["end"], findings, progress)
+    index = _index(store, findings)
+    return {
+        "path": printable(str(store.root)),
+        "aborted": store.aborted,
+        "log": log,
+        "topics": topics,
+        "queues": sum(topic["queues"] for topic in topics),
+        "queue_file_bytes": store.queue_bytes,
+        "index": index,
+        "keys": sum(file["entries"] for file in index),
+        "checkpoint": checkpoint._asdict() if checkpoint else None,
+        "epochs": [{"epoch": epoch.epoch, "start": epoch.start} for epoch in epochs],
+        "files": [name for name in NAMED_FILES if (store.root / name).exists()],
+        "notes": [finding.as_document() for finding in findings.notes],
+        "ok": findings.ok,
+        "problems": [finding.as_document() for finding in findings.problems],
+    }
+
+
+def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
+    """Range and times of the log; only its last file with records is read."""
+    first_time = last_time = None
+    end, records = store.log_start, 0
+    reader = RecordReader(store)
+    try:
+        first = reader.find(store.log_start)
+        first_time = first.record.store_timestamp_ms if first else None
+    except Unreadable as error:
+        findings.problem(store.segments[0].path, None, str(error))
+    finally:
+        reader.close()
+    for number in range(len(store.segments) - 1, -1, -1):
+        segment = store.segments[number]
+        try:
+            with InputFile(segment.path) as file:
+                begun = file.read(0, 4).strip(b"\0") != b""
+        except Unreadable as error:
+            findings.problem(segment.path, None, str(error))
+            continue
+        if not begun and number:
+            continue
+        walk = LogReader(store, QueueTable(), check_crc=False, entry_rows=1 << 16)
+        for _ in walk.read(segment.start):
+            pass
+        end, records = walk.tail.end, walk.records
+        last_time = walk.last_time if records else None
+        for damage in walk.damages:
+            findings.problem(segment.path, damage.start - segment.start, damage.reason)
+        if walk.tail.reason:
+            tell = findings.note if store.aborted else findings.problem
+            tell(segment.path, walk.tail.end - segment.start, f"the log ends with what is {walk.tail.reason}")
+        break
+    return {
+        "directories": [str(directory) for directory in store.log_directories],
+        "files": len(store.segments),
+        "file_bytes": store.segment_bytes,
+        "bytes": store.log_bytes,
+        "start": store.log_start,
+        "end": end,
+        "first_store_timestamp_ms": first_time,
+        "last_store_timestamp_ms": last_time,
+        "records_in_last_file": records,
+    }
+
+
+def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: Progress | None) -> list[dict[str, Any]]:
+    """Per topic its queues and messages; says which queues point behind the log's end."""
+    found: dict[str, dict[str, Any]] = {}
+    total = len(store.queues)
+    for done, ((name, queue_id), queue) in enumerate(sorted(store.queues.items())):
+        if progress is not None and done % 256 == 0:
+            progress(done, total)
+        topic = found.setdefault(
+            name, {"topic": printable(name), "queues": 0, "messages": 0, "queue_files": 0, "ranges": []}
+        )
+        topic["queues"] += 1
+        topic["queue_files"] += len(queue.segments)
+        try:
+            view = QueueView(queue, store.log_start)
+            last = view.entry(view.max_offset - 1) if view.max_offset > view.min_offset else None
+        except Unreadable as error:
+            findings.problem(queue.directory, None, str(error))
+            continue
+        topic["messages"] += view.max_offset - view.min_offset
+        topic["ranges"].append([queue_id, view.min_offset, view.max_offset])
+        if last is not None and last.is_used and last.physical_offset + last.size > log_end:
+            tell = findings.note if store.aborted else findings.problem
+            tell(queue.directory, None, f"the last entry points to {last.physical_offset}, behind the log's end")
+    for (name, queue_id), queue in sorted(store.batch_queues.items()):
+        topic = found.setdefault(
+            name, {"topic": printable(name), "queues": 0, "messages": 0, "queue_files": 0, "ranges": []}
+        )
+        topic["queues"] += 1
+        topic["queue_files"] += len(queue.segments)
+        units, _ = read_batch_units(queue)
+        units = units[units["physical_offset"] >= store.log_start]
+        if len(units):
+            first, end = int(units["base"][0]), int(units["base"][-1]) + int(units["count"][-1])
+            topic["messages"] += end - first
+            topic["ranges"].append([queue_id, first, end])
+    if progress is not None:
+        progress(total, total)
+    return list(found.values())
+
+
+def _index(store: StoreDirectory, findings: Findings) -> list[dict[str, Any]]:
+    found = []
+    slots = 0
+    for segment in store.index_files:
+        try:
+            index = IndexFile(segment.path)
+        except Unreadable as error:
+            findings.problem(segment.path, None, str(error))
+            continue
+        try:
+            slots = index.infer_slots(slots) or slots
+        except Unreadable as error:
+            findings.problem(segment.path, None, str(error))
+        finally:
+            index.close()
+        if index.entries and not index.slots:
+            findings.problem(segment.path, 0, "no number of slots fits: the file is damaged")
+        document: dict[str, Any] = {"file": segment.path.name, "bytes": segment.size, "slots": index.slots}
+        document |= {"entries": index.entries, "used_slots": index.header.slot_count}
+        names = ("begin_timestamp", "end_timestamp", "begin_offset", "end_offset")
+        document |= {name: getattr(index.header, name) for name in names}
+        found.append(document)
+    return found

@@ -1,0 +1,1 @@
+"""Elections of masters, and the coordinator store that remembers them."""

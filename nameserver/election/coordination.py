@@ -1,0 +1,295 @@
+"""Registers of broker groups: read and changed for brokers, and elections where a group has no master."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from penstock.proto import names
+from penstock.proto.errors import (
+    CoordinatorUnavailable,
+    InvalidArgument,
+    KeyNotFound,
+    PenstockError,
+    StaleRegister,
+    WrongCluster,
+)
+from penstock.proto.register import Register, new_register
+from penstock.proto.wire import coordination_pb2
+from penstock.proto.wire.common_pb2 import BrokerIdentity
+from penstock.proto.wire.coordination_pb2_grpc import CoordinationServicer
+from penstock.proto.wire.nameserver_pb2 import BrokerReport
+from penstock.runtime.channel import reporting
+from penstock.runtime.clock import Clock
+
+from .coordinator import CoordinatorStore
+from .elections import Choice, Elections, MemberReport
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 0.05
+GROUPS_MAX = 10_000
+
+OnRegister = Callable[[str], None]
+
+
+class Coordination(CoordinationServicer):
+    """The gRPC service, and the task that elects; one event loop.
+
+    ``on_register(broker_name)`` is called when the register of a group is another than was last seen here.
+    """
+
+    def __init__(self, store: CoordinatorStore, clock: Clock, *, unclean_allowed: bool) -> None:
+        self._store = store
+        self._clock = clock
+        self._unclean_allowed = unclean_allowed
+        self.on_register: OnRegister = lambda broker_name: None
+        self._coordinator = ""
+        self._seen: dict[str, Register] = {}
+        self._reports: dict[str, dict[int, MemberReport]] = {}
+        self._elections: dict[str, Elections] = {}
+        self._wake = asyncio.Event()
+        self._said = ""
+
+    # What brokers ask.
+
+    @reporting
+    async def ReadRegister(self, request: coordination_pb2.RegisterQuery, context: Any) -> coordination_pb2.Register:
+        identity = _checked(request.identity)
+        register = await self._read(identity)
+        if register is None:
+            raise KeyNotFound(f"broker group {identity.broker_name} has no register: its broker with id 0 makes it")
+        return await self._answer(register)
+
+    @reporting
+    async def CreateRegister(
+        self, request: coordination_pb2.RegisterCreation, context: Any
+    ) -> coordination_pb2.Register:
+        identity = _checked(request.identity)
+        if request.epoch < 0:
+            raise InvalidArgument(f"{identity.broker_name}: epoch {request.epoch} is negative")
+        register = await self._read(identity)
+        if register is None:
+            made = new_register(
+                identity.cluster,
+                identity.broker_name,
+                identity.broker_id,
+                request.epoch,
+                unclean_allowed=self._unclean_allowed,
+            )
+            if await self._store.replace(None, made):
+                log.info("register made broker_name=%s epoch=%d", made.broker_name, made.epoch)
+            register = await self._read(identity)
+        assert register is not None, "a register vanished"
+        return await self._answer(register)
+
+    @reporting
+    async def ChangeSyncStateSet(
+        self, request: coordination_pb2.SyncStateSetChange, context: Any
+    ) -> coordination_pb2.Register:
+        identity = _checked(request.identity)
+        before = await self._existing(identity)
+        after = before.with_set(identity.broker_id, request.epoch, request.version, request.sync_state_set)
+        await self._replace(before, after)
+        log.info(
+            "sync-state set changed broker_name=%s epoch=%d from=%s to=%s",
+            after.broker_name,
+            after.epoch,
+            sorted(before.sync_state_set),
+            sorted(after.sync_state_set),
+        )
+        return await self._answer(after)
+
+    @reporting
+    async def HandOver(self, request: coordination_pb2.MasterHandOver, context: Any) -> coordination_pb2.Register:
+        identity = _checked(request.identity)
+        before = await self._existing(identity)
+        after = before.handed_over_to(identity.broker_id, request.epoch, request.version, request.to_broker_id)
+        await self._replace(before, after)
+        log.info("master handed over %s", _described(after))
+        return await self._answer(after)
+
+    # What broker sessions bring and take.
+
+    def on_report(self, identity: BrokerIdentity, candidacy: BrokerReport.Candidacy, end_offset: int) -> None:
+        """A living broker said how it stands."""
+        self._reports.setdefault(identity.broker_name, {})[identity.broker_id] = MemberReport(
+            broker_id=identity.broker_id,
+            heard_at=self._clock.monotonic_s(),
+            epoch=candidacy.epoch,
+            log_epoch=candidacy.log_epoch,
+            end_offset=end_offset,
+            hears_master=candidacy.hears_master,
+            is_acting=candidacy.is_acting,
+            priority=candidacy.priority,
+            is_doubtful=candidacy.is_doubtful,
+        )
+        self._wake.set()
+
+    def on_gone(self, broker_name: str, broker_id: int) -> None:
+        """A broker's session has ended."""
+        members = self._reports.get(broker_name, {})
+        if members.pop(broker_id, None) is not None:
+            if not members:
+                del self._reports[broker_name]
+                self._elections.pop(broker_name, None)
+            self._wake.set()
+
+    def register(self, broker_name: str) -> coordination_pb2.Register | None:
+        """The group's register as last seen here: a hint for brokers to read it."""
+        seen = self._seen.get(broker_name)
+        return None if seen is None else seen.to_wire(self._coordinator)
+
+    # Elections.
+
+    async def run(self) -> None:
+        """Elect where a group has no master, until cancelled."""
+        while True:
+            self._wake.clear()
+            for broker_name in list(self._reports):
+                try:
+                    await self._look(broker_name)
+                except PenstockError as error:  # the next look tries again
+                    self._warn(f"{type(error).__name__}: {error}")
+            try:
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self, broker_name: str) -> None:
+        register = self._seen.get(broker_name)
+        if register is None:
+            register = await self._store.read(broker_name)
+            if register is None:
+                return
+            self._see(register)
+        if self._decide(register) is None:
+            return
+        before = await self._store.read(broker_name)  # what was seen last may be what another nameserver has replaced
+        if before is None:
+            return
+        self._see(before)
+        choice = self._decide(before) if before != register else self._decide(register)
+        if choice is None:
+            return
+        if choice.is_unclean:
+            after = before.elected_unclean(choice.candidate)
+        else:
+            after = before.elected(choice.candidate, unclean_allowed=self._unclean_allowed)
+        if await self._store.replace(before, after):
+            self._see(after)
+            self._tell(before, after)
+        else:
+            self._seen.pop(broker_name, None)
+
+    def _decide(self, register: Register) -> Choice | None:
+        name = register.broker_name
+        elections = self._elections.get(name)
+        if elections is None:
+            elections = self._elections[name] = Elections()
+        reports = self._reports.get(name, {}).values()
+        return elections.decide(register, reports, self._clock.monotonic_s(), unclean_allowed=register.unclean_allowed)
+
+    def _tell(self, before: Register, after: Register) -> None:
+        log.info("master elected %s", _described(after))
+        if after.unclean_epoch == after.epoch:
+            ends = {report.broker_id: report.end_offset for report in self._reports.get(after.broker_name, {}).values()}
+            log.error(
+                "unclean election: what only the former set has is lost broker_name=%s former_set=%s master=%d end=%d",
+                after.broker_name,
+                sorted(before.sync_state_set),
+                after.master_id,
+                ends.get(after.master_id, -1),
+            )
+
+    # The store.
+
+    async def _read(self, identity: BrokerIdentity) -> Register | None:
+        register = await self._store.read(identity.broker_name)
+        if register is not None:
+            if register.cluster != identity.cluster:
+                raise WrongCluster(
+                    f"broker group {identity.broker_name} is in cluster {register.cluster}, and broker "
+                    f"{identity.broker_id} says brokerClusterName={identity.cluster}: give it the right one or another "
+                    "brokerName"
+                )
+            self._see(register)
+        return register
+
+    async def _existing(self, identity: BrokerIdentity) -> Register:
+        register = await self._read(identity)
+        if register is None:
+            raise KeyNotFound(f"broker group {identity.broker_name} has no register")
+        return register
+
+    async def _replace(self, before: Register, after: Register) -> None:
+        if not await self._store.replace(before, after):
+            self._seen.pop(after.broker_name, None)
+            raise StaleRegister(f"{after.broker_name}: the register has just changed: read it again")
+        self._see(after)
+
+    async def _answer(self, register: Register) -> coordination_pb2.Register:
+        if not self._coordinator:
+            self._coordinator = await self._store.id()
+        return register.to_wire(self._coordinator)
+
+    def _see(self, register: Register) -> None:
+        seen = self._seen.get(register.broker_name)
+        if seen is not None and seen.version >= register.version:
+            return
+        if len(self._seen) >= GROUPS_MAX and seen is None:
+            self._seen.pop(next(iter(self._seen)))
+        self._seen[register.broker_name] = register
+        self._said = ""
+        self.on_register(register.broker_name)
+
+    def _warn(self, said: str) -> None:
+        if said != self._said:
+            log.warning("election not possible now error=%s", said)
+            self._said = said
+
+
+class NoCoordination(CoordinationServicer):
+    """What a nameserver without ``enableControllerInNamesrv`` answers."""
+
+    @reporting
+    async def ReadRegister(self, request: coordination_pb2.RegisterQuery, context: Any) -> coordination_pb2.Register:
+        raise _none()
+
+    @reporting
+    async def CreateRegister(
+        self, request: coordination_pb2.RegisterCreation, context: Any
+    ) -> coordination_pb2.Register:
+        raise _none()
+
+    @reporting
+    async def ChangeSyncStateSet(
+        self, request: coordination_pb2.SyncStateSetChange, context: Any
+    ) -> coordination_pb2.Register:
+        raise _none()
+
+    @reporting
+    async def HandOver(self, request: coordination_pb2.MasterHandOver, context: Any) -> coordination_pb2.Register:
+        raise _none()
+
+
+def _none() -> CoordinatorUnavailable:
+    return CoordinatorUnavailable("this nameserver has no coordinator: enableControllerInNamesrv is false", none=True)
+
+
+def _checked(identity: BrokerIdentity) -> BrokerIdentity:
+    names.check_broker_name(identity.cluster)
+    names.check_broker_name(identity.broker_name)
+    if identity.broker_id < 0:
+        raise InvalidArgument(f"{identity.broker_name}: broker id {identity.broker_id} is negative")
+    return identity
+
+
+def _described(register: Register) -> str:
+    return (
+        f"broker_name={register.broker_name} epoch={register.epoch} master={register.master_id} "
+        f"former={register.former_id} sync_state_set={sorted(register.sync_state_set)}"
+    )

@@ -1,0 +1,136 @@
+"""The coordinator store as the nameserver uses it, and its embedded form: one file, synced at each change.
+
+The file, ``controllerStorePath``::
+
+    {"coordinator": "5f0c…", "registers": {"broker-a": {"epoch": 3, "master_id": 1, …}}}
+
+``coordinator`` is a random id, made with the file: brokers refuse to be governed by another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from pathlib import Path
+from typing import Protocol
+
+from penstock.proto.errors import ConfigError, CoordinatorUnavailable, Corrupt, StorageError
+from penstock.proto.register import Register, register_of_json
+from penstock.runtime.whole_files import replace_file
+
+log = logging.getLogger(__name__)
+
+
+class CoordinatorStore(Protocol):
+    """Registers by broker group, with linearizable reads and compare-and-set."""
+
+    async def id(self) -> str:
+        """The store's random id; the same for as long as its content lives."""
+        ...
+
+    async def read(self, broker_name: str) -> Register | None:
+        """The register as it is now; None when there is none.
+
+        Raises:
+            CoordinatorUnavailable: the store does not answer, or answers what no register is.
+        """
+        ...
+
+    async def replace(self, before: Register | None, after: Register) -> bool:
+        """Put ``after`` in the place of ``before`` (None: of nothing), durably; false when something else is there.
+
+        Raises:
+            CoordinatorUnavailable: whether it was done is unknown.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class CoordinatorFile:
+    """The store in one file, for one nameserver. Event loop only; writing happens in a thread."""
+
+    def __init__(self, path: Path, coordinator: str, registers: dict[str, Register]) -> None:
+        self._path = path
+        self._coordinator = coordinator
+        self._registers = registers
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    def open(cls, path: Path) -> CoordinatorFile:
+        """The store in the file at ``path``, which is made, with a new id, when there is none.
+
+        Raises:
+            Corrupt: the file is damaged; it is left as it is.
+            ConfigError: it cannot be made.
+            StorageError: it cannot be read.
+        """
+        try:
+            content = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            store = cls(path, uuid.uuid4().hex, {})
+            try:
+                replace_file(path, store._encoded({}))
+            except OSError as error:
+                raise ConfigError(
+                    f"controllerStorePath {path}: cannot be made: {error.strerror}: choose another path"
+                ) from error
+            log.info("coordinator store made path=%s id=%s", path, store._coordinator)
+            return store
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"controllerStorePath {path}: cannot be read: {error}") from error
+        try:
+            document = json.loads(content)
+            registers = {
+                str(name): register_of_json(json.dumps(fields)) for name, fields in document["registers"].items()
+            }
+            coordinator = document["coordinator"]
+            if not isinstance(coordinator, str) or not coordinator:
+                raise ValueError("no id")
+            if any(name != register.broker_name for name, register in registers.items()):
+                raise ValueError("a register under another name than its own")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise Corrupt(
+                f"{path}: the coordinator's file is damaged ({error!r}): restore it from a copy; without it, who was "
+                "master last and who has everything acknowledged is not known",
+                path=str(path),
+            ) from error
+        return cls(path, coordinator, registers)
+
+    async def id(self) -> str:
+        return self._coordinator
+
+    async def read(self, broker_name: str) -> Register | None:
+        return self._registers.get(broker_name)
+
+    async def replace(self, before: Register | None, after: Register) -> bool:
+        # A cancelled caller must not leave file and memory different.
+        return await asyncio.shield(self._replace(before, after))
+
+    async def close(self) -> None:
+        async with self._writing:
+            return
+
+    async def _replace(self, before: Register | None, after: Register) -> bool:
+        async with self._writing:
+            if self._registers.get(after.broker_name) != before:
+                return False
+            registers = {**self._registers, after.broker_name: after}
+            try:
+                await asyncio.to_thread(replace_file, self._path, self._encoded(registers))
+            except OSError as error:
+                log.error("coordinator's file not written path=%s error=%s", self._path, error)
+                raise CoordinatorUnavailable(f"{self._path}: cannot be written: {error.strerror}") from error
+            self._registers = registers
+            return True
+
+    def _encoded(self, registers: dict[str, Register]) -> bytes:
+        document = {
+            "coordinator": self._coordinator,
+            "registers": {name: json.loads(register.to_json()) for name, register in sorted(registers.items())},
+        }
+        return json.dumps(document, indent=1).encode() + b"\n"

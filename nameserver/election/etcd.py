@@ -1,0 +1,121 @@
+"""The coordinator store in etcd: linearizable reads, and transactions that compare one key's value.
+
+Spoken over etcd's own gRPC interface with the part of it that is needed (``proto/wire/etcd.proto``), since gRPC is
+there already; the clients on PyPI are unmaintained or drag in their own protobuf code.
+
+| Key | Value |
+|---|---|
+| ``<prefix>coordinator`` | random id, made by whoever comes first |
+| ``<prefix>register/<broker name>`` | :meth:`~penstock.proto.register.Register.to_json` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from penstock.proto.errors import CoordinatorUnavailable
+from penstock.proto.register import Register, register_of_json
+from penstock.proto.wire import etcd_pb2
+from penstock.proto.wire.etcd_pb2_grpc import KVStub
+from penstock.runtime.channel import open_async_channel
+
+TIMEOUT_S = 1.0
+PREFIX = "/penstock/"
+
+T = TypeVar("T")
+
+
+class EtcdStore:
+    """Registers in the etcd cluster at ``endpoints``; event loop only. The last good one is asked first."""
+
+    def __init__(self, endpoints: Sequence[str], prefix: str = PREFIX) -> None:
+        self._prefix = prefix
+        self._channels = [open_async_channel(endpoint) for endpoint in endpoints]
+        self._stubs = [
+            (endpoint, KVStub(channel))  # type: ignore[no-untyped-call]  # generated code
+            for endpoint, channel in zip(endpoints, self._channels, strict=True)
+        ]
+        self._id = ""
+
+    async def id(self) -> str:
+        if not self._id:
+            key = f"{self._prefix}coordinator"
+            value = await self._get(key)
+            if value is None:
+                await self._put(key, None, uuid.uuid4().hex)
+                value = await self._get(key)
+            if not value:
+                raise CoordinatorUnavailable(f"etcd: key {key} has no value")
+            self._id = value
+        return self._id
+
+    async def read(self, broker_name: str) -> Register | None:
+        key = self._key(broker_name)
+        value = await self._get(key)
+        if value is None:
+            return None
+        try:
+            return register_of_json(value)
+        except ValueError as error:
+            raise CoordinatorUnavailable(
+                f"etcd: key {key} holds no register ({error}): restore it from a copy"
+            ) from error
+
+    async def replace(self, before: Register | None, after: Register) -> bool:
+        return await self._put(
+            self._key(after.broker_name), None if before is None else before.to_json(), after.to_json()
+        )
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close(None)
+
+    def _key(self, broker_name: str) -> str:
+        return f"{self._prefix}register/{broker_name}"
+
+    async def _get(self, key: str) -> str | None:
+        request = etcd_pb2.RangeRequest(key=key.encode())
+        reply = await self._tried(lambda stub: stub.Range(request, timeout=TIMEOUT_S), repeat=True)
+        try:
+            return reply.kvs[0].value.decode() if reply.kvs else None
+        except UnicodeDecodeError as error:
+            raise CoordinatorUnavailable(f"etcd: key {key} holds no text") from error
+
+    async def _put(self, key: str, before: str | None, after: str) -> bool:
+        """Set ``key`` if it holds ``before``. Never sent twice: the second would find the first one's value."""
+        compare = etcd_pb2.Compare(result=etcd_pb2.Compare.EQUAL, key=key.encode())
+        if before is None:
+            compare.target, compare.version = etcd_pb2.Compare.VERSION, 0
+        else:
+            compare.target, compare.value = etcd_pb2.Compare.VALUE, before.encode()
+        put = etcd_pb2.RequestOp(request_put=etcd_pb2.PutRequest(key=key.encode(), value=after.encode()))
+        request = etcd_pb2.TxnRequest(compare=[compare], success=[put])
+        reply = await self._tried(lambda stub: stub.Txn(request, timeout=TIMEOUT_S), repeat=False)
+        return bool(reply.succeeded)
+
+    async def _tried(self, call: Callable[[Any], Awaitable[Any]], *, repeat: bool) -> Any:
+        """The answer of the first endpoint that gives one; a change is tried at one that was not reached only."""
+        said = ""
+        for endpoint, stub in list(self._stubs):
+            try:
+                async with asyncio.timeout(2 * TIMEOUT_S):
+                    reply = await call(stub)
+            except (grpc.RpcError, TimeoutError) as error:
+                said = f"{endpoint}: {_reason(error)}"
+                self._stubs.append(self._stubs.pop(0))
+                if not repeat and "failed to connect" not in said.lower() and "refused" not in said.lower():
+                    break
+            else:
+                return reply
+        raise CoordinatorUnavailable(f"etcd does not answer: {said}")
+
+
+def _reason(error: BaseException) -> str:
+    details = getattr(error, "details", None)
+    return str(details()) if callable(details) else type(error).__name__

@@ -1,0 +1,1 @@
+"""Sealed log files, or topics, into a lake."""

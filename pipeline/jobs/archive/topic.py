@@ -1,0 +1,175 @@
+"""Topics of a running cluster into a lake, over the network: for lakes that cannot see the brokers' directories.
+
+Each run archives what came since the last one: its manifests, one per broker, say up to which offset of each queue the
+lake reaches, and are written last, so the job may be killed and repeated at any time. The archive's mark at each broker
+is a position of its log below which every message of these topics is archived: as far as the log was when the run
+began, so that topics in which nothing comes do not hold back the retention of others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.proto.errors import StorageError
+
+from ...columns.schema import as_struct
+from ...lake.lake import Lake, Manifest
+from ...lake.lake_files import COLUMNS, write_sorted
+from ...topics.offsets import EARLIEST
+from ..framework.config import setting
+from ..framework.report import Plot, Report, Table
+from ..framework.topics import read_topics, require_topic
+from .job import move_in, require_kind, staging, totals
+from .marks import archive_marks, require_forward, set_watermarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What to archive, and where."""
+
+    namesrv: str = setting("nameservers of the cluster")
+    topics: tuple[str, ...] = setting("topics, separated by commas; the same ones in each run")
+    lake: str = setting("the lake's directory or URI; not one that log files are archived to")
+    archive_name: str | None = setting(
+        "what the brokers call this archive  [archive-topic- and 8 digits made of the lake's path: each has its own]",
+        None,
+    )
+    hold: bool = setting("retention at the brokers waits for this archive", True)
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Archive what is new. The figures hold the mark of each broker.
+
+    Raises:
+        ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
+        StorageError: another job archived into the lake meanwhile.
+    """
+    for topic in config.topics:
+        require_topic(config.namesrv, topic)
+    report = Report("archive-topic", asdict(config))
+    lake = Lake(config.lake)
+    require_kind(lake, of_topics=True)
+    manifests = lake.manifests()
+    reached: dict[tuple[str, str, int], int] = {}
+    for manifest in manifests:
+        broker = manifest.broker
+        for topic, queue, _, _, last in manifest.queues:
+            reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
+    starting, count, marks = _starting(config, reached)
+    name = config.archive_name or lake.mark_name("archive-topic")
+    held = _held(config, lake, name, {one.broker for one in manifests}, marks) if config.hold else {}
+    made: list[Manifest] = []
+    if count:
+        frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
+        made = _archive(frame, lake, manifests)
+    for manifest in (*manifests, *made):
+        least = marks.get(manifest.broker, held.get(manifest.broker, 0))
+        marks[manifest.broker] = max(least, manifest.endPhysicalOffset)
+    if config.hold and marks:
+        set_watermarks(config.namesrv, name, marks)
+        report.figures["archive_name"] = name
+    report.finish()
+    size = sum(manifest.recordBytes for manifest in made)
+    report.figures |= {
+        "rows": sum(manifest.rows for manifest in made),
+        "record_bytes": size,
+        "mb_per_s": round(size / 1e6 / max(report.seconds, 1e-3), 1),
+        "watermarks": marks,
+    }
+    lines = [[one.broker, *queue] for one in made for queue in one.queues]
+    report.tables.append(Table("Archived", ["broker", "topic", "queue", "messages", "first", "last"], lines))
+    bars = {"messages": [float(one.rows) for one in made]}
+    report.plots.append(Plot("Messages by broker", "bars", [one.broker for one in made], bars))
+    return report
+
+
+def _held(config: Config, lake: Lake, name: str, brokers: Iterable[str], marks: Mapping[str, int]) -> dict[str, int]:
+    """What the brokers hold under this name, before anything is written.
+
+    ``marks``: up to where the brokers' logs have been told of; of others, whose master does not answer, nothing is due.
+
+    Raises:
+        ConfigError: a broker's is beyond that, so it is another archive's.
+    """
+    found = archive_marks(config.namesrv, {*brokers, *marks})
+    require_forward(lake, name, marks, found)
+    return {broker: own.get(name, 0) for broker, own in found.items()}
+
+
+def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple[str, int, dict[str, int]]:
+    """Where to begin: each queue where the lake ends, new ones at their first message; how much there is from there.
+
+    And, of brokers whose masters have told of all topics, the log position below which that is all. Messages that are
+    gone are an error of the source.
+    """
+    from ...topics.cluster import cluster, riding_through
+    from ...topics.options import source_options
+
+    given = {"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}
+    options = source_options(given, streaming=False)
+    view = cluster(config.namesrv)
+    found = riding_through(lambda: view.positions(options, needs_all=True), options.retry_timeout_ms / 1000)
+    wanted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    count = 0
+    for queue, held in found.items():
+        start = reached.get((queue.topic, queue.broker, queue.queue_id))
+        wanted[queue.topic][queue.broker][str(queue.queue_id)] = EARLIEST if start is None else start
+        count += held.maximum - (held.minimum if start is None else start)
+    unsure = {queue.broker for queue in found.keys() - found.certain}
+    marks: dict[str, int] = {}
+    for (_, broker), offset in found.log_offsets.items():
+        if broker not in unsure:
+            marks[broker] = min(marks.get(broker, offset), offset)
+    return json.dumps(wanted), count, marks
+
+
+def _archive(frame: Any, lake: Lake, before: list[Manifest]) -> list[Manifest]:
+    """Write what the frame holds beside the lake's files, move it in, then commit a manifest per broker."""
+    counts: dict[str, int] = defaultdict(int)
+    for one in before:
+        counts[one.broker] = max(counts[one.broker], one.segment + 1)
+    with staging(lake) as folder:
+        written = _write(frame, lake.root, folder)
+        made = []
+        for broker in sorted(pc.unique(written["broker"]).to_pylist()):
+            own = written.filter(pc.equal(written["broker"], broker))
+            made.append(_manifest(lake, broker, counts[broker], own))
+        for number, one in enumerate(made):
+            if not lake.commit(one):
+                lake.delete(name for left in made[number:] for name, _ in left.files)
+                raise StorageError(
+                    f"{lake.root}/{one.name}: another job has archived these topics into the lake meanwhile: run it "
+                    "again when that one is done, for what is left"
+                )
+        return made
+
+
+def _write(frame: Any, root: str, folder: str) -> pa.Table:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return write_sorted(batches, Lake(root), folder)
+
+    return frame.mapInArrow(write, as_struct(COLUMNS)).toArrow()
+
+
+def _manifest(lake: Lake, broker: str, number: int, written: pa.Table) -> Manifest:
+    return Manifest(
+        broker=broker,
+        segment=number,
+        startPhysicalOffset=pc.min(written["start"]).as_py(),
+        endPhysicalOffset=pc.max(written["end"]).as_py(),
+        fileBytes=0,
+        sealed=True,
+        damages=0,
+        crc32=0,
+        archivedAt=time.time_ns() // 1_000_000,
+        **move_in(lake, written, number),
+        **totals(written),
+    )

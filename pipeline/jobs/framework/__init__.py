@@ -1,0 +1,1 @@
+"""What jobs are made of: configuration, frames, reports."""

@@ -1,0 +1,238 @@
+"""Stores as the jobs read them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pyarrow import fs
+
+from penstock.formats.record.layout import SysFlag
+from penstock.proto.errors import ConfigError, WrongStore
+
+from ...spark.registration import register
+from ...spark.sessions import own_error
+from ...stores.directory import list_store
+from ...stores.files import expand_roots, open_file_system
+from ...stores.model import Store
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+JOB_FILE = "penstock-job.json"
+"""In a checkpoint: which job it belongs to, from where to where."""
+FOLLOW_POLL_S = 0.5
+SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
+"""What a topic may be called, whole."""
+
+
+def is_sound_name(topic: str) -> bool:
+    """Whether a topic may be called so."""
+    return re.fullmatch(SOUND_NAME, topic) is not None
+
+
+def is_sound(topic: Any) -> Any:
+    """The condition for names that a topic may have."""
+    return topic.rlike(rf"\A{SOUND_NAME}\z")
+
+
+def has_no_entry(sys_flag: Any) -> Any:
+    """The condition for records that no consume queue names: half messages, rolled-back ones, inner batches."""
+    from pyspark.sql import functions as f
+
+    kind = sys_flag.bitwiseAND(f.lit(SysFlag.TRANSACTION_MASK))
+    special = kind.isin(SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK)
+    return special | (sys_flag.bitwiseAND(f.lit(SysFlag.INNER_BATCH)) != 0)
+
+
+def read_stores(spark: Any, roots: tuple[str, ...], schema: str = "", **options: object) -> Any:
+    """A frame of ``penstock_store``; options that are None, empty or False are left out."""
+    register(spark)
+    reader = spark.read.format("penstock_store").option("storePath", ",".join(roots))
+    for name, value in options.items():
+        if value is None or value == () or value == "" or value is False:
+            continue
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        reader = reader.option(name, "true" if value is True else text)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[Any]], columns: Any) -> Any:
+    """A frame of what ``work`` yields for each item, in batches of ``columns`` (a schema); a task for every item."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from work(items[number])
+
+    return spark.range(0, len(items), 1, len(items)).mapInArrow(run, columns)
+
+
+def require_stores(roots: str | tuple[str, ...]) -> None:
+    """Nothing, if each root of this machine's file system may be a store: a wrong name is told before Spark starts.
+
+    Raises:
+        ConfigError: no such directory. WrongStore: it has no log.
+    """
+    for root in expand_roots((roots,) if isinstance(roots, str) else roots):
+        if "://" in root:
+            continue
+        if not os.path.isdir(root):
+            raise ConfigError(f"{root}: no such directory")
+        if not os.path.isdir(os.path.join(root, "commitlog")):
+            raise WrongStore(f"{root} holds no store: there is no directory {root}/commitlog")
+
+
+def require_names(job: str, roots: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
+    """The roots, with patterns replaced, if there are names for all of them, or none.
+
+    Raises:
+        ConfigError: there are not, or nothing matches a pattern.
+    """
+    found = expand_roots(roots)
+    if names and len(names) != len(found):
+        raise ConfigError(
+            f"{job}: broker_name lists {len(names)} names ({', '.join(names)}) for {len(found)} stores "
+            f"({', '.join(found)}): give one for each, in the same order, or none"
+        )
+    return found
+
+
+def list_stores(job: str, roots: tuple[str, ...], names: tuple[str, ...], up_to: str) -> list[Store]:
+    """The stores, each of a broker of its own.
+
+    Raises:
+        ConfigError: names are missing, two stores have the same, or a directory is missing.
+        WrongStore, Corrupt: see :func:`list_store`.
+    """
+    found = require_names(job, roots, names)
+    listed = [
+        list_store(root, name, up_to=up_to) for root, name in zip(found, names or ("",) * len(found), strict=True)
+    ]
+    seen: dict[str, str] = {}
+    for store in listed:
+        if store.broker_name in seen:
+            raise ConfigError(
+                f"{job}: {seen[store.broker_name]} and {store.root} would both be broker {store.broker_name!r}: "
+                "set broker_name to one name for each, in this order"
+            )
+        seen[store.broker_name] = store.root
+    return listed
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """Errors of ours that Spark wraps in its own come out as themselves."""
+    try:
+        yield
+    except Exception as error:
+        ours = own_error(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
+
+
+def require_absent(job: str, option: str, path: str) -> None:
+    """Nothing, if there is nothing at the path, as far as can be told without Spark.
+
+    Raises:
+        ConfigError: there is something.
+    """
+    try:
+        files, inner = open_file_system(path)
+        kind = files.get_file_info(inner).type
+    except (ConfigError, OSError):  # Spark knows more file systems, and its configuration their credentials
+        return
+    if kind != fs.FileType.NotFound:
+        raise ConfigError(f"{job}: {option} is {path!r}, which exists: name a directory that does not")
+
+
+def local_path(path: str) -> str:
+    """A path as Spark understands it: plain ones are of this machine's file system, not of a cluster's default one."""
+    return path if "://" in path else f"file://{os.path.abspath(path)}"
+
+
+def same_servers(name_server: str) -> str:
+    """Nameservers in one order, however they are listed."""
+    return ";".join(sorted(filter(None, (each.strip() for each in re.split("[;,]", name_server)))))
+
+
+def claim_checkpoint(job: str, checkpoint: str, between: Mapping[str, str]) -> None:
+    """Keep in the checkpoint that it belongs to this job ``between`` these; whole or not at all.
+
+    Where only Spark knows the file system, nothing is kept.
+
+    Raises:
+        ConfigError: it belongs to another one; nothing was changed.
+    """
+    wanted = {"job": job, **between}
+    try:
+        files, inner = open_file_system(checkpoint)
+        path = f"{inner.rstrip('/')}/{JOB_FILE}"
+        is_there = files.get_file_info(path).type == fs.FileType.File
+    except (ConfigError, OSError) as error:
+        log.warning("checkpoint is not marked as the job's checkpoint=%s error=%s", checkpoint, error)
+        return
+    if not is_there:
+        files.create_dir(inner, recursive=True)
+        draft = f"{path}.{os.getpid()}"
+        with files.open_output_stream(draft) as out:
+            out.write(json.dumps(wanted, indent=2).encode())
+        files.move(draft, path)
+        return
+    with files.open_input_stream(path) as file:
+        text = file.read()
+    try:
+        kept = dict(json.loads(text))
+    except (ValueError, TypeError):
+        raise ConfigError(f"{job}: {path} is {text[:80]!r}: no record of a job: name another checkpoint") from None
+    for name, value in wanted.items():
+        if kept.get(name) != value:
+            raise ConfigError(
+                f"{job}: checkpoint {checkpoint} belongs to a job whose {name} is {kept.get(name)!r}, not {value!r}: "
+                f"name a new one; if it is the same under another name, correct {path}"
+            )
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[threading.Event]:
+    """Within the block the first SIGTERM or SIGINT sets the event, and a second does what it did before.
+
+    So a job that follows ends its query and gives its report. In other threads than the main one signals stay as they
+    are.
+    """
+    ended = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield ended
+        return
+    former = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for each, handler in former.items():
+            signal.signal(each, handler)
+
+    def end(number: int, frame: object) -> None:
+        ended.set()
+        restore()
+
+    for each in former:
+        signal.signal(each, end)
+    try:
+        yield ended
+    finally:
+        restore()
+
+
+def follow(query: Any, ended: threading.Event) -> None:
+    """Return when the query has ended, or is stopped because of the event."""
+    while not query.awaitTermination(FOLLOW_POLL_S):
+        if ended.is_set():
+            query.stop()
+            return

@@ -1,0 +1,70 @@
+"""Topics as the jobs read and write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.proto.errors import ConfigError
+
+from ...spark.registration import register
+from ...topics.options import GUARANTEES, source_options, writable_topic
+
+ORIGIN = ("PENSTOCK_ORIGIN_MSG_ID", "PENSTOCK_ORIGIN_PLACE")
+"""Properties of a message that was copied: its id, and ``topic/broker/queue/offset``, where it came from."""
+
+
+def require_topic(name_server: str, topic: str) -> None:
+    """Nothing, if the cluster has the topic: told before hours of work, not after.
+
+    Raises:
+        TopicNotFound, RouteNotFound, NameserverUnavailable.
+    """
+    from ...topics.cluster import cluster
+
+    cluster(name_server).route(topic)
+
+
+def matching_topics(name_server: str, pattern: str) -> list[str]:
+    """The topics whose whole name matches, sorted; system topics too."""
+    from ...topics.cluster import cluster
+
+    given = {"nameServer": name_server, "subscribePattern": pattern, "includeSystemTopics": "true"}
+    return cluster(name_server).topics(source_options(given, streaming=False))
+
+
+def read_topics(spark: Any, name_server: str, topics: list[str] | tuple[str, ...], **options: str) -> Any:
+    """What the topics hold now, as a frame."""
+    register(spark)
+    reader = spark.read.format("penstock").option("nameServer", name_server).option("subscribe", ",".join(topics))
+    return reader.options(**options).load()
+
+
+def check_target(job: str, topic: str, guarantee: str) -> None:
+    """Nothing, if messages may be written there and so.
+
+    Raises:
+        ConfigError: a name that no topic may have, or an unknown guarantee.
+    """
+    writable_topic(topic, f"{job}: to_topic")
+    if guarantee not in GUARANTEES:
+        raise ConfigError(f"{job}: guarantee is {guarantee!r}: one of {', '.join(GUARANTEES)}")
+
+
+def copies(frame: Any) -> Any:
+    """Rows of messages as rows for the sink: order within a queue is kept, and each says where it came from.
+
+    A message that is copied again still says where it was first.
+    """
+    from pyspark.sql import functions as f
+
+    place = f.concat_ws("/", "topic", "brokerName", "queueId", "queueOffset")
+    said = f.coalesce("properties", f.create_map().cast("map<string,string>"))
+    origin = f.create_map(f.lit(ORIGIN[0]), f.col("messageId"), f.lit(ORIGIN[1]), place)
+    known = f.map_filter(origin, lambda name, _: ~f.map_contains_key(said, name))
+    return frame.select(
+        "body",
+        "tags",
+        "keys",
+        f.map_concat(said, known).alias("properties"),
+        f.concat_ws("/", "topic", "brokerName", "queueId").alias("shardingKey"),
+    )

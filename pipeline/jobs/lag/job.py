@@ -1,0 +1,244 @@
+"""How far consumer groups are behind, over time: a row per group, queue and interval in the lake's folder lag.
+
+A stream looks at the cluster at every interval and appends what it sees, with rates since the look before and the age
+of the oldest unread message (columns: :mod:`penstock.pipeline.jobs.lag.columns`). What it needs to go on is told by the
+checkpoint: a job that is stopped, or killed, and started again has no row twice, and its first rates are over the real
+time since its last look. Without ``follow`` it ends after so many intervals, one by default, as for a timer's unit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.proto.errors import ConfigError
+
+from ..framework.config import setting
+from ..framework.reading import claim_checkpoint, ended_by_signals, local_path, same_servers
+from ..framework.report import Plot, Report, Table
+from ..framework.topics import require_topic
+
+INTERVAL_S_MIN = 0.1
+SAMPLES_SHOWN_MAX = 2000
+"""The report shows the last ones; the lake has all."""
+QUEUES_SHOWN_MAX = 50
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_POLL_S = 0.1
+_DAY_MS = 86_400_000
+Place = tuple[str, str, str]
+"""Group, topic, broker group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Whom to watch, and how often."""
+
+    namesrv: str = setting("nameservers of the cluster")
+    groups: tuple[str, ...] = setting("consumer groups, separated by commas; they must exist")
+    lake: str = setting("the lake's directory or URI; several such jobs may write to one")
+    checkpoint: str = setting("directory or URI where Spark keeps what was seen; one for each such job")
+    topics: tuple[str, ...] = setting("only these topics; all that a group has committed in or subscribes to", ())
+    interval_s: float = setting("seconds from one look to the next", 10.0)
+    intervals: int | None = setting("how many looks, the last of which ends the job; 1 by default", None)
+    follow: bool = setting("go on until SIGTERM or SIGINT ends the job, which then reports", False)
+
+
+def check(config: Config) -> None:
+    """Nothing, if the options go together.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if not config.groups:
+        raise ConfigError("lag: groups is empty: name one, as --groups orders")
+    if not config.interval_s >= INTERVAL_S_MIN:
+        raise ConfigError(f"lag: interval_s is {config.interval_s}: at least {INTERVAL_S_MIN}")
+    if config.intervals is not None and config.follow:
+        raise ConfigError(f"lag: intervals is {config.intervals}, and follow has no end: give one of them")
+    if config.intervals is not None and config.intervals < 1:
+        raise ConfigError(f"lag: intervals is {config.intervals}: at least 1")
+
+
+def run(spark: Any, config: Config) -> Report:
+    """Watch for so long, or follow.
+
+    Raises:
+        GroupNotFound, TopicNotFound: one that is named does not exist; nothing was started.
+        ConfigError: an option is wrong, or the checkpoint is of another cluster or job.
+    """
+    from ...topics.cluster import cluster
+    from .sampling import require_groups
+
+    check(config)
+    silent = require_groups(cluster(config.namesrv), config.groups)
+    for topic in config.topics:
+        require_topic(config.namesrv, topic)
+    claim_checkpoint("lag", config.checkpoint, {"namesrv": same_servers(config.namesrv)})
+    report = Report("lag", asdict(config))
+    query = _start(spark, config)
+    try:
+        with ended_by_signals() if config.follow else contextlib.nullcontext() as ended:
+            first = _wait(query, ended)
+    finally:
+        query.stop()
+    report.finish()
+    _tell(report, config, str(query.id), first, silent)
+    return report
+
+
+def _start(spark: Any, config: Config) -> Any:
+    from .columns import as_rows
+    from .source import NAME, lag_options, register_lag
+    from .state import measured
+
+    register_lag(spark)
+    options = dict(lag_options(config.namesrv, config.groups, config.topics))
+    if not config.follow:
+        options["samples"] = str(config.intervals or 1)
+    rows = as_rows(measured(spark.readStream.format(NAME).options(**options).load()))
+    writer = (
+        rows.writeStream.format(NAME)
+        .option("lake", local_lake(config.lake))
+        .option("checkpointLocation", local_path(config.checkpoint))
+        .outputMode("append")
+        .trigger(processingTime=f"{round(config.interval_s * 1000)} milliseconds")
+    )
+    with _set(spark, _PARTITIONS, "1"):  # a task costs more than what a sample has for it; the query keeps it
+        return writer.start()
+
+
+def local_lake(root: str) -> str:
+    """The lake as every process knows it: workers have directories of their own."""
+    from ...lake.lake import Lake
+
+    return Lake(root).root
+
+
+@contextlib.contextmanager
+def _set(spark: Any, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+def _wait(query: Any, ended: threading.Event | None) -> int | None:
+    """Until the query has ended, or has taken its last sample; the number of the first batch, if there was one."""
+    first: int | None = None  # asked for early: only the last batches are kept
+    while not query.awaitTermination(_POLL_S) and not (ended is not None and ended.is_set()):
+        progress = query.lastProgress
+        if progress is not None and _left(progress) == 0:
+            break
+        if first is None and progress is not None:
+            first = int(query.recentProgress[0].batchId)
+    known = query.recentProgress
+    return int(known[0].batchId) if first is None and known else first
+
+
+def _left(progress: Any) -> int | None:
+    """How many samples of this run were still to be planned when this batch was; None if that is not told."""
+    from .source import LEFT
+
+    told = json.loads(progress.sources[0].latestOffset or "null")
+    return told.get(LEFT) if isinstance(told, dict) else None
+
+
+def _tell(report: Report, config: Config, query: str, first: int | None, silent: Iterable[str]) -> None:
+    """What the run has added to the lake, as far as the report shows it; broker groups that were not heard fail it."""
+    from ...lake.lake import Lake
+    from ...topics.cluster import cluster
+    from .files import (
+        PLACES_FILE,
+        count_rows,
+        days_between,
+        files_of,
+        keep_places,
+        read_files,
+        read_places,
+        read_sums,
+    )
+    from .sampling import places
+
+    lake = Lake(config.lake)
+    paths: list[str] = []
+    if first is not None:
+        # an earlier run may have planned the first batch, on an earlier day
+        days = days_between(report.began_ms - _DAY_MS, time.time_ns() // 1_000_000)
+        paths = files_of(lake, query, first, days)
+    shown = paths[-SAMPLES_SHOWN_MAX:]
+    sums = read_sums(lake, shown)
+    times = sorted(sums)
+    seen = {place for sample in sums.values() for place in sample}
+    heard = {(group, broker) for group, _, broker in seen}
+    kept = read_places(config.checkpoint)
+    # A broker group that was heard has told of all topics: one that is not among them is no longer the group's.
+    earlier = {
+        (group, topic, broker)
+        for group, topic, broker in kept
+        if group in config.groups and topic in (config.topics or {topic}) and (group, broker) not in heard
+    }
+    topics = {topic for _, topic, _ in seen.union(earlier)} | set(config.topics)
+    there = places(cluster(config.namesrv), topics)
+    subscribed = {(group, topic) for group, topic, _ in seen.union(earlier)}
+    subscribed |= {(group, topic) for group in config.groups for topic in config.topics}
+    known = {(group, topic, broker) for group, topic in subscribed for broker in there.get(topic, ())}
+    known |= {place for place in earlier if place[1] in there}
+    keep_places(
+        config.checkpoint, seen | {place for place in kept if place[1] in there or place[0] not in config.groups}
+    )
+    series, unheard = lag_series(sums, config.groups, known)
+    report.figures |= {
+        "samples": len(paths),
+        "rows": count_rows(lake, paths),
+        "lag": {group: series[group][-1] if times else None for group in config.groups},
+    }
+    for broker in sorted(unheard.keys() | set(silent)):
+        missing = unheard.get(broker, len(times))
+        report.problem(
+            f"broker group {broker} was not heard in {missing} of {len(times)} samples: lag there is not known; if it "
+            f"was retired, take it out of {config.checkpoint}/{PLACES_FILE}",
+            broker=broker,
+        )
+    if not times:
+        report.problem("nothing was seen: no broker answered, or the groups have no topic yet")
+        return
+    wanted = 0 if config.follow else config.intervals or 1
+    if len(paths) < wanted:
+        report.problem(f"nothing was seen in {wanted - len(paths)} of {wanted} samples: the lag then is not known")
+    report.plots.append(Plot("Lag", "times", times, series, "messages"))
+    columns = ["consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
+    columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
+    ends = [row for row in read_files(lake, shown[-1:], columns) if row["lag"]]
+    ends.sort(key=lambda row: (-row["lag"], row["consumerGroup"], row["topic"], row["brokerName"], row["queueId"]))
+    names = ["group", "topic", "broker", "queue", "lag", "produced per s", "consumed per s", "oldest unread ms"]
+    lines = [[row[name] for name in columns] for row in ends[:QUEUES_SHOWN_MAX]]
+    report.tables.append(Table("Queues that are furthest behind at the end", names, lines))
+
+
+def lag_series(
+    sums: Mapping[int, Mapping[Place, int]], groups: Iterable[str], known: Iterable[Place]
+) -> tuple[dict[str, list[float | None]], dict[str, int]]:
+    """The lag of each group at each time, null where a broker group is missing; and how often each is.
+
+    ``known``: places that every sample should have; one that a sample has is expected in those behind it, too.
+    """
+    series: dict[str, list[float | None]] = {group: [] for group in groups}
+    unheard: dict[str, int] = {}
+    appear_later = {place for sample in sums.values() for place in sample}
+    expected = set(known) - appear_later
+    for at in sorted(sums):
+        expected |= sums[at].keys()
+        missing = expected - sums[at].keys()
+        for broker in {broker for _, _, broker in missing}:
+            unheard[broker] = unheard.get(broker, 0) + 1
+        for group, values in series.items():
+            own = [lag for (name, _, _), lag in sums[at].items() if name == group]
+            values.append(None if not own or any(name == group for name, _, _ in missing) else sum(own))
+    return series, unheard

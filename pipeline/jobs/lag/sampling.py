@@ -1,0 +1,203 @@
+"""One look at a cluster: how far each group is in each of its queues.
+
+Broker groups are asked side by side, each for everything at once, so that one that does not answer costs the others no
+time; its queues are left out of the sample. Of a broker group without a master a slave answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from penstock.client.cluster.admin_calls import AdminCalls
+from penstock.client.cluster.connections import decode_fetch
+from penstock.formats.record.reading import RecordBatch
+from penstock.proto import names
+from penstock.proto.errors import GroupNotFound, PenstockError, TopicNotFound, from_rpc_error
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+
+from ...topics.cluster import CALLS_AT_ONCE, Cluster
+from ...topics.offsets import Queue
+from .columns import Sample
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 5.0
+"""For each call; a broker group that changes its master within it is still heard."""
+FETCH_BYTES = 8 << 20
+QUEUES_AT_ONCE = 64
+CLIENT_ID = "penstock-lag"
+
+
+def require_groups(cluster: Cluster, groups: Iterable[str]) -> list[str]:
+    """The broker groups that did not answer, if each group exists.
+
+    Raises:
+        GroupNotFound: one does not; with the nearest name that does. InvalidName: no group may be called so.
+    """
+    calls = AdminCalls(cluster.connections)
+    checked = [names.check_group(group) for group in groups]
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        told = list(pool.map(lambda group: calls.describe_group(group, TIMEOUT_S), checked))
+    return sorted({broker for _, silent in told for broker in silent})
+
+
+def places(cluster: Cluster, topics: Iterable[str]) -> dict[str, set[str]]:
+    """The broker groups that have queues of each topic to read; topics that are gone are left out."""
+    found: dict[str, set[str]] = {}
+    for queue in _queues(cluster, topics):
+        found.setdefault(queue.topic, set()).add(queue.broker)
+    return found
+
+
+def take_sample(
+    cluster: Cluster,
+    groups: Sequence[str],
+    topics: Sequence[str] = (),
+    *,
+    timeout_s: float = TIMEOUT_S,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> list[Sample]:
+    """Where the groups are now, in all queues of ``topics``, or of what each has committed or subscribes to.
+
+    What cannot be known at the moment is left out, and logged.
+
+    Raises:
+        PenstockError: one that no waiting mends, as missing rights.
+    """
+    try:
+        with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+            told = pool.map(lambda group: list(topics) or _topics_of(cluster, group, timeout_s), groups)
+            wanted = dict(zip(groups, told, strict=True))
+        queues = _queues(cluster, {topic for own in wanted.values() for topic in own})
+    except PenstockError as error:
+        if not error.retryable:
+            raise
+        log.warning("sample left out error=%s", error)
+        return []
+    by_broker: dict[str, list[Queue]] = {}
+    for queue in queues:
+        by_broker.setdefault(queue.broker, []).append(queue)
+    found: list[Sample] = []
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        calls = [
+            (broker, pool.submit(_Broker(cluster, broker, timeout_s).sample, wanted, own, now_ms))
+            for broker, own in sorted(by_broker.items())
+        ]
+        for broker, call in calls:
+            try:
+                found += call.result()
+            except PenstockError as error:
+                if not error.retryable:
+                    raise
+                log.warning("broker group left out of the sample broker=%s error=%s", broker, error)
+    return found
+
+
+def _topics_of(cluster: Cluster, group: str, timeout_s: float) -> list[str]:
+    """What the group has committed in anywhere, or subscribes to."""
+    try:
+        described, silent = AdminCalls(cluster.connections).describe_group(group, timeout_s)
+    except GroupNotFound as error:
+        log.warning("group left out of the sample error=%s", error)
+        return []
+    if silent:
+        log.warning("topics known to these alone are left out of the sample group=%s brokers=%s", group, silent)
+    found = {part.topic for each in described.values() for part in each.committed}
+    found |= {topic for each in described.values() for member in each.members for topic in member.subscriptions}
+    return sorted(found)
+
+
+def _queues(cluster: Cluster, topics: Iterable[str]) -> list[Queue]:
+    found = []
+    for topic in sorted(topics):
+        try:
+            route = cluster.known_route(topic)
+        except TopicNotFound as error:
+            log.info("topic left out of the sample error=%s", error)
+            continue
+        # Groups that are down too: each that does not answer is told.
+        for part in {each.broker_name: each for each in (*route.absent, *route.queues)}.values():
+            if part.perm & names.PERM_READ:
+                found += [Queue(topic, part.broker_name, number) for number in range(part.read_queues)]
+    return found
+
+
+class _Broker:
+    """What one broker group says; for one sample."""
+
+    def __init__(self, cluster: Cluster, name: str, timeout_s: float) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._timeout_s = timeout_s
+
+    def sample(self, wanted: dict[str, list[str]], queues: list[Queue], now_ms: Callable[[], int]) -> list[Sample]:
+        """Commits before ends: no group is further than its queue."""
+        committed = {
+            group: self._cluster.committed(group, [each for each in queues if each.topic in topics], self._timeout_s)
+            for group, topics in wanted.items()
+        }
+        time_ms = now_ms()
+        ranges: dict[str, list[tuple[int, int, int]]] = {}
+        for topic in sorted({queue.topic for queue in queues}):
+            try:
+                answer = self._cluster.calls.positions(self._name, topic, self._timeout_s)
+            except TopicNotFound as error:
+                log.info("topic left out of the sample error=%s", error)
+                continue
+            ranges[topic] = [(each.queue_id, each.min_offset, each.max_offset) for each in answer.queues]
+        found = [
+            Sample(time_ms, group, topic, self._name, number, low, high, own.get(Queue(topic, self._name, number)))
+            for group, own in committed.items()
+            for topic in wanted[group]
+            for number, low, high in ranges.get(topic, ())
+        ]
+        stored = self._stored({(each.topic, each.queue_id, each.next_offset) for each in found if each.lag})
+        return [
+            each._replace(oldest_unread=stored.get((each.topic, each.queue_id, each.next_offset))) if each.lag else each
+            for each in found
+        ]
+
+    def _stored(self, wanted: set[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
+        """When the messages at these places (topic, queue, offset) were stored, by fetching each alone.
+
+        What an answer has no room for is asked for again; what is gone meanwhile stays out.
+        """
+        found: dict[tuple[str, int, int], int] = {}
+        left = sorted(wanted)
+        while left:
+            asked, left = left[:QUEUES_AT_ONCE], left[QUEUES_AT_ONCE:]
+            told = self._cluster.calls.at(
+                self._name,
+                lambda address, left_s, asked=asked: self._fetch(address, asked, left_s),  # type: ignore[misc]
+                self._timeout_s,
+                reading=True,
+            )
+            found |= {place: stored for place, stored in told.items() if stored is not None}
+            left += [place for place in asked if place not in told] if told else []
+        return found
+
+    def _fetch(
+        self, address: str, asked: list[tuple[str, int, int]], timeout_s: float
+    ) -> dict[tuple[str, int, int], int | None]:
+        """The time of each message that the answer has; None for those that it says are not there."""
+        header = FetchHeader(client_id=CLIENT_ID, max_bytes=FETCH_BYTES, max_bytes_per_queue=1, max_wait_ms=0)
+        for topic, number, offset in asked:
+            header.topics.add(topic=topic, queue_ids=[number], offsets=[offset])
+        try:
+            reply, body = decode_fetch(self._cluster.connections.fetch(address, header, timeout_s).result())
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, f"broker {address}") from error
+        batch = RecordBatch(body)
+        found: dict[tuple[str, int, int], int | None] = {}
+        row = 0
+        for result in reply.results:
+            place = asked[result.topic_index]
+            is_it = result.status == FetchReply.FOUND and int(batch.queue_offsets[row]) == place[2]
+            found[place] = int(batch.store_timestamps[row]) if is_it else None
+            row += result.count
+        return found

@@ -1,0 +1,1 @@
+"""Consume queues of a store, made from its log."""

@@ -1,0 +1,1 @@
+"""Every record of stores, their queues and index."""

@@ -1,0 +1,472 @@
+"""Proves the records of a store, and that its consume queues and index say the same; compares it with a replica.
+
+- The scan: sizes, magic, own position and body checksum of each record; each damage is a problem.
+- Topics have names that a topic may have.
+- Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends,
+  the bytes and a digest of (offset, position, size, tags code) of records and of entries; parts that differ are
+  compared entry by entry, all in one more pass over the log.
+- Where the log deletes topics (:mod:`.verify_lives`), each life of a topic is contiguous, and begins at 0 behind a
+  deletion; queues have the last one alone.
+- The index has the hashes of the log's keys, and no others: per 64 MiB of the log, the number and a digest of
+  (position, hash); where they differ, key by key. Slots and chains lead to each entry. A store with keys and no index
+  is a problem, unless it is left out.
+- Against a replica: blocks of 1 MiB over the common range of both logs, and the records in blocks that differ.
+
+Records that have no queue entry (half messages, rolled back ones, inner batches) are left out, and queues that repeat
+other queues' records (``%LMQ%``). Queues and index may begin before the log, where retention has deleted its oldest
+files. On an open store they may end earlier than the log, since dispatch follows it, or later, since it goes on; on a
+closed one, what names positions behind the log's end is a problem. An index may begin later than the log, and after a
+change of master RocketMQ leaves the keys of records that were cut off in it, and those of as many later ones out of
+it: both are counted, and no problem. A derived file that cannot be read is a problem, and the rest is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.proto.errors import ConfigError, StorageError
+
+from ...stores.derived import QUEUE_ENTRY, QueueFile, list_queue_files, read_queue_file
+from ...stores.directory import list_store
+from ...stores.files import FileReader, open_file_system
+from ...stores.model import Damage, Store
+from ...stores.options import PART_OFFSETS
+from ..framework.config import setting
+from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
+from ..framework.reading import is_sound, is_sound_name, list_stores, one_task_each, require_names
+from ..framework.report import PROBLEMS_MAX, Report, Table
+from .index import prove_index
+from .lives import prove_lives
+
+_SCHEMA = "topic string, brokerName string, physicalOffset bigint, size int, corrupt string"
+_PARTS = (
+    "topic string, brokerName string, queueId int, part bigint, messages bigint, firstOffset bigint, "
+    "lastOffset bigint, bytes bigint, digest bigint, offsets bigint, hasEntries boolean, physicalOffset bigint, "
+    "corrupt string"
+)
+_ENTRIES = (
+    "topic string, queueId int, part bigint, hasEntries boolean, physicalOffset bigint, entries binary, corrupt string"
+)
+_FOUND = "topic string, queueId int, queueOffset bigint, problem string, messages bigint, late bigint"
+BLOCK_BYTES = 1 << 20
+RUN_BLOCKS = 8
+"""Neighbouring blocks that differ, which one task compares record by record."""
+_BEFORE_BYTES = 8 << 20
+"""In front of a block: a record that begins there may reach into it. Brokers take 4 MiB by default."""
+_TOPICS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What to prove."""
+
+    store: tuple[str, ...] = setting("store directories, patterns or URIs, separated by commas")
+    broker_name: tuple[str, ...] = setting("their brokers' names, in the same order", ())
+    replica: str | None = setting("another copy of the (single) store, to compare the logs", None)
+    index: bool = setting("prove the index files too", True)
+    up_to: str = setting("on an open store: confirm or end", "confirm")
+
+
+def check(config: Config) -> None:
+    """Nothing, if the options are right, as far as can be told without Spark.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if config.up_to not in ("confirm", "end"):
+        raise ConfigError(f"verify: up_to is {config.up_to!r}: confirm or end")
+    roots = require_names("verify", config.store, config.broker_name)
+    if config.replica is not None and len(roots) != 1:
+        raise ConfigError(
+            f"verify: replica is {config.replica!r}, a copy of one store, and store names {len(roots)} "
+            f"({', '.join(roots)}): name the one that it is a copy of"
+        )
+
+
+def run(spark: Any, config: Config) -> Report:
+    """All checks. The report fails with the first problem and names up to 1000.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    check(config)
+    report = Report("verify", asdict(config))
+    stores = list_stores("verify", config.store, config.broker_name, config.up_to)
+    frames = Frames(spark, config, stores)
+    for store in stores:
+        for gap in store.gaps:
+            report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
+    _compare(report, frames)
+    if config.index:
+        prove_index(report, frames)
+    if config.replica is not None:
+        other = list_store(config.replica, up_to=config.up_to)
+        _replica(spark, report, stores[0], other)
+    report.figures["log_bytes"] = sum(file.end for store in stores for file in store.files)
+    report.finish()
+    report.figures["mb_per_s"] = round(report.figures["log_bytes"] / 1e6 / max(report.seconds, 1e-3), 1)
+    return report
+
+
+def _digest(parts: Any, keys: tuple[Any, ...], *more: Any) -> Any:
+    """The sums of each part; ``keys`` tell more of them apart, ``more`` are further sums."""
+    from pyspark.sql import functions as f
+
+    return parts.groupBy("brokerName", "topic", "queueId", "part", *keys).agg(
+        f.count("*").alias("rows"),
+        f.sum("messages").alias("messages"),
+        f.min("firstOffset").alias("first"),
+        f.max("lastOffset").alias("last"),
+        f.bit_xor("digest").alias("digest"),
+        f.sum("bytes").alias("bytes"),
+        *more,
+    )
+
+
+def _compare(report: Report, frames: Frames) -> None:
+    from pyspark.sql import functions as f
+
+    entries: list[Any] = []
+    unreadable: list[Any] = []
+    for row in _digest(frames.queue_parts(report), ("problem",)).collect():
+        (entries if row["problem"] is None else unreadable).append(row)
+    for row in sorted(unreadable, key=lambda row: (row["topic"], row["queueId"], row["first"])):
+        where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
+        report.problem(row["problem"], count=row["messages"], **where, queue_offset=row["first"])
+    parts = frames.log("parts", _PARTS, partOffsets=PART_OFFSETS, onCorrupt="emit")
+    keys = "hasEntries", "life", "isLast", f.col("corrupt").isNotNull().alias("damaged")
+    found = _digest(parts, keys, f.bit_xor("offsets").alias("offsets")).collect()
+    sound = [row for row in found if not row["damaged"]]
+    for row in found:
+        if row["damaged"]:
+            _name_damage(report, frames, row["brokerName"], row["rows"])
+    for broker in frames.stores:
+        wrong = [row for row in sound if row["brokerName"] == broker and not is_sound_name(row["topic"])]
+        if wrong:
+            _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
+    report.figures["records"] = sum(row["messages"] for row in sound)
+    report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
+    report.figures["queue_entries"] = sum(row["messages"] for row in entries)
+    in_log = [row for row in sound if row["hasEntries"] and is_sound_name(row["topic"])]
+    for row, last in jumps(in_log):
+        where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
+        report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
+    prove_lives(report, in_log, frames.deletions)
+    _name_differences(report, frames, differing_parts([row for row in in_log if row["isLast"]], entries), entries)
+
+
+def _name_damage(report: Report, frames: Frames, broker: str, count: int) -> None:
+    """The first pieces of a log that hold no messages, in a second pass: sound stores need none."""
+    rows = frames.one(broker, "parts", _PARTS, onCorrupt="emit").where("corrupt is not null")
+    gaps = {(gap.start, gap.reason) for gap in frames.stores[broker].gaps}  # named already
+    shown = rows.select("physicalOffset", "bytes", "corrupt").orderBy("physicalOffset").limit(EXAMPLES_MAX + len(gaps))
+    shown = [row for row in shown.collect() if (row["physicalOffset"], row["corrupt"]) not in gaps][:EXAMPLES_MAX]
+    count -= len(gaps)
+    for row in shown:
+        report.problem(row["corrupt"], broker=broker, offset=row["physicalOffset"], size=row["bytes"])
+    count_hidden(report, broker, count - len(shown))
+
+
+def _name_topics(report: Report, frames: Frames, broker: str, count: int) -> None:
+    """Messages of topics that cannot be."""
+    log = frames.one(broker, "messages", _SCHEMA, onCorrupt="emit")
+    rows = log.where("corrupt is null").where(~is_sound(log["topic"]))
+    shown = rows.select("topic", "physicalOffset", "size").orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
+    for row in shown:
+        text = f"the topic {row['topic']!r} is no name"
+        report.problem(text, broker=broker, offset=row["physicalOffset"], size=row["size"])
+    count_hidden(report, broker, count - len(shown))
+
+
+class Place(NamedTuple):
+    """A part of a queue."""
+
+    broker: str
+    topic: str
+    queue: int
+    part: int
+
+
+def differing_parts(log: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]]) -> list[Place]:
+    """Where log and queue disagree, or the log's offsets are not contiguous."""
+
+    def by_place(rows: Iterable[Mapping[str, Any]]) -> dict[Place, Mapping[str, Any]]:
+        return {Place(row["brokerName"], row["topic"], row["queueId"], row["part"]): row for row in rows}
+
+    in_log, in_queue = by_place(log), by_place(entries)
+    wrong = []
+    for place in in_log.keys() | in_queue.keys():
+        ours, theirs = in_log.get(place), in_queue.get(place)
+        if (
+            ours is None
+            or theirs is None
+            or any(ours[name] != theirs[name] for name in ("messages", "first", "last", "bytes", "digest"))
+            or ours["messages"] != ours["last"] - ours["first"] + 1
+        ):
+            wrong.append(place)
+    return sorted(wrong)
+
+
+def jumps(log: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The parts of a queue's life whose first offset does not follow the last one of the part before, and that one."""
+    names = "brokerName", "topic", "queueId", "life"
+    rows = sorted(log, key=lambda row: (*(row[name] for name in names), row["first"]))
+    for former, row in pairwise(rows):
+        same = all(former[name] == row[name] for name in names)
+        if same and row["first"] != former["last"] + 1:
+            yield row, former["last"]
+
+
+def _name_differences(report: Report, frames: Frames, wrong: list[Place], entries: list[Any]) -> None:
+    """Entry by entry, in the parts that differ."""
+    from pyspark.sql import functions as f
+
+    examples = max(1, min(EXAMPLES_MAX, PROBLEMS_MAX // max(1, len(wrong))))
+    for broker, store in frames.stores.items():
+        places = [place for place in wrong if place.broker == broker]
+        if not places:
+            continue
+        reached: dict[tuple[str, int], int] = {}
+        for row in entries if store.is_open else ():
+            if row["brokerName"] == broker:
+                queue = row["topic"], row["queueId"]
+                reached[queue] = max(row["last"], reached.get(queue, -1))
+        topics = tuple({place.topic for place in places})
+        chosen = topics if len(topics) <= _TOPICS_MAX and all(map(is_sound_name, topics)) else ()
+        log = frames.one(broker, "parts", _ENTRIES, partOffsets=PART_OFFSETS, onCorrupt="emit", topics=chosen)
+        # Retention may have deleted log files of an open store since its queues were summed up.
+        start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
+        deleted = frames.last_deletions(broker) if store.is_open else {}
+        compare = _Comparison(store, start, list_queue_files(store.root), reached, examples, deleted)
+        known = frames.frame([place[1:] for place in places], "topic string, queueId int, part bigint")
+        keys = ["topic", "queueId", "part"]
+        records = (
+            log.where("hasEntries and isLast and corrupt is null")
+            .join(f.broadcast(known), keys)
+            .select(*keys, "entries")
+        )
+        both = records.union(known.withColumn("entries", f.lit(b"")))  # a part without records has a row too
+        found = both.groupBy(*keys).applyInArrow(compare.as_function(), _FOUND).collect()
+        _name_found(report, broker, found)
+
+
+class _Comparison:
+    """Compares the records of a part with its queue, from the log position ``start`` on; travels to the workers.
+
+    ``deleted``: positions, per topic, in front of which its queues may still have entries, which count for nothing.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        start: int,
+        files: list[QueueFile],
+        reached: dict[tuple[str, int], int],
+        examples: int,
+        deleted: dict[str, int],
+    ) -> None:
+        self._store, self._start, self._deleted = store, start, deleted
+        self._files: dict[tuple[str, int], list[QueueFile]] = {}
+        for file in files:
+            self._files.setdefault((file.topic, file.queue_id), []).append(file)
+        self._reached = reached
+        self._examples = examples
+        file_system, path = open_file_system(store.root)
+        self._has_extension = file_system.get_file_info(f"{path}/consumequeue_ext").type != fs.FileType.NotFound
+
+    def as_function(self) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+        """Spark counts the parameters of functions, and ``self`` as one."""
+
+        def run(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+            return self.run(table)
+
+        return run
+
+    def run(self, table: pa.Table) -> pa.Table:
+        """What :func:`compare_part` finds in the part whose records are the rows of ``table``."""
+        from ...stores.parts import PART_ENTRY, compare_part
+
+        topic, queue_id, part = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
+        records = np.frombuffer(b"".join(table.column("entries").to_pylist()), PART_ENTRY)
+        return compare_part(
+            topic,
+            queue_id,
+            records,
+            self._queue(topic, queue_id, part),
+            reached=self._reached.get((topic, queue_id), -1) if self._store.is_open else None,
+            has_extension=self._has_extension,
+            examples=self._examples,
+        )
+
+    def _queue(self, topic: str, queue_id: int, part: int) -> tuple[Any, Any]:
+        """Offsets and entries of the part, of records that the log has."""
+        store = self._store
+        file_system, _ = open_file_system(store.root)
+        found = [(np.empty(0, np.int64), np.empty(0, QUEUE_ENTRY))]
+        for file in self._files.get((topic, queue_id), ()):
+            first = file.start // QUEUE_ENTRY.itemsize
+            if first + file.size // QUEUE_ENTRY.itemsize <= part or first >= part + PART_OFFSETS:
+                continue
+            try:
+                offsets, entries = read_queue_file(file_system, file)
+            except StorageError:  # told already, by those who read all queues
+                continue
+            physical = entries["physical_offset"]
+            kept = (offsets >= part) & (offsets < part + PART_OFFSETS)
+            kept &= (physical >= max(self._start, self._deleted.get(topic, 0))) & (physical < store.end)
+            found.append((offsets[kept], entries[kept]))
+        return tuple(np.concatenate(columns) for columns in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def _name_found(report: Report, broker: str, found: list[Any]) -> None:
+    late = 0
+    for row in sorted(found, key=lambda row: (row["topic"], row["queueId"], row["problem"] is None)):
+        late += row["late"]
+        where = {"broker": broker, "topic": row["topic"], "queue": row["queueId"]}
+        if row["problem"] is None:
+            if row["messages"]:
+                report.problem(f"{row['messages']} more of this kind", count=row["messages"], **where)
+        elif row["queueOffset"] is None:
+            report.problem(row["problem"], **where)
+        else:
+            report.problem(row["problem"], **where, queue_offset=row["queueOffset"])
+    if late:
+        report.figures["not_dispatched_yet"] = report.figures.get("not_dispatched_yet", 0) + late
+
+
+def _replica(spark: Any, report: Report, left: Store, right: Store) -> None:
+    """Compares two logs where both have bytes. One that ends earlier lags, which is told, and no problem."""
+    start = max(left.files[0].start, right.files[0].start)
+    end = min(left.end, right.end)
+    report.figures |= {"log_end": left.end, "replica_end": right.end}
+    if left.end != right.end:
+        behind = "replica_lag_bytes" if right.end < left.end else "replica_ahead_bytes"
+        report.figures[behind] = abs(left.end - right.end)
+    if start >= end:
+        report.problem(f"the logs have no byte in common: {left.root} ends at {left.end}, {right.root} at {right.end}")
+        return
+    blocks = [(at, min(at + 64 * BLOCK_BYTES, end)) for at in range(start, end, 64 * BLOCK_BYTES)]
+
+    def compare(block: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        found = list(differing_blocks(left, right, *block))
+        yield pa.RecordBatch.from_pydict({"block": pa.array(found, pa.int64())})
+
+    differing = sorted(row["block"] for row in one_task_each(spark, blocks, compare, "block bigint").collect())
+    report.figures |= {"compared_bytes": end - start, "differing_blocks": len(differing)}
+    if differing:
+        _name_records(spark, report, (left, right), runs_of(differing, end))
+
+
+def _name_records(spark: Any, report: Report, stores: tuple[Store, Store], runs: list[tuple[int, int]]) -> None:
+    """The records that differ: all are counted, the first ones named."""
+
+    def compare(run: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        yield differing_records(*stores, *run)
+
+    names = f"{stores[0].root} and {stores[1].root}"
+    # A record that reaches from one run into another is found by both.
+    found = one_task_each(spark, runs, compare, _DIFFERING).dropDuplicates(["physicalOffset"]).persist()
+    try:
+        counts = {row["isRecord"]: row["count"] for row in found.groupBy("isRecord").count().collect()}
+        rows = found.orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
+    finally:
+        found.unpersist()
+    report.figures["differing_records"] = counts.get(True, 0)
+    for row in rows:
+        if row["isRecord"]:
+            where = {"topic": row["topic"], "queue": row["queueId"], "queue_offset": row["queueOffset"]}
+            report.problem(f"{names} differ in a record", offset=row["physicalOffset"], **where)
+        else:
+            text = f"{names} differ from {row['physicalOffset']} on, where neither has a record"
+            report.problem(text, offset=row["physicalOffset"])
+    hidden = sum(counts.values()) - len(rows)
+    if hidden:
+        report.problem(f"{hidden} more records differ", count=hidden)
+    shown = [[row[name] for name in ("physicalOffset", "topic", "queueId", "queueOffset")] for row in rows]
+    report.tables.append(Table("Records that differ", ["position", "topic", "queue", "queue offset"], shown))
+
+
+def runs_of(blocks: list[int], end: int) -> list[tuple[int, int]]:
+    """Neighbouring ones of the sorted blocks together, at most :data:`RUN_BLOCKS`: ``[start, end)`` of each run."""
+    runs: list[tuple[int, int]] = []
+    for block in blocks:
+        if runs and runs[-1][1] == block and block - runs[-1][0] < RUN_BLOCKS * BLOCK_BYTES:
+            runs[-1] = runs[-1][0], min(block + BLOCK_BYTES, end)
+        else:
+            runs.append((block, min(block + BLOCK_BYTES, end)))
+    return runs
+
+
+_DIFFERING = "physicalOffset bigint, topic string, queueId int, queueOffset bigint, isRecord boolean"
+
+
+def differing_records(left: Store, right: Store, start: int, end: int) -> pa.RecordBatch:
+    """The records of either log with bytes in ``[start, end)`` that the other has not, each once.
+
+    Stretches of bytes that differ and belong to no record of either log are one more row, with the first such byte.
+    """
+    unequal = np.flatnonzero(read_log(left, start, end) != read_log(right, start, end)) + start
+    found: dict[int, tuple[str | None, int | None, int | None, bool]] = {}
+    outside = np.ones(len(unequal), np.bool_)
+    for store in (left, right):
+        for positions, sizes, names, queues, offsets in _records(store, max(0, start - _BEFORE_BYTES), end):
+            firsts, lasts = (np.searchsorted(unequal, at) for at in (positions, positions + sizes))
+            for index in np.flatnonzero(lasts > firsts).tolist():
+                outside[firsts[index] : lasts[index]] = False
+                row = names[index].as_py(), int(queues[index]), int(offsets[index]), True
+                found.setdefault(int(positions[index]), row)
+    if outside.any():
+        found.setdefault(int(unequal[outside][0]), (None, None, None, False))
+    kinds = pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.bool_()
+    columns = list(zip(*((at, *found[at]) for at in sorted(found)), strict=True)) or [()] * len(kinds)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, ["physicalOffset", "topic", "queueId", "queueOffset", "isRecord"])
+
+
+def _records(store: Store, start: int, end: int) -> Iterator[tuple[Any, Any, pa.Array, Any, Any]]:
+    """Positions, sizes, topics, queues and queue offsets of the records that begin in ``[start, end)`` of a log."""
+    from ...columns.columns import text_column
+    from ...stores.scan.scanning import FileScan
+
+    file_system, _ = open_file_system(store.root)
+    for file in store.files:
+        first, last = max(start - file.start, 0), min(end - file.start, file.end)
+        if first >= last:
+            continue
+        with FileReader(file_system, file.path) as reader:
+            for piece in FileScan(reader, file.start, file.end, check_crc=False).read(first, last):
+                if not isinstance(piece, Damage):
+                    buffer, rows = piece
+                    starts, lengths = (np.ascontiguousarray(rows[name]) for name in ("topic_position", "topic_size"))
+                    names = text_column(buffer, starts, lengths, pa.string())
+                    yield rows["physical_offset"], rows["size"], names, rows["queue_id"], rows["queue_offset"]
+
+
+def differing_blocks(left: Store, right: Store, start: int, end: int) -> Iterator[int]:
+    """Log positions of the blocks in ``[start, end)`` that are not the same bytes in both logs."""
+    at = start
+    while at < end:
+        stop = min(at + BLOCK_BYTES, end)
+        if not np.array_equal(read_log(left, at, stop), read_log(right, at, stop)):
+            yield at
+        at = stop
+
+
+def read_log(store: Store, start: int, end: int) -> Any:
+    """Bytes ``[start, end)`` of a log; zeros where a file is missing or short."""
+    out = np.zeros(end - start, np.uint8)
+    file_system, _ = open_file_system(store.root)
+    for file in store.files:
+        first, last = max(start, file.start), min(end, file.start + file.size)
+        if first < last:
+            with FileReader(file_system, file.path) as reader:
+                data = reader.read(first - file.start, last - first)
+            out[first - start : first - start + len(data)] = data
+    return out

@@ -1,0 +1,1 @@
+"""Archives as Parquet files with manifests."""

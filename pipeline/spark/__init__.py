@@ -1,0 +1,1 @@
+"""Sessions, workers and registration: what Spark needs of us."""

@@ -1,0 +1,1 @@
+"""Stored logs, read in windows."""

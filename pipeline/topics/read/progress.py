@@ -1,0 +1,146 @@
+"""A stream's progress as committed offsets of a consumer group, and as numbers for whoever asks.
+
+Spark tells a source of a finished batch one batch late, and never of the last one; a query listener hears of each. So
+``attach(spark, name_server)`` is how ``penstock group show`` and lag alarms see a stream whose option ``group`` is set.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from penstock.proto.errors import ConfigError, PenstockError
+from penstock.runtime.security.credentials import SecurityFiles
+
+from ..offsets import Queue, passed_over, queues_of
+
+log = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """Where a query is in one queue; ``lag``: messages behind, as far as is known."""
+
+    end: int
+    latest: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that are there and not read yet."""
+        return max(0, self.latest - self.end)
+
+
+class Progress(StreamingQueryListener):
+    """Listens to the queries of a session. ``queues(query id)`` and ``lost(query id)`` may be asked from any thread."""
+
+    def __init__(
+        self, name_server: str, groups: Mapping[str, str] | None = None, security: SecurityFiles | None = None
+    ) -> None:
+        """``groups``: query name or id -> group, for queries whose source does not name one."""
+        self._name_server = name_server
+        self._security = security
+        self._groups = dict(groups or {})
+        self._lock = threading.Lock()
+        self._queues: dict[str, dict[Queue, QueueProgress]] = {}
+        self._lost: dict[str, dict[Queue, int]] = {}
+
+    def queues(self, query_id: str) -> dict[Queue, QueueProgress]:
+        """Where the query is, after its last finished batch."""
+        with self._lock:
+            return dict(self._queues.get(str(query_id), {}))
+
+    def lost(self, query_id: str) -> dict[Queue, int]:
+        """How many messages the query has passed over since this listens, with ``failOnDataLoss=false``.
+
+        A queue whose topic was made anew is named with what else it lost, since nobody knows how much that was.
+        """
+        with self._lock:
+            return dict(self._lost.get(str(query_id), {}))
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing yet."""
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Nothing new."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Its progress stays readable."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """A batch is finished: note its end, commit it where a group is named."""
+        progress = event.progress
+        found: dict[Queue, QueueProgress] = {}
+        groups: dict[str, dict[Queue, int]] = {}
+        lost: dict[Queue, int] = {}
+        for source in progress.sources:
+            end = _offset(source.endOffset)
+            if end is None:
+                continue
+            found |= ends_of(source)
+            lost |= passed_over(_offset(source.startOffset) or {"first": True}, end)
+            ends = queues_of(end)
+            group = end.get("group") or self._groups.get(progress.name or "") or self._groups.get(str(progress.id))
+            if group:
+                groups.setdefault(str(group), {}).update(ends)
+        with self._lock:
+            self._queues[str(progress.id)] = found
+            known = self._lost.setdefault(str(progress.id), {})
+            for queue, count in lost.items():
+                known[queue] = known.get(queue, 0) + count
+        for group, ends in groups.items():
+            self._commit(group, ends)
+
+    def _commit(self, group: str, ends: Mapping[Queue, int]) -> None:
+        from ..cluster import cluster
+
+        try:
+            refused = cluster(self._name_server, self._security).commit(group, ends, COMMIT_TIMEOUT_S)
+        except PenstockError as error:  # the next batch commits more than this one
+            log.warning("progress not committed group=%s error=%s", group, error)
+            return
+        if refused:
+            log.info("group is further already group=%s queue=%s queues=%d", group, refused[0], len(refused))
+
+
+def ends_of(source: Any) -> dict[Queue, QueueProgress]:
+    """Where a query is in the queues of one of its sources (an element of a progress' ``sources``)."""
+    end = _offset(source.endOffset)
+    if end is None:
+        return {}
+    latest = queues_of(_offset(source.latestOffset) or end)
+    return {queue: QueueProgress(at, latest.get(queue, at)) for queue, at in queues_of(end).items()}
+
+
+def attach(
+    spark: Any, name_server: str, groups: Mapping[str, str] | None = None, security: SecurityFiles | None = None
+) -> Progress:
+    """Report the progress of every stream of ``spark`` that reads topics of this cluster, from now on.
+
+    ``security``: the driver's files; by default what its environment names.
+    """
+    listener = Progress(name_server, groups, security)
+    spark.streams.addListener(listener)
+    return listener
+
+
+def _offset(text: str | None) -> dict[str, Any] | None:
+    """One of our offsets, None for another source's."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or "q" not in found:
+        return None
+    try:
+        queues_of(found)
+    except ConfigError:
+        return None
+    return found

@@ -1,0 +1,329 @@
+"""Fetching the slices of one partition, in a Spark worker: exactly these messages, or an error.
+
+Several queues of a broker share a request; while one answer is turned into columns the next one is on its way. The
+messages come slice after slice in the planned order, however answers are cut: an idempotent writer knows its rows by
+their order, so a task that is repeated must read the same.
+
+Every checksum is proved. Records that fail are asked for again, to be proved by their broker, which says what is wrong
+with its file. What is lost is lost when the master says so: a slave may be behind, and has a retention of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client.cluster.connections import decode_fetch
+from penstock.client.cluster.retry import pause_before_retry_s, reworded
+from penstock.client.consume.subscription import Sql, Subscription, parse_subscription
+from penstock.formats.record.kernels import ROW, ScanStatus, scan
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    DamagedRecord,
+    DataLoss,
+    PenstockError,
+    TopicNotFound,
+    from_rpc_error,
+)
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
+
+from ...columns.columns import ColumnWriter, Rows
+from ..cluster import Cluster
+from ..offsets import Queue, Slice
+from ..options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+QUEUES_AT_ONCE = 64
+WAIT_MS = 500
+CLIENT_ID = "spark"
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A slice while it is read: the next offset that is wanted."""
+
+    queue: Queue
+    next: int
+    end: int
+    is_doubted: bool = False  # its last answer held bad records: the broker is to prove them
+
+
+@dataclass(slots=True)
+class _Shard:
+    """What is still to be read from one broker group, in order."""
+
+    name: str
+    left: list[_Reading]
+    at_once: int = QUEUES_AT_ONCE
+    asks_master: str = ""  # what a slave said, and only the master can say
+
+
+class _Flight(NamedTuple):
+    """A request under way."""
+
+    address: str
+    asked: list[_Reading]
+    call: Any
+
+
+class SliceReader:
+    """Reads slices as record batches; made in the worker that uses it."""
+
+    def __init__(self, cluster: Cluster, options: SourceOptions, schema: pa.Schema) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._schema = schema
+        self._lost = 0
+        expression = Sql(options.filter_sql) if options.filter_sql else options.sub_expression
+        self._subscription: Subscription = parse_subscription("any", expression)
+        self._is_filtered = self._subscription.filter.kind != Filter.ALL
+        self._tags = ColumnWriter(pa.schema([pa.field("tags", pa.string())]), broker_name="")
+
+    @property
+    def lost(self) -> int:
+        """How many messages were gone or damaged, and left out, so far."""
+        return self._lost
+
+    def read(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+        """Every message of the slices: broker after broker as they are first named, and each one's slices in order.
+
+        Two readers of the same slices give the same rows in the same order, in batches that may be cut elsewhere.
+
+        Raises:
+            DataLoss, TopicNotFound, DamagedRecord: messages are gone or damaged, and ``failOnDataLoss`` is on.
+            PenstockError: the broker does not answer, or answers something else.
+        """
+        by_broker: dict[str, list[_Reading]] = {}
+        for each in slices:
+            by_broker.setdefault(each.queue.broker, []).append(_Reading(each.queue, each.start, each.end))
+        for broker, readings in by_broker.items():
+            writer = ColumnWriter(
+                self._schema,
+                broker_name=broker,
+                decompress=self._options.decompress,
+                batch_rows=self._options.batch_rows,
+            )
+            yield from self._read_shard(_Shard(broker, readings), writer)
+        if self._lost:
+            log.warning("messages were lost or damaged and left out count=%d", self._lost)
+
+    def _read_shard(self, shard: _Shard, writer: ColumnWriter) -> Iterator[pa.RecordBatch]:
+        flight: _Flight | None = None
+        deadline = self._deadline()
+        attempt = 0
+        while shard.left:
+            try:
+                landed, flight = flight or self._start(shard, fresh=attempt > 0), None
+                reply, body = _answer(landed.address, landed.call)
+            except PenstockError as error:
+                attempt += 1
+                pause_s = pause_before_retry_s(error, attempt, deadline)
+                if pause_s is None:
+                    if shard.asks_master:
+                        raise reworded(error, shard.asks_master) from error
+                    raise
+                time.sleep(pause_s)
+                continue
+            attempt = 0
+            before = [each.next for each in landed.asked]
+            data, rows = self._take(shard, landed, reply, body)
+            if before != [each.next for each in landed.asked]:
+                deadline = self._deadline()
+            elif time.monotonic() >= deadline:
+                first = landed.asked[0]
+                raise BrokerUnavailable(
+                    f"queue {first.queue}: messages {first.next}..{first.end} were planned, broker {landed.address} "
+                    f"does not have them (yet) after {self._timeout_s():g} s"
+                )
+            shard.left = [each for each in shard.left if each.next < each.end]
+            if shard.left:
+                try:
+                    flight = self._start(shard)
+                except PenstockError:
+                    flight = None  # the loop's next turn tries again
+            yield from writer.batches(data, rows)
+
+    def _start(self, shard: _Shard, *, fresh: bool = False) -> _Flight:
+        asked = shard.left[: shard.at_once]
+        address = self._cluster.calls.address(shard.name, reading=not shard.asks_master, fresh=fresh)
+        header = FetchHeader(
+            client_id=CLIENT_ID, max_bytes=self._options.fetch_bytes, max_wait_ms=WAIT_MS, in_order=True
+        )
+        for each in asked:
+            header.topics.add(
+                topic=each.queue.topic,
+                queue_ids=[each.queue.queue_id],
+                offsets=[each.next],
+                ends=[each.end],
+                filter=self._subscription.filter,
+            )
+            header.verify = header.verify or each.is_doubted
+        timeout_s = self._options.fetch_timeout_ms / 1000
+        return _Flight(address, asked, self._cluster.connections.fetch(address, header, timeout_s))
+
+    def _take(
+        self, shard: _Shard, flight: _Flight, reply: FetchReply, body: memoryview
+    ) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Rows]:
+        """Move the slices on, the first ones, up to one that is not complete, and find the rows that are wanted."""
+        data = np.frombuffer(body, np.uint8)
+        found: dict[int, tuple[int, FetchReply.Result]] = {}
+        position = 0
+        for result in reply.results:
+            found[result.topic_index] = position, result
+            position += result.bytes
+        parts = [np.empty(0, ROW)]
+        for index, each in enumerate(flight.asked):
+            if index in found:
+                begin, result = found.pop(index)
+                if result.status == FetchReply.FOUND:
+                    parts.append(self._rows(shard, flight.address, each, data, begin, result))
+                elif result.status == FetchReply.NO_MATCHED_MESSAGE:
+                    each.next = min(result.next_offset, each.end)
+                else:
+                    self._take_trouble(shard, flight.address, each, result)
+            if each.next < each.end:
+                break
+        if found:
+            shard.at_once = 1  # a broker that does not know of order, so what it sent out of turn is asked for again
+        return data, np.concatenate(parts)
+
+    def _rows(
+        self,
+        shard: _Shard,
+        address: str,
+        each: _Reading,
+        data: np.ndarray[Any, np.dtype[np.uint8]],
+        begin: int,
+        result: FetchReply.Result,
+    ) -> Rows:
+        rows: Rows = np.empty(result.count, ROW)
+        count, _, status = scan(data, begin, begin + result.bytes, -1, True, rows)
+        rows, are_good = rows[:count], count == result.count and status == ScanStatus.END
+        offsets, start = rows["queue_offset"], each.next
+        if count and not self._is_filtered:
+            self._check_whole(each, offsets)
+        if are_good:
+            each.next = min(result.next_offset, each.end)
+        elif count:
+            each.next = min(int(offsets[-1]) + 1, each.end)
+        elif each.is_doubted:
+            self._leave_out(shard, address, each, each.next + 1, f"broker {address} proved it, and it came damaged")
+            return rows
+        each.is_doubted = not are_good
+        rows = rows[(offsets >= start) & (offsets < each.end)]
+        return self._with_tag(data, rows) if self._subscription.tags and len(rows) else rows
+
+    def _take_trouble(self, shard: _Shard, address: str, each: _Reading, result: FetchReply.Result) -> None:
+        if result.status == FetchReply.DAMAGED:
+            self._leave_out(shard, address, each, result.next_offset, result.problem)
+        elif result.status == FetchReply.OFFSET_TOO_SMALL:
+            if self._is_told_by_master(shard, address, f"queue {each.queue} begins at {result.min_offset}"):
+                self._lose(each, result.min_offset, f"the queue begins at {result.min_offset} now")
+        elif result.status == FetchReply.OFFSET_OVERFLOW:
+            if self._is_told_by_master(shard, address, f"queue {each.queue} ends at {result.max_offset}"):
+                self._lose(each, each.end, f"the queue ends at {result.max_offset}: its log lost its end")
+        elif result.status == FetchReply.QUEUE_NOT_FOUND and self._is_told_by_master(
+            shard, address, f"queue {each.queue} does not exist"
+        ):
+            self._gone(each)
+
+    def _is_told_by_master(self, shard: _Shard, address: str, what: str) -> bool:
+        """Whether the answer counts; else the master is asked from now on."""
+        try:
+            is_master = self._cluster.calls.address(shard.name, fresh=True) == address
+        except PenstockError:  # nobody knows of one just now
+            is_master = False
+        if not is_master:
+            shard.asks_master = f"the master is waited for, since broker {address}, which is not, says that {what}"
+            log.warning("%s", shard.asks_master)
+        return is_master
+
+    def _with_tag(self, data: np.ndarray[Any, np.dtype[np.uint8]], rows: Rows) -> Rows:
+        """Brokers compare hashes of tags, which several tags may share."""
+        wanted = pa.array(sorted(self._subscription.tags))
+        masks = [pc.is_in(batch.column(0), wanted) for batch in self._tags.batches(data, rows)]
+        mask = np.concatenate([np.asarray(part.to_numpy(zero_copy_only=False), np.bool_) for part in masks])
+        return rows if mask.all() else rows[mask]
+
+    def _lose(self, each: _Reading, following: int, why: str) -> None:
+        lost = min(following, each.end) - each.next
+        text = f"queue {each.queue}: messages {each.next}..{min(following, each.end)} are gone: {why}"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text}; failOnDataLoss=false reads what is left")
+        log.warning("%s", text)
+        self._lost += lost
+        each.next = min(following, each.end)
+
+    def _check_whole(self, each: _Reading, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """That these are the next messages of the slice, without a hole."""
+        expected = np.minimum(np.concatenate(([each.next], offsets[:-1] + 1)), each.end)
+        missing = np.minimum(offsets, each.end) - expected
+        if not missing.any():
+            return
+        wrong = int(np.flatnonzero(missing)[0])
+        text = f"queue {each.queue}: message {expected[wrong]} is missing, {offsets[wrong]} follows"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text}; failOnDataLoss=false reads what is left")
+        log.warning("%s", text)
+        self._lost += int(np.maximum(missing, 0).sum())
+
+    def _leave_out(self, shard: _Shard, address: str, each: _Reading, following: int, problem: str) -> None:
+        text = f"queue {each.queue}: message {each.next} is damaged: {problem}"
+        if self._options.fail_on_data_loss:
+            raise DamagedRecord(
+                f"{text}; failOnDataLoss=false leaves it out",
+                topic=each.queue.topic,
+                broker_name=each.queue.broker,
+                queue_id=each.queue.queue_id,
+                offset=each.next,
+                next_offset=following,
+            )
+        if not self._is_told_by_master(shard, address, f"message {each.next} of queue {each.queue} is damaged"):
+            return
+        log.warning("%s", text)
+        following = max(each.next + 1, min(following, each.end))
+        self._lost += following - each.next
+        each.next, each.is_doubted = following, False
+
+    def _gone(self, each: _Reading) -> None:
+        text = f"queue {each.queue} does not exist any more: messages {each.next}..{each.end} are gone"
+        if self._options.fail_on_data_loss:
+            raise TopicNotFound(f"{text}; failOnDataLoss=false goes on without them")
+        log.warning("%s", text)
+        self._lost += each.end - each.next
+        each.next = each.end
+
+    def _timeout_s(self) -> float:
+        return max(self._options.fetch_timeout_ms, self._options.retry_timeout_ms) / 1000
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s()
+
+
+def _answer(address: str, call: Any) -> tuple[FetchReply, memoryview]:
+    try:
+        return decode_fetch(call.result())
+    except grpc.RpcError as error:
+        raise from_rpc_error(error, f"broker {address}") from error
+
+
+def check_expression(cluster: Cluster, options: SourceOptions, queue: Queue) -> None:
+    """Have the broker of ``queue`` take the filter, reading nothing. Raises the error that it answers."""
+    expression = Sql(options.filter_sql) if options.filter_sql else options.sub_expression
+    wanted = parse_subscription(queue.topic, expression)
+    header = FetchHeader(client_id=CLIENT_ID, max_bytes=1)
+    header.topics.add(topic=queue.topic, queue_ids=[queue.queue_id], offsets=[0], filter=wanted.filter)
+
+    def ask(address: str, left_s: float) -> None:
+        _answer(address, cluster.connections.fetch(address, header, left_s))
+
+    cluster.calls.at(queue.broker, ask, options.retry_timeout_ms / 1000, reading=True)

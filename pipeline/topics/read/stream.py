@@ -1,0 +1,283 @@
+"""Streams: which offsets a micro-batch gets, decided on the driver.
+
+Spark's own words for this are contradictory in places; what the methods promise here is what keeps each message in
+exactly one batch over crashes (see :mod:`.offsets`). A broker that changes its master, or a nameserver that is gone for
+a while, delays a batch and does not end the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.proto.errors import DataLoss, PenstockError, TopicNotFound
+
+from ..offsets import (
+    Created,
+    Document,
+    Queue,
+    Slice,
+    at_least,
+    backlog_of,
+    begin_of,
+    created_of,
+    limited,
+    queues_of,
+    slices,
+    stream_offset,
+    tasks_of,
+)
+from ..options import SourceOptions
+from .planning import share
+from .source import TopicPartition, check_filter, planned, read_partition
+
+if TYPE_CHECKING:
+    from ..cluster import Positions
+
+log = logging.getLogger(__name__)
+
+ASKED_S = 3.0
+"""For a call that may find nobody."""
+SHRUNK_S = 10.0
+"""A queue whose end lies below the query's place may still be dispatching after a restart; so long it is waited for."""
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream's reader: lives in the driver's planner, and as a copy in every worker."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        self._options = options
+        self._schema = schema
+        self._initial: Document | None = None
+        self._target: dict[Queue, int] | None = None
+        self._is_checked = False  # whether the queues still hold what follows the query's place, for a target
+        self._seen: dict[Queue, int] = {}
+        self._mean_bytes: dict[Queue, int] = {}
+        self._minima: dict[Queue, int] = {}
+        self._created: dict[tuple[str, str], int] = {}
+        self._restarts: dict[Queue, int] = {}  # where to go on with queues that are not what they were
+        self._batch_at = time.monotonic()
+        self._gone: set[tuple[str, str]] = set()  # topics at broker groups that are known to be gone
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the stream begins: resolved once, and told again in the first end, which Spark stores."""
+        if self._initial is None:
+            from ..cluster import cluster, riding_through
+            from .starting import starting_offsets
+
+            options = self._options
+            timeout_s = options.retry_timeout_ms / 1000
+            view = cluster(options.name_server, options.security)
+            is_pattern = bool(options.pattern)  # of topics that may come later
+            begin, positions = riding_through(
+                lambda: starting_offsets(view, options, timeout_s=timeout_s, tolerates_missing=is_pattern), timeout_s
+            )
+            if positions:
+                check_filter(options, positions)
+            self._initial = stream_offset(begin, created=positions.created, first=True, group=options.group)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options allow in one batch."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch: never below ``start``, and ``start`` itself when there is nothing to do."""
+        begin = queues_of(start)
+        created = created_of(start)
+        target = (
+            self._positions(begin, created)
+            if self._target is None
+            else self._checked_target(self._target, begin, created)
+        )
+        # New queues are read from their first message on; what is lost is left out, if that is allowed.
+        moved = {queue: low for queue, low in self._minima.items() if queue in target and queue not in begin}
+        known = begin | moved | self._restarts
+        end = self._limited(known, at_least(known, target), limit)
+        # A topic that was made anew may have grown to the very place where the query is.
+        if (end == begin and not self._restarts) or not self._is_enough(known, end):
+            return start
+        self._batch_at = time.monotonic()
+        init = known if start.get("first") else moved | self._restarts
+        tasks = len(planned(slices(known, end), self._mean_bytes, self._options))
+        return stream_offset(
+            end, created=created | self._created, init=init or None, group=self._options.group, tasks=tasks
+        )
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read to what is there now, and no further."""
+        self._target, self._is_checked = self._positions({}, {}), False
+
+    def _checked_target(
+        self, target: dict[Queue, int], begin: Mapping[Queue, int], created: Created
+    ) -> dict[Queue, int]:
+        """``target``, made before Spark told where the query is, so that losses show only now."""
+        if self._is_checked:
+            self._restarts = {}  # the batch before began there
+        else:
+            self._positions(begin, created)
+            self._is_checked = True
+        return target
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The last ends that were seen."""
+        return stream_offset(self._seen) if self._seen else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the batch: the same for the same two offsets, whenever and whoever is asked."""
+        wanted = self._of_the_same_topics(slices(begin_of(start, end), queues_of(end)), created_of(end))
+        tasks = tasks_of(end) or len(planned(wanted, {}, self._options))
+        return [TopicPartition(group) for group in share(wanted, tasks)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The messages of a partition as record batches."""
+        yield from read_partition(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: it comes a batch late, and never for the last one. :mod:`.progress` reports instead."""
+
+    def stop(self) -> None:
+        """Nothing to give back: connections belong to the process."""
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Without what only the driver knows."""
+        return {"_options": self._options, "_schema": self._schema}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]  # the same object, filled anew
+
+    def _positions(self, begin: Mapping[Queue, int], created: Created) -> dict[Queue, int]:
+        from ..cluster import cluster, riding_through
+
+        options = self._options
+        view = cluster(options.name_server, options.security)
+        timeout_s = options.retry_timeout_ms / 1000
+        deadline = time.monotonic() + SHRUNK_S
+        tolerates = bool(options.pattern) or not options.fail_on_data_loss
+        held = {queue[:2] for queue in begin}
+        while True:
+            found = riding_through(
+                lambda: view.positions(options, timeout_s=timeout_s, tolerates_missing=tolerates, held=held), timeout_s
+            )
+            shrunk = [queue for queue in found.certain if found[queue].maximum < begin.get(queue, 0)]
+            if not shrunk or time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._check_gone(begin, found, timeout_s)
+        self._created = found.created
+        anew = {place for place, created_ms in created.items() if found.created.get(place, created_ms) != created_ms}
+        shrunk += [queue for queue in found if queue[:2] in anew and queue in begin and queue not in shrunk]
+        self._minima = {queue: held.minimum for queue, held in found.items()}
+        self._mean_bytes = {queue: held.mean_bytes for queue, held in found.items()}
+        self._seen = {queue: held.maximum for queue, held in found.items()}
+        past = [
+            queue for queue, low in sorted(self._minima.items()) if begin.get(queue, low) < low and queue not in shrunk
+        ]
+        self._check(begin, shrunk, past, anew)
+        self._restarts = {queue: self._minima[queue] for queue in (*shrunk, *past)}
+        return dict(self._seen)
+
+    def _of_the_same_topics(self, wanted: list[Slice], planned_with: Created) -> list[Slice]:
+        """The slices without those of topics that were made anew, or deleted, since the batch was planned.
+
+        Raises:
+            DataLoss: there is one, and ``failOnDataLoss``.
+        """
+        from ..cluster import cluster, riding_through
+
+        left = []
+        view = cluster(self._options.name_server, self._options.security)
+        timeout_s = self._options.retry_timeout_ms / 1000
+        for place in {each.queue[:2]: None for each in wanted}:
+            topic, broker = place
+            due = planned_with.get(place)
+            problem = ""
+            if due is not None and self._created.get(place) != due:
+                try:
+                    found = riding_through(
+                        lambda topic=topic, broker=broker: view.calls.positions(broker, topic, timeout_s),  # type: ignore[misc]
+                        timeout_s,
+                    )
+                except TopicNotFound:
+                    problem = "is gone"
+                else:
+                    if found.is_master and found.created_ms not in (0, due):
+                        problem = "was made anew"
+            if problem:
+                self._tell(f"topic {topic} {problem} at {broker} since the batch was planned: its messages are lost")
+            else:
+                left += [each for each in wanted if each.queue[:2] == place]
+        return left
+
+    def _check_gone(self, begin: Mapping[Queue, int], found: Positions, timeout_s: float) -> None:
+        """That the topics of the query's queues are still there; a broker group that does not answer is not asked on.
+
+        One that is known to be down is not asked at all.
+
+        Raises:
+            DataLoss: one is not, and ``failOnDataLoss``.
+        """
+        from ..cluster import cluster
+
+        view = cluster(self._options.name_server, self._options.security)
+        for place in sorted({queue[:2] for queue in begin.keys() - found.keys()} - self._gone - found.absent):
+            topic, broker = place
+            try:
+                view.calls.positions(broker, topic, min(timeout_s, ASKED_S))
+            except TopicNotFound:
+                queues = [str(queue) for queue in sorted(begin) if queue[:2] == place]
+                self._tell(
+                    f"topic {topic} is gone at {broker}: what the query has not read of {', '.join(queues)} is lost"
+                )
+                self._gone.add(place)
+            except PenstockError as error:
+                log.info("topic not asked for now topic=%s broker=%s error=%s", topic, broker, error)
+
+    def _tell(self, problem: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{problem}; failOnDataLoss=false goes on with what is left")
+        log.warning("%s", problem)
+
+    def _check(
+        self, begin: Mapping[Queue, int], shrunk: list[Queue], past: list[Queue], anew: set[tuple[str, str]]
+    ) -> None:
+        problems = [
+            f"queue {queue}: the query is at {begin[queue]}, the queue ends at {self._seen[queue]}: its topic was made "
+            f"anew{'' if queue[:2] in anew else ', or its log lost its end'}"
+            for queue in sorted(shrunk)
+        ]
+        problems += [
+            f"queue {queue}: the query is at {begin[queue]}, the queue begins at {self._minima[queue]} now: "
+            f"{self._minima[queue] - begin[queue]} messages are gone"
+            for queue in past
+        ]
+        for problem in problems:
+            self._tell(problem)
+
+    def _limited(self, begin: Mapping[Queue, int], target: Mapping[Queue, int], limit: ReadLimit) -> dict[Queue, int]:
+        if isinstance(limit, ReadMaxRows):
+            return limited(begin, target, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return limited(begin, target, limit.max_bytes, self._mean_bytes)
+        return dict(target)
+
+    def _is_enough(self, begin: Mapping[Queue, int], end: Mapping[Queue, int]) -> bool:
+        least = self._options.min_offsets
+        if least is None or self._target is not None or backlog_of(begin, end) >= least:
+            return True
+        return time.monotonic() - self._batch_at >= self._options.max_trigger_delay_ms / 1000

@@ -1,0 +1,1 @@
+"""Rows into topics, with the guarantee that is asked for."""

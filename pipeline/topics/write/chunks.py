@@ -1,0 +1,293 @@
+"""Sending chunks: each target's in their order, all targets side by side, every one until it is acknowledged."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+
+from penstock.client.cluster.hosts import local_host, store_host_of
+from penstock.client.cluster.retry import pause_before_retry_s
+from penstock.client.cluster.shards import ShardCalls
+from penstock.client.produce.columns import Column
+from penstock.client.produce.encoding import mark_property
+from penstock.formats.record.kernels import encode_batch, encoded_bytes
+from penstock.formats.record.layout import Host, SysFlag
+from penstock.proto import frames, names
+from penstock.proto.errors import ChangedBatch, InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
+from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendHeader
+from penstock.proto.wire.pipeline_pb2 import StageHeader
+
+from .routing import Piece
+
+COUNT_MAX = 65_536
+WAIT_S_MAX = 0.5
+PENDING_MAX = 4  # chunks that wait behind the one under way, per target
+
+SAME_AGAIN = (
+    "A batch that is written again must have the same rows in the same partitions (no shuffle whose order is free, no "
+    "random functions), a producerId the same data: else use deliveryGuarantee=exactly-once, or a producerId of their "
+    "own for other data"
+)
+
+_WRITABLE = 0x200  # PyBUF_WRITE
+_memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_at.restype = ctypes.py_object
+_memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+
+
+LaneKey = tuple[str, str, int, bool]
+"""Topic, broker, lane, and whether its messages are for later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What numbers a chunk: the lane is the target's, the sequence grows with batch and chunk."""
+
+    producer_id: int
+    lane: int
+    sequence: int
+    digest: int = 0
+    """What the lane holds of the batch up to here, see :mod:`.digests`; 0: nobody will ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTo:
+    """Where an exactly-once writer's chunks belong."""
+
+    writer: str
+    batch: int
+    key: str
+    coordinator: str
+    keep_ms: int
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One call's records. ``number``: its place among the chunks that go to its broker; ``later``: as :mod:`.later`."""
+
+    topic: str
+    broker: str
+    bodies: Column
+    properties: Column
+    queue_ids: np.ndarray[Any, np.dtype[np.int32]]
+    sys_flag: int
+    mark: Mark | None
+    later: bool = False
+    number: int = 0
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiting: deque[Chunk] = field(default_factory=deque)
+    chunk: Chunk | None = None  # under way, or to be tried again
+    call: Any = None
+    address: str = ""
+    attempt: int = 0
+    not_before: float = 0.0
+    deadline: float = 0.0
+
+
+class Sender:
+    """Sends chunks of one task; for one thread.
+
+    ``stage_to``: keep them aside instead of appending them. ``writer`` and ``run``: who appends chunks with marks.
+    """
+
+    def __init__(
+        self,
+        calls: ShardCalls,
+        *,
+        send_timeout_ms: int,
+        retry_timeout_ms: int,
+        stage_to: StageTo | None = None,
+        writer: str = "",
+        run: str = "",
+    ) -> None:
+        self._calls = calls
+        self._writer, self._run = writer, run
+        self._send_timeout_s = send_timeout_ms / 1000
+        self._retry_timeout_s = (send_timeout_ms + retry_timeout_ms) / 1000
+        self._stage_to = stage_to
+        self._lanes: dict[LaneKey, _Lane] = {}
+        self._news = threading.Event()  # set by gRPC's threads
+        self._born: dict[str, Host] = {}
+        self.staged: dict[str, int] = {}  # broker -> chunks
+        self.records = 0
+
+    def send(self, key: LaneKey, chunk: Chunk) -> None:
+        """Send behind everything sent with the same ``key``; waits while too much is under way.
+
+        Raises:
+            PenstockError: a chunk, this one or one before, was refused, or not acknowledged in time.
+        """
+        if self._stage_to is not None:
+            chunk.number = self.staged.get(chunk.broker, 0)
+            self.staged[chunk.broker] = chunk.number + 1
+        lane = self._lanes.setdefault(key, _Lane())
+        lane.waiting.append(chunk)
+        self._drive(lambda: len(lane.waiting) > PENDING_MAX)
+
+    def finish(self) -> None:
+        """Wait until everything is acknowledged. Raises as :meth:`send`."""
+        self._drive(lambda: any(lane.chunk or lane.waiting for lane in self._lanes.values()))
+
+    def cancel(self) -> None:
+        """Give up what is under way."""
+        for lane in self._lanes.values():
+            if lane.call is not None:
+                lane.call.cancel()
+
+    def _drive(self, goes_on: Callable[[], bool]) -> None:
+        """Start what can start and settle what is done, while ``goes_on()``."""
+        while True:
+            for lane in self._lanes.values():
+                self._step(lane)
+            if not goes_on():
+                return
+            self._wait()
+
+    def _step(self, lane: _Lane) -> None:
+        if lane.call is not None and lane.call.done():
+            self._settle(lane)
+        if lane.chunk is None and lane.waiting:
+            lane.chunk = lane.waiting.popleft()
+            lane.attempt, lane.not_before = 0, 0.0
+            lane.deadline = time.monotonic() + self._retry_timeout_s
+        if lane.chunk is not None and lane.call is None and time.monotonic() >= lane.not_before:
+            self._start(lane, lane.chunk)
+
+    def _wait(self) -> None:
+        """Until some call is done, or it is time for the next try."""
+        now = time.monotonic()
+        waits = [lane.not_before - now for lane in self._lanes.values() if lane.chunk is not None and lane.call is None]
+        self._news.wait(max(0.001, min([WAIT_S_MAX, *waits])))
+        self._news.clear()
+
+    def _start(self, lane: _Lane, chunk: Chunk) -> None:
+        try:
+            lane.address = self._calls.address(chunk.broker, fresh=lane.attempt > 0)
+            timeout_s = max(0.1, min(self._send_timeout_s, lane.deadline - time.monotonic()))
+            message = self._frame(chunk, lane.address, timeout_s)
+            connections = self._calls.connections
+            start = connections.append if self._stage_to is None else connections.stage_framed
+            lane.call = start(lane.address, message, timeout_s)
+            lane.call.add_done_callback(lambda _: self._news.set())
+        except PenstockError as error:
+            self._failed(lane, error)
+
+    def _settle(self, lane: _Lane) -> None:
+        call, lane.call = lane.call, None
+        assert lane.chunk is not None
+        try:
+            answer = call.result()
+            if self._stage_to is None and answer.status != SEND_OK:
+                what = "disk" if answer.status == FLUSH_DISK_TIMEOUT else "replicas"
+                raise OutcomeUnknown(f"broker {lane.address}: stored, {what} did not confirm in time")
+        except grpc.RpcError as error:
+            self._failed(lane, from_rpc_error(error, f"broker {lane.address}"))
+        except PenstockError as error:
+            self._failed(lane, error)
+        else:
+            self._done(lane)
+
+    def _done(self, lane: _Lane) -> None:
+        assert lane.chunk is not None
+        self.records += len(lane.chunk.queue_ids)
+        lane.chunk = None
+
+    def _failed(self, lane: _Lane, error: PenstockError) -> None:
+        chunk = lane.chunk
+        assert chunk is not None
+        last = error.details.get("last_sequence") if isinstance(error, InvalidArgument) else None
+        if chunk.mark is not None and last is not None and int(last) >= chunk.mark.sequence:
+            self._done(lane)  # stored by an earlier attempt, whose receipt nobody needs
+            return
+        if isinstance(error, ChangedBatch):
+            raise ChangedBatch(f"{error.message}. {SAME_AGAIN}") from error
+        lane.attempt += 1
+        pause_s = pause_before_retry_s(error, lane.attempt, lane.deadline)
+        if pause_s is None:
+            raise error
+        lane.not_before = time.monotonic() + pause_s
+
+    def _frame(self, chunk: Chunk, address: str, timeout_s: float) -> bytes:
+        born = self._born.setdefault(address, local_host(address))
+        store_flag = SysFlag.STORE_HOST_V6 if store_host_of(address).is_ipv6 else 0
+        properties, mark, count = chunk.properties, chunk.mark, len(chunk.queue_ids)
+        if mark is not None:
+            first = mark_property(mark.producer_id, 0, mark.lane, mark.sequence, count, mark.digest)
+            properties = Column(
+                np.concatenate([np.frombuffer(first, np.uint8), properties.data]), properties.ends + len(first)
+            )
+        topic = (names.TIMER_TOPIC if chunk.later else chunk.topic).encode()
+        flags = chunk.sys_flag | store_flag
+        born_bytes = np.frombuffer(born.encode(), np.uint8)
+        size = encoded_bytes(count, len(chunk.bodies.data), len(properties.data), len(topic), flags, len(born_bytes))
+        message, at = frames.allocate(self._header(chunk, count, timeout_s), size)
+        out = np.frombuffer(_memory_at(at, size, _WRITABLE), np.uint8)
+        written = encode_batch(
+            out,
+            chunk.bodies.data,
+            chunk.bodies.ends,
+            properties.data,
+            properties.ends,
+            np.frombuffer(topic, np.uint8),
+            chunk.queue_ids,
+            flags,
+            0,
+            time.time_ns() // 1_000_000,
+            born_bytes,
+        )
+        assert written == size, (written, size)
+        return message
+
+    def _header(self, chunk: Chunk, count: int, timeout_s: float) -> AppendHeader | StageHeader:
+        if self._stage_to is not None:
+            to = self._stage_to
+            return StageHeader(
+                writer=to.writer,
+                batch=to.batch,
+                key=to.key,
+                chunk=chunk.number,
+                topic=chunk.topic,
+                count=count,
+                coordinator=to.coordinator,
+                keep_ms=to.keep_ms,
+                later=chunk.later,
+            )
+        timeout_ms = max(1, int(timeout_s * 900))
+        header = AppendHeader(topic=chunk.topic, count=count, timeout_ms=timeout_ms, later=chunk.later)
+        if chunk.mark is not None:
+            header.producer_id = chunk.mark.producer_id
+            header.lane = chunk.mark.lane
+            header.sequence = chunk.mark.sequence
+            header.writer, header.run = self._writer, self._run
+        return header
+
+
+def cut(piece: Piece, bytes_max: int, topic_bytes: int = 0) -> list[Piece]:
+    """The piece in parts of about ``bytes_max`` each, at least one row: the same parts whenever it is cut again.
+
+    ``topic_bytes``: length of the topic, which every record repeats.
+    """
+    count = len(piece.queue_ids)
+    sizes = piece.bodies.lengths + piece.properties.lengths + 128 + topic_bytes
+    ends = np.cumsum(sizes)
+    parts = []
+    start = 0
+    while start < count:
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        stop = min(max(stop, start + 1), start + COUNT_MAX, count)
+        part = piece.bodies.part(start, stop), piece.properties.part(start, stop), piece.queue_ids[start:stop]
+        parts.append(Piece(piece.target, *part))
+        start = stop
+    return parts

@@ -1,0 +1,67 @@
+"""What a job has written, in a few bytes: to know whether a job of the same name writes the same again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.client.produce.columns import Column
+from penstock.client.produce.kernels import hash_rows
+
+from .writers import hash_64
+
+_MASK = (1 << 64) - 1
+_SPREAD = 0x9E3779B97F4A7C15
+"""An odd number, so that sums of products do not cancel as sums of small hashes would."""
+
+
+@dataclass(slots=True)
+class Content:
+    """Number of messages, and a sum over the hashes of their topics and bodies that no order or division changes.
+
+    ``newest``: when the last of the topics was created at some broker group, in ms. ``oldest``: of the topic that came
+    last, when it was created at the first group. So a group that comes or goes is not taken for a topic made anew.
+    """
+
+    records: int = 0
+    digest: int = 0
+    newest: int = 0
+    oldest: int = 0
+
+    def add(self, topic: str, bodies: Column) -> None:
+        """Messages of ``topic``."""
+        hashes = np.empty(len(bodies), np.int32)
+        hash_rows(bodies.data, bodies.ends, hashes)
+        mixed = (hashes.astype(np.uint64) ^ np.uint64(hash_64(topic))) * np.uint64(_SPREAD)
+        mixed ^= mixed >> np.uint64(29)
+        self.records += len(bodies)
+        self.digest = (self.digest + int(mixed.sum(dtype=np.uint64))) & _MASK
+
+    def add_created(self, created: Collection[int]) -> None:
+        """When a topic of the messages was created at its broker groups, as far as that is known."""
+        self.newest = max(self.newest, *created, 0)
+        self.oldest = max(self.oldest, min(created, default=0))
+
+    @classmethod
+    def total(cls, parts: Iterable[Content]) -> Content:
+        """All parts together."""
+        found = cls()
+        for part in parts:
+            found.records += part.records
+            found.digest = (found.digest + part.digest) & _MASK
+            found.newest, found.oldest = max(found.newest, part.newest), max(found.oldest, part.oldest)
+        return found
+
+    def is_same(self, known: str) -> bool:
+        """Whether ``known``, some content's text, tells of the same messages."""
+        return known.split(";")[:2] == str(self).split(";")[:2]
+
+    def is_anew(self, known: str) -> bool:
+        """Whether one of the topics was created after ``known`` had been written; earlier versions do not tell."""
+        newest = "".join(known.split(";")[2:])
+        return newest.isdecimal() and 0 < int(newest) < self.oldest
+
+    def __str__(self) -> str:
+        return f"{self.records};{self.digest:016x};{self.newest}"

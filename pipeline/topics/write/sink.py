@@ -1,0 +1,236 @@
+"""Writing to topics: a task sends its partition, the driver decides.
+
+| Guarantee | A task | The driver's commit |
+|---|---|---|
+| at-least-once | appends | nothing |
+| idempotent | appends under numbers that a repeated batch gets again, so that brokers know it | nothing |
+| exactly-once | stages under a random key; nothing at all if its batch is decided | decides which keys count |
+
+A decided batch is published at once by the same commit.
+
+A batch job with a ``producerId`` may be repeated. Whether it is the same job is known by its content, which the brokers
+keep with the decision, or beside the layout of an idempotent writer: a job of that name with other messages is refused,
+and so is one whose topic was made anew.
+In ``foreachBatch`` the name is completed by the query's, so that another checkpoint is another writer, and the batch is
+the query's.
+
+Source and names of what tells a task who it is: Spark's local properties, pinned by a test.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from penstock.proto.errors import ChangedBatch, ConfigError, PenstockError
+
+from ...spark.workers import keep_loaded
+from ..options import SinkOptions
+from .content import Content
+from .encoding import check_sink_schema
+from .routing import CONTENT, SETTINGS
+
+log = logging.getLogger(__name__)
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+_ALONE = 0
+"""The batch of a job that is no micro-batch."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver. ``chunks``: broker group -> number of staged chunks."""
+
+    writer: str = ""
+    run: str = ""
+    batch: int = 0
+    coordinator: str = ""
+    key: str = ""
+    chunks: dict[str, int] = field(default_factory=dict)
+    records: int = 0
+    content: Content | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes: the same ``writer`` and ``batch`` whenever the batch is repeated, another ``run`` for each start."""
+
+    writer: str
+    run: str
+    batch: int
+    partition: int
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Made anew by Spark for planning and for each commit, so it knows nothing but its options."""
+
+    def __init__(self, options: SinkOptions, schema: Any) -> None:
+        check_sink_schema(schema, options.topic)
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write one partition of a micro-batch."""
+        context = TaskContext.get()
+        query, batch, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
+        if not query or batch is None:
+            raise ConfigError(f"penstock sink: Spark does not say {QUERY_ID} and {BATCH_ID}: unknown Spark version")
+        return _write(self._options, Identity(query, run or "unknown", int(batch), context.partitionId()), iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Decide and publish the batch; safe to repeat.
+
+        Raises:
+            ChangedBatch: the batch has come again with fewer partitions than the brokers hold.
+        """
+        _require_all_partitions(self._options, messages, batchId)
+        _commit(self._options, messages, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Drop what was staged and is not decided."""
+        _abort(self._options, messages, batchId)
+
+
+class TopicBatchWriter(DataSourceArrowWriter):
+    """One batch job: made once, and copied to its tasks."""
+
+    def __init__(self, options: SinkOptions, schema: Any) -> None:
+        check_sink_schema(schema, options.topic)
+        self._options = options
+        self._run = uuid.uuid4().hex
+        self._writer = options.producer_id or f"batch-{self._run}"
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write one partition."""
+        context = TaskContext.get()
+        query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+        partition = context.partitionId()
+        is_micro_batch = bool(query) and batch is not None  # inside foreachBatch
+        if is_micro_batch and not self._options.producer_id and self._options.guarantee != "at-least-once":
+            raise ConfigError(
+                f"penstock sink: foreachBatch repeats a batch after a failure, and {self._options.guarantee} has no "
+                "name to know it by: give each write in it a producerId of its own, or say "
+                "deliveryGuarantee=at-least-once"
+            )
+        if is_micro_batch and self._options.producer_id:
+            identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
+        else:
+            identity = Identity(self._writer, self._run, _ALONE, partition)
+        return _write(self._options, identity, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Decide and publish all of it.
+
+        Raises:
+            ChangedBatch: a job of this ``producerId`` has written something else, or the same before a topic was made
+                anew; this one has published nothing, or, if it is idempotent, its rows are there as far as they were no
+                repetition.
+        """
+        told = [message for message in messages if message is not None]
+        if not told:
+            return
+        content = Content.total(each.content for each in told if each.content is not None)
+        is_alone = told[0].writer == self._writer
+        if self._options.producer_id and is_alone and not content.records:
+            return  # undecided: what comes under this name later is no repetition
+        known = str(content) if self._options.producer_id else ""
+        if self._options.guarantee == "exactly-once":
+            known = _commit(self._options, messages, told[0].batch, known) or known
+        elif self._options.producer_id and is_alone:  # of micro-batches, brokers compare the sequences alone
+            known = _calls(self._options, told[0]).open({CONTENT: known}).layout[CONTENT]
+        if self._options.producer_id and content.is_same(known) and content.is_anew(known):
+            raise ChangedBatch(
+                f"producerId {self._options.producer_id!r} has written these {content.records} messages before their "
+                "topic was deleted and made anew: brokers take them for a repetition, and they are not there; write "
+                "them with another producerId"
+            )
+        if self._options.producer_id and not content.is_same(known):
+            raise ChangedBatch(
+                f"producerId {self._options.producer_id!r} has written {known.partition(';')[0]} messages already, and "
+                f"these {content.records} are not the same: give other data a producerId of their own"
+            )
+
+    def abort(self, messages: list[Any]) -> None:
+        """Drop what was staged and is not decided."""
+        _abort(self._options, messages, next((message.batch for message in messages if message is not None), _ALONE))
+
+
+def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> Written:
+    from ..cluster import cluster
+    from .task import Task
+
+    keep_loaded()
+    return Task(cluster(options.name_server, options.security), options, identity).run(batches)
+
+
+def _calls(options: SinkOptions, message: Written) -> Any:
+    from ..cluster import cluster
+    from .writers import WriterCalls
+
+    timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
+    return WriterCalls(
+        cluster(options.name_server, options.security).calls, message.writer, message.run, timeout_s=timeout_s
+    )
+
+
+def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
+    """Tasks see what is missing of their own partitions; of the others, the first that is not there tells."""
+    told = next((message for message in messages if message is not None), None)
+    if options.guarantee != "idempotent" or told is None:
+        return
+    from ..cluster import cluster
+    from .leftovers import require_none
+    from .routing import Settings, layouts
+    from .task import producer_of
+
+    state = _calls(options, told).known(told.coordinator)
+    require_none(
+        cluster(options.name_server, options.security).calls,
+        layouts(state.layout, Settings.parse(state.layout[SETTINGS], options.compression).lanes).values(),
+        producer_of(options.guarantee, told.writer),
+        len(messages),
+        batch,
+        {},
+        (options.retry_timeout_ms + options.send_timeout_ms) / 1000,
+    )
+
+
+def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:
+    """Decide and publish; the content of the batch that is decided now, empty where that is not known."""
+    told = [message for message in messages if message is not None]
+    if options.guarantee != "exactly-once" or not told:
+        return ""
+    coordinators = sorted({message.coordinator for message in told})
+    if len(coordinators) > 1:
+        raise ConfigError(
+            f"writer {told[0].writer}: its tasks found different coordinators, {coordinators}: start again"
+        )
+    calls = _calls(options, told[0])
+    keys = {message.key: message.chunks for message in told if message.chunks}
+    state = calls.decide(coordinators[0], batch, keys, content)
+    if state.decided_batch != batch:
+        return ""
+    records = calls.complete(coordinators[0], state)
+    log.info("batch published writer=%s batch=%d records=%d", told[0].writer, batch, records)
+    return str(state.content)
+
+
+def _abort(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
+    told = [message for message in messages if message is not None and message.chunks]
+    if options.guarantee != "exactly-once" or not told:
+        return
+    try:
+        _calls(options, told[0]).abort(told[0].coordinator, batch, {each.key: each.chunks for each in told})
+    except PenstockError as error:  # what nobody decides expires by itself
+        log.warning("abort not told to the brokers writer=%s batch=%d error=%s", told[0].writer, batch, error)

@@ -1,0 +1,195 @@
+"""One task of the sink: from its partition's record batches to acknowledged chunks."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.client.produce.columns import Column
+from penstock.client.produce.later import later_producer
+from penstock.proto.errors import ConfigError
+from penstock.proto.wire.pipeline_pb2 import WriterState
+
+from ..cluster import Cluster
+from ..options import SinkOptions, writable_topic
+from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
+from .content import Content
+from .digests import running
+from .encoding import Rows, bodies_of, compressed
+from .later import for_later, split_later
+from .leftovers import lane_of, require_none, sequence_of
+from .routing import SETTINGS, Layout, Piece, Settings, by_topic, layout_of, layouts, rebatched
+from .sink import Identity, Written
+from .writers import WriterCalls, hash_64
+
+log = logging.getLogger(__name__)
+
+
+def producer_of(guarantee: str, writer: str) -> int:
+    """The producer that a writer is for the brokers."""
+    return hash_64(f"{guarantee}:{writer}")
+
+
+class Task:
+    """Writes one partition once."""
+
+    def __init__(self, cluster: Cluster, options: SinkOptions, identity: Identity) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._identity = identity
+        self._calls = WriterCalls(
+            cluster.calls,
+            identity.writer,
+            identity.run,
+            timeout_s=(options.retry_timeout_ms + options.send_timeout_ms) / 1000,
+        )
+        self._layouts: dict[str, Layout] = {}
+        self._chunk_numbers: dict[LaneKey, int] = {}
+        self._digests: dict[LaneKey, int] = {}
+        self._producer_id = producer_of(options.guarantee, identity.writer)
+        self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
+        self._content = Content() if options.producer_id else None
+        self._noted: set[str] = set()  # topics of which the content knows when they were created
+        self._turn = identity.partition + identity.batch  # so that small batches reach every target in turn
+
+    def run(self, batches: Iterable[Any]) -> Written:
+        """Send, or stage, every row.
+
+        Raises:
+            PenstockError: a row that cannot be a message, or a broker that does not take it in time.
+        """
+        options, identity = self._options, self._identity
+        told = Written(writer=identity.writer, run=identity.run, batch=identity.batch, content=self._content)
+        stage_to = None
+        if options.guarantee != "at-least-once":
+            state = self._open([options.topic] if options.topic else [])
+            told.coordinator = state.coordinator
+            if options.guarantee == "exactly-once":
+                if state.decided_batch >= identity.batch:
+                    self._pass_over(batches)
+                    return told
+                told.key = uuid.uuid4().hex
+                stage_to = StageTo(
+                    identity.writer, identity.batch, told.key, state.coordinator, options.transaction_timeout_ms
+                )
+        sender = Sender(
+            self._cluster.calls,
+            send_timeout_ms=options.send_timeout_ms,
+            retry_timeout_ms=options.retry_timeout_ms,
+            stage_to=stage_to,
+            writer=identity.writer,
+            run=identity.run,
+        )
+        try:
+            self._send_all(sender, batches)
+            sender.finish()
+            if options.guarantee == "idempotent":
+                self._require_no_more()
+        except BaseException:
+            sender.cancel()
+            raise
+        told.chunks, told.records = sender.staged, sender.records
+        return told
+
+    def _pass_over(self, batches: Iterable[Any]) -> None:
+        """Take the input, as Spark wants, and no more."""
+        for batch in batches:
+            if self._content is not None:
+                for topic, part in by_topic(batch, self._options.topic):
+                    self._note(topic, bodies_of(part))
+
+    def _note(self, topic: str, bodies: Column) -> None:
+        if self._content is None:
+            return
+        self._content.add(topic, bodies)
+        if topic not in self._noted:
+            self._noted.add(topic)
+            self._content.add_created(self._cluster.created(topic, self._options.send_timeout_ms / 1000))
+
+    def _send_all(self, sender: Sender, batches: Iterable[Any]) -> None:
+        for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
+            for topic, part in by_topic(batch, self._options.topic):
+                layout = self._layouts.get(topic) or self._new_layout(topic)
+                topic_bytes = len(topic) if self._settings.counts_topics else 0
+                for is_later, some in split_later(part):
+                    rows = Rows(some)
+                    self._note(topic, rows.bodies)
+                    for piece in layout.split(rows, self._turn):
+                        placed = for_later(piece, topic) if is_later else piece
+                        for small in cut(placed, self._settings.batch_bytes, topic_bytes):
+                            self._send(sender, layout, small, is_later=is_later)
+                self._turn += 1
+
+    def _send(self, sender: Sender, layout: Layout, piece: Piece, *, is_later: bool) -> None:
+        target = layout.targets[piece.target]
+        key = (layout.topic, target.broker, target.lane, is_later)
+        number = self._chunk_numbers.get(key, 0)
+        self._chunk_numbers[key] = number + 1
+        mark = None
+        if self._options.guarantee != "at-least-once":
+            lane = lane_of(self._identity.partition, target.lane)
+            producer_id = later_producer(self._producer_id, layout.topic) if is_later else self._producer_id
+            digest = 0
+            if self._options.guarantee == "idempotent":
+                digest = self._digests[key] = running(self._digests.get(key, 0), piece)
+            mark = Mark(producer_id, lane, sequence_of(self._identity.batch, number), digest)
+        # Compressed behind the cut: which row is in which chunk may not depend on how well bodies are packed.
+        bodies, sys_flag = compressed(piece.bodies, self._settings.compression)
+        chunk = Chunk(
+            layout.topic, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark, later=is_later
+        )
+        sender.send(key, chunk)
+
+    def _require_no_more(self) -> None:
+        """Nothing, unless the brokers hold more of this batch than came now; then raises ChangedBatch."""
+        identity, options = self._identity, self._options
+        timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
+        require_none(
+            self._cluster.calls,
+            self._layouts.values(),
+            self._producer_id,
+            identity.partition,
+            identity.batch,
+            self._chunk_numbers,
+            timeout_s,
+        )
+
+    def _new_layout(self, topic: str) -> Layout:
+        writable_topic(topic, "column topic")
+        if self._options.guarantee == "idempotent":
+            self._open([topic])
+        else:
+            self._layouts[topic] = Layout(topic, layout_of(self._cluster.route(topic)), self._settings.lanes)
+        return self._layouts[topic]
+
+    def _open(self, topics: list[str]) -> WriterState:
+        """Open the writer. An idempotent one with the layouts of these topics; what the brokers keep of it counts.
+
+        The others need none: they may go around a shard that is not there.
+        """
+        if self._options.guarantee == "exactly-once":
+            state = self._calls.open({})
+            is_other = SETTINGS in state.layout and state.decided_batch < 0  # else a refused attempt has left it
+            self._require_same_guarantee("idempotent", is_other=is_other)
+            return state
+        wanted = {SETTINGS: str(self._settings)}
+        for topic in topics:
+            wanted[topic] = layout_of(self._cluster.route(topic))
+        state = self._calls.open(wanted)
+        self._require_same_guarantee("exactly-once", is_other=state.decided_batch >= 0)
+        kept = Settings.parse(state.layout[SETTINGS], self._settings.compression)
+        if kept != self._settings:
+            log.info("the settings of its first run stay writer=%s kept=%s", self._identity.writer, kept)
+        self._settings = kept
+        self._layouts = layouts(state.layout, kept.lanes)
+        return state
+
+    def _require_same_guarantee(self, other: str, *, is_other: bool) -> None:
+        if is_other:
+            raise ConfigError(
+                f"penstock sink: writer {self._identity.writer} has written with deliveryGuarantee={other}, by which "
+                f"alone its last batch is known if it comes again: go on with that, or begin {self._options.guarantee} "
+                "with a new checkpoint or producerId"
+            )

@@ -1,0 +1,321 @@
+"""The master of a broker group: streams its log to slaves and knows what they have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import Any
+
+from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgument, PenstockError, WrongCluster
+from penstock.proto.wire import common_pb2
+from penstock.runtime.clock import Clock, SystemClock
+
+from .. import frames
+from ..admission import name_of, starting_offset, tail_of
+from ..config import ReplicationConfig
+from ..epochs import Epoch, EpochHistory
+from ..interfaces import ReplicaLog
+from ..notices import Notices
+from .progress import Progress, ReplicaProgress
+from .shipping import STAMPS_PER_S, SlaveStream
+from .waiters import ConfirmWaiters
+
+log = logging.getLogger(__name__)
+
+REPLICAS_MAX = 64
+
+
+class Primary:
+    """Ships the log to every slave that connects and computes the confirm offset. Event loop only.
+
+    ``initial_confirm`` is a confirm offset known from before a restart (the store's checkpoint); the confirm
+    offset starts there and grows when slaves report. So with synchronous replication and no slave in sight,
+    consumers see what was confirmed at the last checkpoint and sends are refused; what was acknowledged after
+    that checkpoint is in the log and becomes visible as soon as a slave has said that it has it too.
+    """
+
+    def __init__(
+        self,
+        identity: common_pb2.BrokerIdentity,
+        log: ReplicaLog,
+        config: ReplicationConfig,
+        *,
+        epoch: int,
+        on_confirm: Callable[[int], None],
+        on_commits: Callable[[frames.Commits], None],
+        initial_confirm: int = 0,
+        epochs: EpochHistory | None = None,
+        clock: Clock | None = None,
+        on_answer: Callable[[int, float], None] | None = None,
+    ) -> None:
+        """``on_answer(broker id, time)``: a slave has answered a frame that was sent at that time.
+
+        Calls ``on_confirm`` at once when something is confirmed already.
+
+        ``epochs`` is the log's history, ending with ``epoch``; by default this epoch began the log.
+        """
+        self._identity = identity
+        self._log = log
+        self._config = config
+        self._epoch = epoch
+        self._epochs = epochs or EpochHistory([Epoch(epoch, log.min_offset)])
+        assert self._epochs.latest == epoch, f"epoch {epoch} with the history {self._epochs}"
+        self._on_confirm = on_confirm
+        self._on_commits = on_commits
+        self._on_answer = on_answer
+        self._clock = clock or SystemClock()
+        self._notices = Notices(logging.getLogger(__name__), self._clock)
+        if initial_confirm > log.end_offset:
+            self._notices.warn(
+                "shorter", f"log ended before the confirm offset confirm={initial_confirm} end={log.end_offset}"
+            )
+            initial_confirm = log.end_offset
+        self._table = Progress(config, end=log.end_offset, flushed=log.flushed_offset, confirm=initial_confirm)
+        self._streams: dict[int, SlaveStream] = {}  # by broker id; living ones only
+        self._waiters = ConfirmWaiters()
+        self._closed = False
+        if self._table.confirm > 0:
+            on_confirm(self._table.confirm)
+
+    @property
+    def confirm_offset(self) -> int:
+        """Everything below is as safe as the mode promises; never goes back."""
+        return self._table.confirm
+
+    def on_appended(self) -> None:
+        """The log grew: ship it."""
+        if self._table.on_end(self._log.end_offset, self._clock.monotonic_s()):
+            self._on_advanced()
+        else:
+            self._wake_all()
+
+    def on_flushed(self, offset: int) -> None:
+        """The master's own disk has everything below ``offset``."""
+        if self._table.on_flushed(offset):
+            self._on_advanced()
+
+    def can_acknowledge(self) -> bool:
+        """Whether enough slaves are connected and in sync for an append to be confirmed in time."""
+        if self._config.replicas_needed == 0:
+            return True
+        self._observe()
+        return self._table.has_enough()
+
+    async def wait_confirmed(self, end: int, timeout_s: float) -> bool:
+        """True as soon as everything below ``end`` is confirmed; False when that took too long."""
+        if end <= self._table.confirm:
+            return True
+        return False if self._closed else await self._waiters.wait(end, timeout_s)
+
+    def require(self, members: frozenset[int], needed: int) -> None:
+        """Masters are elected here: a byte is confirmed when all ``members`` have it, and they are ``needed``."""
+        if self._table.require(self._identity.broker_id, members, needed):
+            self._on_advanced()
+
+    def is_level(self, replica: ReplicaProgress) -> bool:
+        """Whether a slave has everything confirmed."""
+        return self._table.is_level(replica)
+
+    def replicas(self) -> list[ReplicaProgress]:
+        """The slaves as last heard of, by id; those that are gone included."""
+        self._observe()
+        return self._table.replicas()
+
+    def needed_from(self, patience_s: float) -> int | None:
+        """What lies from here on, a slave still needs; one that left counts for ``patience_s``. None: nobody does."""
+        return self._table.needed_from(self._clock.monotonic_s(), patience_s)
+
+    def close(self) -> None:
+        """End every stream and let every waiter go unconfirmed; later streams are refused."""
+        self._closed = True
+        self._waiters.close()
+        for stream in list(self._streams.values()):
+            self._end(stream, "the master closed", BrokerUnavailable(f"master {name_of(self._identity)} is closing"))
+
+    async def serve(self, requests: AsyncIterable[bytes], context: Any) -> AsyncIterator[bytes]:
+        """The stream handler of ``Replication/Replicate``: framed reports in, framed log bytes out.
+
+        Raises (to the slave, as the stream's end):
+            WrongCluster, WrongStore, NotMaster, InvalidArgument: the slave is refused or broke the protocol.
+        """
+        reports = aiter(requests)
+        hello = await self._hello(reports)
+        try:
+            stream = self._admit(hello)
+        except PenstockError as error:
+            self._notices.warn(
+                f"refused {hello.identity.broker_id}",
+                f"slave refused id={hello.identity.broker_id} error={type(error).__name__}: {error}",
+            )
+            raise
+        if context is not None:  # a cancelled stream's generator is finished late; the slave must not count so long
+            context.add_done_callback(lambda _: self._end(stream, "connection lost", None))
+        reader = asyncio.create_task(self._read(reports, stream), name=f"reports of {name_of(hello.identity)}")
+        try:
+            yield self._welcome(stream)
+            async for message in stream.frames():
+                yield message
+        except PenstockError as error:
+            self._end(stream, f"{type(error).__name__}: {error}", error)
+            raise
+        finally:
+            self._end(stream, "connection lost", None)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _hello(self, reports: AsyncIterator[bytes]) -> frames.Hello:
+        timeout_s = self._config.hello_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                report = frames.decode_report(await anext(reports))
+        except TimeoutError:
+            raise InvalidArgument(f"no hello within {timeout_s} s") from None
+        except StopAsyncIteration:
+            raise InvalidArgument("the stream ended before its hello") from None
+        if not isinstance(report, frames.Hello):
+            raise InvalidArgument(f"the first report must be a hello, not {type(report).__name__.lower()}")
+        return report
+
+    def _admit(self, hello: frames.Hello) -> SlaveStream:
+        if self._closed:
+            raise BrokerUnavailable(f"master {name_of(self._identity)} is closing")
+        start = starting_offset(hello, self._identity, self._epochs, self._log)
+        peer = hello.identity
+        self._replace(hello)
+        self._make_room(peer.broker_id)
+        now = self._clock.monotonic_s()
+        replica = self._table.connect(peer.broker_id, peer.address, start, now, learner=hello.learner)
+        stream = SlaveStream(
+            replica,
+            hello.store_instance,
+            log=self._log,
+            table=self._table,
+            config=self._config,
+            epoch=self._epoch,
+            clock=self._clock,
+        )
+        self._streams[peer.broker_id] = stream
+        log.info(
+            "slave connected slave=%s address=%s start=%d end=%d", name_of(peer), peer.address, start, self._table.end
+        )
+        return stream
+
+    def _replace(self, hello: frames.Hello) -> None:
+        """End the older stream of a slave that comes again; refuse a second slave of its id."""
+        peer, older = hello.identity, self._streams.get(hello.identity.broker_id)
+        if older is None:
+            return
+        if older.replica.address != peer.address and older.store_instance != hello.store_instance:
+            raise WrongCluster(
+                f"a slave {name_of(peer)} at {older.replica.address} is connected already: "
+                f"give the one at {peer.address} another brokerId"
+            )
+        self._end(older, "replaced", BrokerUnavailable(f"slave {name_of(peer)} has connected again"))
+
+    def _make_room(self, broker_id: int) -> None:
+        known = self._table.replicas()
+        if len(known) < REPLICAS_MAX or any(replica.broker_id == broker_id for replica in known):
+            return
+        gone = [replica for replica in known if not replica.connected]
+        if not gone:
+            raise FlowControl(f"{len(known)} slaves are connected: no more are allowed")
+        self._table.forget(gone[0].broker_id)
+
+    def _welcome(self, stream: SlaveStream) -> bytes:
+        start = stream.replica.sent
+        header = frames.welcome_of(
+            self._identity,
+            self._epochs,
+            start_offset=start,
+            segment_bytes=self._log.segment_bytes,
+            flush_acknowledged=self._config.flush_acknowledged,
+            sync=self._config.sync,
+            tail=tail_of(self._log, start),
+        )
+        return frames.welcome(header, epoch=self._epoch, confirm=self._table.confirm, end=self._log.end_offset)
+
+    async def _read(self, reports: AsyncIterator[bytes], stream: SlaveStream) -> None:
+        try:
+            async for message in reports:
+                self._on_report(frames.decode_report(message), stream)
+                if not stream.replica.connected:
+                    return
+        except PenstockError as error:
+            self._end(stream, f"{type(error).__name__}: {error}", error)
+        except Exception as error:  # noqa: BLE001  the edge of the task: the stream ends with it, as an internal error
+            self._end(stream, f"{type(error).__name__}: {error}", error)
+        else:
+            self._end(stream, "the slave closed", None)
+
+    def _on_report(self, report: frames.Report, stream: SlaveStream) -> None:
+        if not stream.replica.connected:
+            return
+        if isinstance(report, frames.Ack):
+            if report.epoch != self._epoch:
+                raise InvalidArgument(f"acknowledgement of epoch {report.epoch}, this master's is {self._epoch}")
+            if report.stamp > stream.replica.stamped:
+                raise InvalidArgument(
+                    f"acknowledgement of a frame stamped {report.stamp}, the newest is {stream.replica.stamped}"
+                )
+            now = self._clock.monotonic_s()
+            if report.stamp and self._on_answer is not None:
+                self._on_answer(stream.replica.broker_id, report.stamp / STAMPS_PER_S)
+            if self._table.on_ack(stream.replica, report.written_offset, report.flushed_offset, now):
+                self._on_advanced()
+            self._observe()
+            stream.wake()  # the window has room
+        elif isinstance(report, frames.Commits):
+            self._take_commits(report, stream)
+        elif isinstance(report, frames.Leaving):
+            self._end(stream, report.message, None)
+        else:
+            raise InvalidArgument("a second hello on one stream")
+
+    def _take_commits(self, report: frames.Commits, stream: SlaveStream) -> None:
+        try:
+            self._on_commits(report)
+        except PenstockError as error:  # the slave offers them again; replication must not stop for them
+            self._notices.warn(
+                f"commits {stream.replica.broker_id}",
+                f"commits not taken over error={type(error).__name__}: {error}",
+                group=report.group,
+            )
+
+    def _on_advanced(self) -> None:
+        confirm = self._table.confirm
+        self._on_confirm(confirm)
+        self._waiters.on_confirm(confirm)
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for stream in self._streams.values():
+            stream.wake()
+
+    def _observe(self) -> None:
+        for replica in self._table.refresh(self._clock.monotonic_s()):
+            if replica.in_sync:
+                log.info("slave in sync id=%d written=%d", replica.broker_id, replica.written)
+            else:
+                log.warning(
+                    "slave out of sync id=%d written=%d lag_bytes=%d",
+                    replica.broker_id,
+                    replica.written,
+                    replica.lag_bytes,
+                )
+
+    def _end(self, stream: SlaveStream, because: str, error: Exception | None) -> None:
+        """Count the slave no more and let its stream end; the first reason stands."""
+        replica = stream.replica
+        if not replica.connected:
+            return
+        self._table.disconnect(replica, because)
+        if self._streams.get(replica.broker_id) is stream:
+            del self._streams[replica.broker_id]
+        stream.end(error)
+        enough = self._config.replicas_needed == 0 or self._table.has_enough()
+        self._notices.warn(
+            f"left {replica.broker_id}",
+            f"slave left id={replica.broker_id} address={replica.address} can_acknowledge={enough} reason={because}",
+            written=replica.written,
+        )

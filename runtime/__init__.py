@@ -1,0 +1,1 @@
+"""What every process stands on: configuration files, clock, ports, channels, files that are whole."""

@@ -1,0 +1,270 @@
+"""Configuration files as RocketMQ's operators have them: ``key = value``, bound to dataclasses by key name.
+
+A section is a frozen dataclass whose fields name the key they read::
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class FlushConfig:
+        interval_ms: int = key("flushIntervalCommitLog", default=500, doc="longest time bytes stay only in memory")
+
+        def __post_init__(self) -> None:
+            require(1 <= self.interval_ms <= 60_000, "flushIntervalCommitLog must be 1..60000", self.interval_ms)
+
+A configuration is a dataclass of sections, and :func:`bind` fills all of them from one file. Everything that is
+wrong with a file is a :class:`ConfigError` that names file, line, key and value and says what is allowed.
+RocketMQ itself ignores unknown keys, so a misspelt ``flushDiskTyp`` silently costs durability; here it is an error.
+
+Syntax: one setting per line, ``=`` or ``:`` between key and value, ``#`` or ``!`` in front of a comment, UTF-8.
+Of Java's property files, continuation lines and backslash escapes are left out: a value is what stands there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import logging
+import re
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.proto.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FILE_BYTES_MAX = 1024 * 1024
+SHOWN_CHARACTERS_MAX = 80
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?", re.ASCII)
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9.]*", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class Setting(NamedTuple):
+    """One line of a file: what stands behind the separator, and the line's number from 1."""
+
+    value: str
+    line: int
+
+
+def key(
+    name: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    default_factory: Any = dataclasses.MISSING,
+    doc: str = "",
+    secret: bool = False,
+) -> Any:
+    """A dataclass field that is read from the key ``name``; without a default the key must be given.
+
+    A secret's value appears neither in ``repr`` nor in the log nor in an error.
+    """
+    metadata = {"key": name, "doc": doc, "secret": secret}
+    if default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=default_factory, metadata=metadata, repr=not secret)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
+
+
+def require(condition: bool, message: str, value: object) -> None:
+    """Raise :class:`ConfigError` unless ``condition``.
+
+    ``message`` begins with the key it speaks of, ``"listenPort must be 0..65535"``; :func:`bind` finds the
+    key's line by that and puts it in front.
+    """
+    if not condition:
+        raise ConfigError(f"{message}, not {_shown(str(value))}")
+
+
+def load_properties(path: str | Path) -> dict[str, Setting]:
+    """The settings of the file at ``path``, in the order in which they stand there.
+
+    Raises:
+        ConfigError: no such file or not readable, not text, a line without a separator, an empty or repeated key.
+    """
+    settings: dict[str, Setting] = {}
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, value = _split(text, f"{path}:{number}")
+        if name in settings:
+            first = settings[name].line
+            raise ConfigError(f"{path}:{number}: key {_shown(name)} stands in line {first} already: keep one of them")
+        settings[name] = Setting(value, number)
+    return settings
+
+
+def _read_text(path: str | Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a path with a zero byte in it
+        raise ConfigError(f"{str(path)!r}: not a file name: {error}") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX} bytes: not a configuration file")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text: byte 0x{content[error.start]:02x}") from error
+    text = text.replace("\r\n", "\n")
+    for number, checked in enumerate(text.split("\n"), start=1):
+        found = _CONTROL.search(checked)
+        if found:
+            raise ConfigError(f"{path}:{number}: control character 0x{ord(found[0]):02x}: not a text file")
+    return text
+
+
+def _split(text: str, place: str) -> tuple[str, str]:
+    separator = re.search("[=:]", text)
+    if separator is None:
+        raise ConfigError(f"{place}: {_shown(text)} has no value: write key = value")
+    name, value = text[: separator.start()].strip(), text[separator.end() :].strip()
+    if not name:
+        raise ConfigError(f"{place}: no key in front of {separator[0]!r}: write key = value")
+    if re.search(r"\s", name):
+        raise ConfigError(f"{place}: key {_shown(name)} has a space in it: write one key = value per line")
+    if value.endswith("\\"):
+        raise ConfigError(f"{place}: {_shown(name)} goes on in the next line: write it on one line")
+    return name, value
+
+
+def bind(
+    cls: type[T], settings: Mapping[str, Setting], *, known_unsupported: Collection[str] = (), path: str | Path
+) -> T:
+    """A ``cls`` filled from ``settings``; what is not set keeps its default.
+
+    A key in ``known_unsupported`` (RocketMQ has it, we do not) is a warning that names it, any other key that
+    ``cls`` does not read is an error with the nearest key that it does.
+
+    Raises:
+        ConfigError: with file and line: unknown key, missing key, value of the wrong form or out of its range.
+    """
+    known = {name for name, _ in keyed_fields(cls)}
+    for name, setting in settings.items():
+        if name in known:
+            continue
+        if name not in known_unsupported:
+            raise ConfigError(f"{path}:{setting.line}: unknown key {_shown(name)}: {_advice(name, known)}")
+        log.warning("key ignored key=%s file=%s line=%d reason=not supported by Penstock", name, path, setting.line)
+    try:
+        return _build(cls, settings, path)
+    except ConfigError as error:
+        line = next((f":{settings[word].line}" for word in _WORD.findall(error.message) if word in settings), "")
+        if error.message.startswith(f"{path}:"):
+            raise
+        raise ConfigError(f"{path}{line}: {error.message}", **error.details) from None
+
+
+def keyed_fields(cls: type) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Every key that ``cls`` and its sections read, with the field that holds it, in the order of definition."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if "key" in field.metadata:
+            yield field.metadata["key"], field
+        elif dataclasses.is_dataclass(hints[field.name]):
+            yield from keyed_fields(hints[field.name])
+
+
+def effective(config: Any) -> dict[str, str]:
+    """Every key of the bound ``config`` with its value as text; secrets as ``***``."""
+    shown: dict[str, str] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if "key" in field.metadata:
+            shown[field.metadata["key"]] = "***" if field.metadata["secret"] else _as_text(value)
+        elif dataclasses.is_dataclass(value):
+            shown.update(effective(value))
+    return shown
+
+
+def log_effective(config: Any, path: str | Path) -> None:
+    """Log the whole effective configuration in one line; for the start of a process."""
+    pairs = " ".join(f"{name}={value}" for name, value in effective(config).items())
+    log.info("configuration read file=%s %s", path, pairs)
+
+
+def _build(cls: type[T], settings: Mapping[str, Setting], path: str | Path) -> T:
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # bind takes dataclasses only
+        if "key" not in field.metadata:
+            if dataclasses.is_dataclass(hints[field.name]):
+                values[field.name] = _build(hints[field.name], settings, path)
+            continue
+        name = field.metadata["key"]
+        if name in settings:
+            setting = settings[name]
+            try:
+                values[field.name] = _parse(hints[field.name], setting.value)
+            except ValueError as error:
+                seen = "the value given" if field.metadata["secret"] else _shown(setting.value)
+                raise ConfigError(f"{path}:{setting.line}: {name} must be {error}, not {seen}") from None
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{path}: {name} is missing: add a line {name} = ...")
+    return cls(**values)
+
+
+def _parse(kind: Any, text: str) -> Any:
+    """``text`` as a ``kind``; ValueError says what is allowed."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kind = next(choice for choice in typing.get_args(kind) if choice is not type(None))
+    if typing.get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(";") if part.strip())
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError("true or false")
+        return text.lower() == "true"
+    if kind is int:
+        if not _INTEGER.fullmatch(text) or not -(1 << 63) <= int(text) < 1 << 63:
+            raise ValueError("a whole number")
+        return int(text)
+    if kind is float:
+        if not _DECIMAL.fullmatch(text):
+            raise ValueError("a decimal number")
+        return float(text)
+    if kind is Path:
+        if not text:
+            raise ValueError("a path")
+        return _expanded(text)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        if text not in kind.__members__:
+            raise ValueError("one of " + ", ".join(kind.__members__))
+        return kind[text]
+    raise TypeError(f"a configuration field of type {kind} cannot be read from text")
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("a path whose home directory exists") from None
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, tuple):
+        return ";".join(map(str, value))
+    return str(value)
+
+
+def _advice(name: str, known: Collection[str]) -> str:
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name[:SHOWN_CHARACTERS_MAX].lower(), by_lower, n=1, cutoff=0.6)
+    return f"did you mean {by_lower[near[0]]!r}?" if near else "no key has a name like that"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[: SHOWN_CHARACTERS_MAX - 3] + "...")

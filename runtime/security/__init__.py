@@ -1,0 +1,1 @@
+"""Certificates, credentials, signatures, and who may call what."""

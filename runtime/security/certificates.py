@@ -1,0 +1,168 @@
+"""Certificates and keys in PEM files, checked when they are read, and read again when they change.
+
+Whoever replaces a certificate replaces two files, one after the other: what does not fit together is not used, and
+what was read before stays in use until it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+from penstock.proto.errors import ConfigError
+
+from .secret_files import require_private
+
+log = logging.getLogger(__name__)
+
+AnyPath = str | Path
+_Stamp = tuple[int, int, int]
+
+
+class Pem(NamedTuple):
+    """What the files of one end hold."""
+
+    ca: bytes | None
+    certificate: bytes | None
+    key: bytes | None
+
+
+class CertificateFiles:
+    """The files of one end. Thread-safe."""
+
+    def __init__(self, ca_file: AnyPath | None, cert_file: AnyPath | None, key_file: AnyPath | None) -> None:
+        """
+        Raises:
+            ConfigError: a file is missing, open to everybody, not PEM, or the key is another certificate's.
+        """
+        if (cert_file is None) != (key_file is None):
+            raise ConfigError(f"certificate {cert_file}, key {key_file}: give both, or none")
+        self._ca_file, self._cert_file, self._key_file = ca_file, cert_file, key_file
+        self._lock = threading.Lock()
+        self._stamps = self._look()
+        self._pem = self._read()
+
+    def current(self) -> Pem:
+        """What the files hold now, or held when they were whole last; the same object while nothing changes."""
+        with self._lock:
+            try:
+                stamps = self._look()
+                if stamps == self._stamps:
+                    return self._pem
+                self._stamps = stamps
+                self._pem = self._read()
+            except ConfigError as error:
+                log.warning("certificates not taken over, the former ones stay in use error=%s", error)
+            else:
+                log.info("certificates read anew files=%s", ", ".join(str(path) for path in self._paths()))
+            return self._pem
+
+    def _paths(self) -> list[AnyPath]:
+        return [path for path in (self._ca_file, self._cert_file, self._key_file) if path is not None]
+
+    def _look(self) -> list[_Stamp | None]:
+        """When each file was changed last; None for one that is not there, which :meth:`_read` complains about."""
+        stamps: list[_Stamp | None] = []
+        for path in self._paths():
+            try:
+                found = os.stat(path)
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+        return stamps
+
+    def _read(self) -> Pem:
+        pem = Pem(*(None if path is None else _bytes_of(path) for path in self._all()))
+        if pem.ca is not None:
+            _check_ca(self._ca_file, pem.ca)
+        if pem.certificate is not None and pem.key is not None:
+            assert self._cert_file is not None
+            assert self._key_file is not None
+            require_private(self._key_file)
+            _check_pair(self._cert_file, pem.certificate, self._key_file, pem.key)
+        if pem != Pem(*(None if path is None else _bytes_of(path) for path in self._all())):
+            raise ConfigError(f"{', '.join(map(str, self._paths()))}: changed while they were read")
+        return pem
+
+    def _all(self) -> tuple[AnyPath | None, ...]:
+        return self._ca_file, self._cert_file, self._key_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """A port that demands TLS, 1.2 or newer.
+
+    Raises:
+        ConfigError: see :class:`CertificateFiles`.
+    """
+
+    cert_file: AnyPath
+    key_file: AnyPath
+    client_ca_file: AnyPath | None = None
+    """Who connects must show a certificate of one of these authorities; None: nobody is asked for one."""
+
+    _files: CertificateFiles = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_files", CertificateFiles(self.client_ca_file, self.cert_file, self.key_file))
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For a port; every handshake looks whether the files have changed."""
+        used = self._files.current()
+
+        def changed() -> Any:  # a configuration, or None: nothing has changed, which gRPC's stubs do not know
+            nonlocal used
+            now = self._files.current()
+            if now is used:
+                return None
+            used = now
+            return _configuration(now)
+
+        needs_certificate = self.client_ca_file is not None
+        return grpc.dynamic_ssl_server_credentials(_configuration(used), changed, needs_certificate)
+
+
+def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    assert pem.key is not None
+    assert pem.certificate is not None
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.ca)
+
+
+def _bytes_of(path: AnyPath) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _check_ca(path: AnyPath | None, content: bytes) -> None:
+    import ssl  # most clients have no TLS
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{path}: no certificates of authorities in PEM form") from error
+
+
+def _check_pair(cert_file: AnyPath, certificate: bytes, key_file: AnyPath, key: bytes) -> None:
+    import ssl
+
+    if b"-----BEGIN CERTIFICATE-----" not in certificate:
+        raise ConfigError(f"{cert_file}: no certificate in PEM form")
+    if b"PRIVATE KEY-----" not in key:
+        raise ConfigError(f"{key_file}: no private key in PEM form")
+    if b"ENCRYPTED" in key:
+        raise ConfigError(f"{key_file}: the key has a password: store it without one, readable to its owner alone")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_file, key_file, password=lambda: b"")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"{key_file}: is not the key of the certificate {cert_file}") from error
+        raise ConfigError(f"{cert_file}, {key_file}: not a certificate and its key: {error.reason}") from error

@@ -1,0 +1,59 @@
+"""Files with secrets: read only where nobody else may, and never quoted in an error."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from penstock.proto.errors import ConfigError
+
+FILE_BYTES_MAX = 1024 * 1024
+
+
+def require_private(path: str | Path) -> None:
+    """That only the file's owner and group may use it.
+
+    A group may, since that is how a secret is shared with a service that is not its owner.
+
+    Raises:
+        ConfigError: anybody may read or write it, or it is not there.
+    """
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if mode & 0o007:
+        raise ConfigError(f"{path}: holds a secret, and everybody may use it (mode {mode:04o}): chmod o-rwx {path}")
+
+
+def read_pairs(path: str | Path) -> dict[str, str]:
+    """The lines ``key = value`` (or ``key: value``) of a private file; ``#`` begins a comment line.
+
+    Raises:
+        ConfigError: names file and line, and nothing of the line.
+    """
+    require_private(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX} bytes: not a file of keys")
+    pairs: dict[str, str] = {}
+    for number, raw in enumerate(content.split(b"\n"), start=1):
+        try:
+            line = raw.decode().strip()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}:{number}: not UTF-8 text") from None
+        if not line or line[0] in "#!":
+            continue
+        at = min((place for place in (line.find("="), line.find(":")) if place >= 0), default=0)
+        key, value = line[:at].strip(), line[at + 1 :].strip()
+        if not key or not value:
+            raise ConfigError(f"{path}:{number}: not of the form key = value")
+        if key in pairs:
+            raise ConfigError(f"{path}:{number}: the same key stands above already: keep one of them")
+        pairs[key] = value
+    return pairs

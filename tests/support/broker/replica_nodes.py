@@ -1,0 +1,216 @@
+"""Brokers' stores and tables that replicate over links of a test's own making: no ports, no processes.
+
+A node is what a broker is below its services: the store with its real files, the tables derived from the log, their
+snapshots, the history of epochs, and either end of replication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.config import BrokerConfig
+from penstock.broker.core.dispatch import Dispatcher
+from penstock.broker.core.state_log import StateLog
+from penstock.broker.group.follower_log import FollowerLog
+from penstock.broker.startup import Opened, open_store
+from penstock.formats.record.layout import Host
+from penstock.replication import Primary, Replica, ReplicationConfig
+from tests.support.broker.replicating import identity
+from tests.support.broker.running_broker import small_config
+from tests.support.broker.stores import batch
+
+SEGMENT_BYTES = 16384
+Tamper = Callable[[int, bytes], list[bytes]]
+"""(number of the message from 0, message) -> what arrives in its place; raises BrokerUnavailable to cut."""
+
+
+class Node:
+    """One broker of a group, of which a test makes master or slave."""
+
+    def __init__(self, root: Path, broker_id: int, config: ReplicationConfig, **settings: Any) -> None:
+        self.broker_id = broker_id
+        self.identity = identity(broker_id)
+        self.replication = config
+        self.broker_config: BrokerConfig = small_config(
+            root / f"node-{broker_id}",
+            **{
+                "brokerClusterName": self.identity.cluster,
+                "brokerName": self.identity.broker_name,
+                "brokerId": broker_id or 9,
+                "brokerRole": "SLAVE",
+                "haMasterAddress": "127.0.0.1:1",
+                "mappedFileSizeCommitLog": 128 << 10,
+                "maxMessageSize": 2048,
+                **settings,
+            },
+        )
+        object.__setattr__(self.broker_config.store, "segment_bytes", SEGMENT_BYTES)  # less than a file may say
+        self.primary: Primary | None = None
+        self.replica: Replica | None = None
+        self.open()
+
+    def open(self) -> None:
+        """Open the store, as a broker's start does."""
+        self._stack = contextlib.ExitStack()
+        self.opened: Opened = self._stack.enter_context(open_store(self.broker_config))
+        self.store, self.state, self.producers = self.opened.store, self.opened.state, self.opened.producers
+        self.dispatcher = Dispatcher(self.store, self.state, self.producers, lambda arrivals: None)
+        self.log = FollowerLog(self.store, self.state, self.producers, self.opened.snapshots, log_has_all=True)
+        self.state_log = StateLog(self.state, self.store, Host.parse("127.0.0.1:10911"), self._on_appended)
+        loop = asyncio.get_running_loop()
+        self.store.on_flushed = lambda offset: loop.call_soon_threadsafe(self._on_flushed, offset)
+        self.catch_up()
+
+    def kill(self) -> None:
+        """End as a killed process does: nothing is written any more."""
+        self.leave()
+        self.store.abandon()
+        self._stack.pop_all()  # the block never ends
+
+    def close(self) -> None:
+        """End as a stopped process does."""
+        self.leave()
+        self.opened.snapshots.write_all(self.store.dispatched_offset)
+        self.store.close()
+        self._stack.close()
+
+    def leave(self) -> None:
+        """Be neither master nor slave."""
+        if self.primary is not None:
+            self.primary.close()
+        self.primary = self.replica = None
+
+    def lead(self, epoch: int) -> None:
+        """Become master."""
+        self.leave()
+        end = self.store.cut_unfinished()
+        self.opened.epochs.begin(epoch, end)
+        self.primary = Primary(
+            self.identity,
+            self.store,
+            self.replication,
+            epoch=epoch,
+            epochs=self.opened.epochs.history,
+            on_confirm=self._on_confirm,
+            on_commits=lambda commits: None,
+            initial_confirm=self.store.confirm_offset,
+        )
+
+    def follow(self) -> Replica:
+        """Become slave; the caller joins the two ends."""
+        self.leave()
+        self.replica = Replica(
+            self.identity,
+            self.log,
+            on_appended=lambda: None,
+            on_confirm=self._on_confirm,
+            pending_commits=lambda: [],
+            config=self.replication,
+            epochs=self.opened.epochs,
+            initial_confirm=self.store.confirm_offset,
+        )
+        return self.replica
+
+    def append(self, topic: str, bodies: list[bytes], *, queue: int = 0, sequence: int = 0) -> int:
+        """Messages at the master, as one batch; the log's new end."""
+        mark = (7, 1, 0, sequence) if sequence else None
+        self.store.append(topic, batch(topic, bodies, queue, mark=mark), queues=queue + 1)
+        self._on_appended(self.store.end_offset)
+        return self.store.end_offset
+
+    def catch_up(self) -> None:
+        """Dispatch what is confirmed."""
+        while self.dispatcher.dispatch_slice():
+            pass
+
+    def content(self) -> bytes:
+        """The log's bytes, from its minimum on."""
+        parts, at = [], self.store.min_offset
+        while at < self.store.end_offset:
+            part = self.store.read_bytes(at, 1 << 20)
+            parts.append(bytes(part))
+            at += len(part)
+        return b"".join(parts)
+
+    def tables(self) -> dict[str, Any]:
+        """Everything derived from the log, to be compared with another node's."""
+        state = self.state
+        return {
+            "topics": {topic.name: topic.to_json() for topic in state.topics.values()},
+            "groups": {group.name: group.to_json() for group in state.groups.values()},
+            "offsets": {pair: state.offsets.row(*pair) for pair in sorted(state.offsets.pairs())},
+            "producers": sorted(map(repr, self.producers.rows())),
+            "queues": {
+                (topic, queue_id): self.store.queue_range(topic, queue_id)
+                for topic, queue_ids in self.store.queues().items()
+                for queue_id in queue_ids
+                if self.store.queue_range(topic, queue_id) != (0, 0)
+            },
+            "epochs": self.opened.epochs.history,
+        }
+
+    def _on_appended(self, end: int) -> None:
+        if self.primary is not None:
+            self.primary.on_appended()
+        self.store.request_flush(end)
+
+    def _on_flushed(self, offset: int) -> None:
+        if self.primary is not None:
+            self.primary.on_flushed(offset)
+        if self.replica is not None:
+            self.replica.on_flushed(offset)
+
+    def _on_confirm(self, offset: int) -> None:
+        self.store.set_confirm(offset)
+        self.catch_up()
+
+
+class PipeCall:
+    """Joins a Replica to a Primary without a network: what a gRPC call is to the slave."""
+
+    def __init__(self, primary: Primary, tamper: Tamper) -> None:
+        self._reports: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._stream = primary.serve(self._requests(), None)
+        self._tamper = tamper
+        self._count = 0
+        self._arrived: list[bytes] = []
+
+    async def _requests(self) -> AsyncIterator[bytes]:
+        while (message := await self._reports.get()) is not None:
+            yield message
+
+    async def write(self, message: bytes) -> None:
+        """A report to the master."""
+        await self._reports.put(message)
+
+    async def done_writing(self) -> None:
+        """The slave has said all."""
+        await self._reports.put(None)
+
+    async def read(self) -> bytes | None:
+        """The next message of the master that arrives; None: the stream ended."""
+        while not self._arrived:
+            try:
+                message = await anext(self._stream)
+            except StopAsyncIteration:
+                return None
+            self._arrived = self._tamper(self._count, message)
+            self._count += 1
+        return self._arrived.pop(0)
+
+    async def close(self) -> None:
+        """The connection is gone."""
+        await self._stream.aclose()  # type: ignore[attr-defined]
+
+
+async def joined(replica: Replica, primary: Primary, tamper: Tamper) -> None:
+    """One connection, to its end; raises how it ended."""
+    call = PipeCall(primary, tamper)
+    try:
+        await replica._converse(call, "pipe")
+    finally:
+        await call.close()
