@@ -1,166 +1,152 @@
-"""Tables of log-derived values: every entry knows the physical offset of the record it came from.
-
-A record is applied only if it is newer than what the entry holds, newer than the entry's deletion, and not
-below ``base``, the log position up to which a loaded snapshot already holds everything.
-"""
+"""All tables of one broker, and how state records and marks get into them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
-V = TypeVar("V")
+from penstock.formats.record.layout import decode_record
+from penstock.formats.record.properties import TAGS, decode_properties
+from penstock.proto import names
+from penstock.proto.errors import Corrupt
 
-LOADED = -1
-"""Position of entries that came from a snapshot: older than every record at or above the snapshot's position."""
+from .group_table import Group, Groups
+from .offset_table import Offsets
+from .producers import ProducerTable
+from .table import StateRecord, Table
+from .topic_table import TOPIC_DELETED, Topic, Topics
 
+if TYPE_CHECKING:
+    from ..store.results import DispatchResult
+    from .snapshots import Snapshots
 
-class Table(Generic[V]):
-    """Name -> value, each with the position of its record."""
+log = logging.getLogger(__name__)
 
-    def __init__(self) -> None:
-        self.base = 0
-        self.changes = 0  # grows with every change that took effect; snapshots compare it
-        self._values: dict[str, V] = {}
-        self._positions: dict[str, int] = {}
-        self._deleted: dict[str, int] = {}
-
-    def get(self, name: str) -> V | None:
-        """The value, or None."""
-        return self._values.get(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def values(self) -> list[V]:
-        """All values, as they stand now."""
-        return list(self._values.values())
-
-    def older_than(self, position: int) -> list[str]:
-        """Names whose record lies below ``position``, or nobody knows where."""
-        return [name for name, held in self._positions.items() if held < position]
-
-    def adopt(self, other: Table[V]) -> None:
-        """Hold what ``other`` holds, which is nobody's any more."""
-        changes = self.changes + 1
-        vars(self).update(vars(other))
-        self.changes = changes
-
-    def load(self, name: str, value: V) -> None:
-        """Take ``value`` from a snapshot."""
-        self._values[name] = value
-        self._positions[name] = LOADED
-
-    def put(self, position: int, name: str, value: V) -> bool:
-        """Take ``value`` from the record at ``position``; false when something newer is held."""
-        if self._is_old(position, name):
-            return False
-        self._values[name] = value
-        self._positions[name] = position
-        self.changes += 1
-        return True
-
-    def delete(self, position: int, name: str) -> bool:
-        """Remove ``name`` by the record at ``position``; false when something newer is held or nothing was there."""
-        if self._is_old(position, name):
-            return False
-        self._deleted[name] = position
-        self._positions.pop(name, None)
-        self.changes += 1
-        return self._values.pop(name, None) is not None
-
-    def forget_deleted(self, dispatched: int) -> None:
-        """Drop the memory of deletions below ``dispatched``."""
-        self._deleted = {name: position for name, position in self._deleted.items() if position >= dispatched}
-
-    def _is_old(self, position: int, name: str) -> bool:
-        held = max(self._positions.get(name, LOADED), self._deleted.get(name, LOADED))
-        return position < self.base or position <= held
+T = TypeVar("T", bound=Table)
 
 
-class OffsetTable:
-    """Committed offsets: (group, topic) -> queue id -> next offset to consume."""
+class Tables:
+    """The four tables that every broker has, and those of its features; event loop only."""
 
-    def __init__(self) -> None:
-        self.base = 0
-        self.changes = 0
-        self._rows: dict[tuple[str, str], dict[int, tuple[int, int]]] = {}  # queue id -> (offset, position)
-        self._topics_deleted: dict[str, int] = {}
-        self._groups_deleted: dict[str, int] = {}
+    files: Snapshots
+    """Their snapshots, which enter themselves here."""
 
-    def get(self, group: str, topic: str, queue_id: int) -> int:
-        """The committed offset, -1 if there is none."""
-        row = self._rows.get((group, topic))
-        return row[queue_id][0] if row is not None and queue_id in row else -1
+    def __init__(self, more: Iterable[type[Table]] = ()) -> None:
+        self._more = tuple(more)
+        self.topics = Topics()
+        self.groups = Groups()
+        self.offsets = Offsets()
+        self.producers = ProducerTable()
+        self.all: tuple[Table, ...] = (
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.producers,
+            *(each() for each in self._more),
+        )
+        self._by_kind: dict[str, list[Table]] = {}
+        for table in self.all:
+            for kind in table.kinds:
+                self._by_kind.setdefault(kind, []).append(table)
+        # Own records, applied at append, that are still to come back by dispatch: position -> topic that is deleted.
+        self._applied: dict[int, str] = {}
 
-    def row(self, group: str, topic: str) -> dict[int, int]:
-        """All committed offsets of ``group`` in ``topic``."""
-        return {queue_id: offset for queue_id, (offset, _) in self._rows.get((group, topic), {}).items()}
+    def __getitem__(self, kind: type[T]) -> T:
+        """The table of that class."""
+        return next(table for table in self.all if isinstance(table, kind))
 
-    def pairs(self) -> list[tuple[str, str]]:
-        """The (group, topic) pairs that have offsets."""
-        return list(self._rows)
+    def fresh(self) -> Tables:
+        """The same tables without content."""
+        return Tables(self._more)
 
-    def older_than(self, position: int) -> list[tuple[str, str]]:
-        """The (group, topic) pairs with an offset whose record lies below ``position``, or nobody knows where."""
-        return [key for key, row in self._rows.items() if any(held < position for _, held in row.values())]
+    def topic(self, name: str) -> Topic | None:
+        """The topic of that name, or None."""
+        return self.topics.get(name)
 
-    def topics_of(self, group: str) -> list[str]:
-        """The topics in which ``group`` has offsets."""
-        return [topic for holder, topic in self._rows if holder == group]
+    def read_queues(self, name: str) -> int:
+        """How many queues of that name can be read: those of a topic, or the one of a light queue; 0 if unknown."""
+        topic = self.topics.get(name)
+        return topic.read_queues if topic is not None else int(name.startswith(names.LIGHT_PREFIX))
 
-    def adopt(self, other: OffsetTable) -> None:
-        """Hold what ``other`` holds, which is nobody's any more."""
-        changes = self.changes + 1
-        vars(self).update(vars(other))
-        self.changes = changes
+    def group(self, name: str) -> Group | None:
+        """The group of that name, or None."""
+        return self.groups.get(name)
 
-    def load(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Take offsets from a snapshot."""
-        row = self._rows.setdefault((group, topic), {})
-        for queue_id, offset in offsets.items():
-            row[queue_id] = (offset, LOADED)
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """The next offset that ``group`` will consume of the queue, -1 if it never committed."""
+        return self.offsets.get(group, topic, queue_id)
 
-    def put(self, position: int, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Take offsets from the record at ``position``, queue by queue, where nothing newer is held."""
-        deleted = max(self._topics_deleted.get(topic, LOADED), self._groups_deleted.get(group, LOADED))
-        if position < self.base or position <= deleted:
+    def apply(self, position: int, kind: str, body: bytes) -> None:
+        """Take the change of the record at physical offset ``position`` into every table that its kind concerns.
+
+        A kind that this version does not know is left alone: it belongs to a later one.
+
+        Raises:
+            Corrupt: the body is not of its kind's shape.
+        """
+        concerned = self._by_kind.get(kind)
+        if concerned is None:
+            log.warning("state record of an unknown kind left alone kind=%s position=%d", kind, position)
             return
-        row = self._rows.setdefault((group, topic), {})
-        for queue_id, offset in offsets.items():
-            held = row.get(queue_id)
-            if held is None or held[1] < position:
-                row[queue_id] = (offset, position)
-                self.changes += 1
+        try:
+            document = json.loads(body)
+            for table in concerned:
+                table.note(position)
+                table.apply(position, kind, document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(
+                f"state record at physical offset {position}: not a {kind} ({error!r}); kept for inspection",
+                offset=position,
+            ) from error
 
-    def delete_topic(self, position: int, topic: str) -> None:
-        """Remove every offset in ``topic`` that is older than ``position``."""
-        if position >= self.base:
-            self._topics_deleted[topic] = max(position, self._topics_deleted.get(topic, LOADED))
-            self._delete([key for key in self._rows if key[1] == topic], position)
+    def apply_own(self, position: int, kind: str, body: bytes) -> None:
+        """Apply a record that this broker has just appended; its dispatch later costs nothing."""
+        self.apply(position, kind, body)
+        self._applied[position] = _deleted(kind, body)
 
-    def delete_group(self, position: int, group: str) -> None:
-        """Remove every offset of ``group`` that is older than ``position``."""
-        if position >= self.base:
-            self._groups_deleted[group] = max(position, self._groups_deleted.get(group, LOADED))
-            self._delete([key for key in self._rows if key[0] == group], position)
+    def take(self, result: DispatchResult) -> set[str]:
+        """Bring the tables up to the end of a dispatched, or replayed, slice; the topics that it deletes."""
+        deleted = {self.apply_record(position, record) for position, record in result.state_records}
+        for batch in result.marks:
+            self.producers.restore(batch)
+        return deleted - {""}
+
+    def apply_record(self, position: int, record: bytes) -> str:
+        """Apply one dispatched record of the state topic; the topic that it deletes, or an empty string."""
+        deleted = self._applied.pop(position, None)
+        if deleted is None:
+            decoded = decode_record(record)
+            kind = decode_properties(decoded.properties).get(TAGS, "")
+            self.apply(position, kind, decoded.body)
+            deleted = _deleted(kind, decoded.body)
+        return deleted
+
+    def repeated(self, position: int) -> Iterator[StateRecord]:
+        """Records that say again whatever is in the tables by a record below ``position``.
+
+        So nothing is missing in a log that begins at ``position``: a replica that has only that has all.
+        """
+        for table in self.all:
+            yield from table.repeated(position)
+
+    def adopt(self, other: Tables) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        for mine, theirs in zip(self.all, other.all, strict=True):
+            mine.adopt(theirs)
+        self._applied.clear()
 
     def forget_deleted(self, dispatched: int) -> None:
-        """Drop the memory of deletions below ``dispatched``."""
-        self._topics_deleted = {name: at for name, at in self._topics_deleted.items() if at >= dispatched}
-        self._groups_deleted = {name: at for name, at in self._groups_deleted.items() if at >= dispatched}
+        """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""
+        for table in self.all:
+            table.forget_deleted(dispatched)
 
-    def _delete(self, keys: list[tuple[str, str]], position: int) -> None:
-        for key in keys:
-            kept = {queue_id: held for queue_id, held in self._rows[key].items() if held[1] > position}
-            self.changes += len(self._rows[key]) - len(kept)
-            if kept:
-                self._rows[key] = kept
-            else:
-                del self._rows[key]
+    def expire(self, now_ms: int) -> None:
+        """Drop what nobody has asked for in a long time."""
+        for table in self.all:
+            table.expire(now_ms)
+
+
+def _deleted(kind: str, body: bytes) -> str:
+    return str(json.loads(body)["topicName"]) if kind == TOPIC_DELETED else ""

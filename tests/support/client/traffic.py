@@ -16,7 +16,7 @@ from penstock.proto.errors import PenstockError, Retryable, from_rpc_error
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.runtime.channel import open_channel
-from tests.support.broker.broker_parts import batch, receipt_of, wanting
+from tests.support.broker.requests import batch, receipt_of, wanting
 from tests.support.waiting import wait_until
 
 Position = tuple[int, int]

@@ -9,7 +9,7 @@ import pytest
 from penstock.client.cluster.append_streams import Receipts
 from penstock.client.cluster.connections import Connections
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
-from tests.support.broker.broker_parts import batch
+from tests.support.broker.requests import batch
 from tests.support.client.fake_broker import FakeBroker
 from tests.support.client.fake_cluster import FakeCluster
 from tests.support.waiting import wait_until
