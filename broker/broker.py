@@ -29,7 +29,7 @@ from .core.events import LogEvents
 from .core.feature import Feature, Features
 from .core.metrics import Counters
 from .core.role import Role
-from .core.tables import Tables
+from .core.tables.tables import Tables
 from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later

@@ -20,9 +20,9 @@ from penstock.runtime.security.access import Doorkeeper
 
 from .config import BrokerConfig, BrokerRole
 from .core.feature import Feature
-from .core.snapshots import Snapshots
-from .core.tables import Tables
-from .core.topic_table import deleted_topic
+from .core.tables.snapshots import Snapshots
+from .core.tables.tables import Tables
+from .core.tables.topics import deleted_topic
 from .group.epoch_file import EpochFile
 from .group.identity import check_identity, write_identity
 from .store.config import FlushMode, StoreConfig

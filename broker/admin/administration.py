@@ -16,7 +16,7 @@ from ..config import MetricsExporterType
 from ..core.core import Core
 from ..core.feature import Feature
 from ..core.metrics import Families, MetricsServer
-from ..core.topic_table import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
+from ..core.tables.topics import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
 from ..core.wire import Service, service
 from .topics import WantedTopic, removed_queues, topic_to_create
 

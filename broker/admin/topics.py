@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicExists, TopicNotFound
 
-from ..core.topic_table import RETENTION_MS, Topic
+from ..core.tables.topics import RETENTION_MS, Topic
 
 QUEUES_MAX = 65_536
 

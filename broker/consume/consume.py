@@ -15,10 +15,10 @@ from penstock.runtime.channel import reporting
 
 from ..core.core import Core
 from ..core.feature import Feature
-from ..core.group_table import GROUP, GROUP_DELETED, RETRY_MAX_TIMES_DEFAULT, Group
 from ..core.journal import Journal
 from ..core.metrics import Families
-from ..core.topic_table import Topic
+from ..core.tables.groups import GROUP, GROUP_DELETED, RETRY_MAX_TIMES_DEFAULT, Group
+from ..core.tables.topics import Topic
 from ..core.wire import Service, service
 from .consumer_sessions import ConsumerSessions
 from .fetch import Fetch

@@ -20,10 +20,10 @@ from penstock.proto.wire.replication_pb2 import ReplicaReport
 
 from ..core.core import Core
 from ..core.dispatch import hidden_records_max
-from ..core.group_table import GROUP, Group
 from ..core.journal import Journal
-from ..core.offset_table import OffsetsByQueue, offset_records
-from ..core.tables import Tables
+from ..core.tables.groups import GROUP, Group
+from ..core.tables.offsets import OffsetsByQueue, offset_records
+from ..core.tables.tables import Tables
 from .consumer_sessions import ConsumerSessions
 
 log = logging.getLogger(__name__)

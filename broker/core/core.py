@@ -16,7 +16,7 @@ from .feature import Features
 from .journal import Journal
 from .metrics import Counters
 from .role import Role
-from .tables import Tables
+from .tables.tables import Tables
 
 if TYPE_CHECKING:
     from ..store.store import Store

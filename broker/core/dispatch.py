@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto.errors import DiskFull, StorageError
 
-from .tables import Tables
+from .tables.tables import Tables
 
 if TYPE_CHECKING:
     from ..store.store import Store

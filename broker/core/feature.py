@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 from .intake import ORDINARY, Intake
 from .journal import Journal
 from .metrics import Families
-from .table import Table
+from .tables.table import Table
 from .wire import Service
 
 if TYPE_CHECKING:

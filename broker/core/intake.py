@@ -8,7 +8,7 @@ from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, TopicNotFound
 
 from .journal import Target
-from .topic_table import Topic
+from .tables.topics import Topic
 
 if TYPE_CHECKING:
     from .core import Core

@@ -12,8 +12,8 @@ from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import NotMaster
 
-from .producers import Receipt
-from .table import compact
+from .tables.producers import Receipt
+from .tables.table import compact
 
 if TYPE_CHECKING:
     from ..store.disk import Bytes

@@ -12,9 +12,9 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from ..core.snapshots import Snapshots
-from ..core.tables import Tables
-from ..core.topic_table import deleted_topic
+from ..core.tables.snapshots import Snapshots
+from ..core.tables.tables import Tables
+from ..core.tables.topics import deleted_topic
 from ..core.uninterrupted import to_its_end
 from ..store.disk import storage_error
 from ..store.store import Store

@@ -17,7 +17,7 @@ from penstock.runtime.channel import reporting_stream
 from ..core.core import Core
 from ..core.feature import Feature, Hold
 from ..core.metrics import Families
-from ..core.topic_table import Topic
+from ..core.tables.topics import Topic
 from ..core.wire import Service, service
 from .elected_role import ElectedRole
 from .registration import Registration

@@ -19,7 +19,7 @@ from ..core.acknowledge import SEND_OK
 from ..core.core import Core
 from ..core.intake import writable_topic
 from ..core.journal import Target
-from ..core.producers import Receipt, mark_of
+from ..core.tables.producers import Receipt, mark_of
 from .stalls import AppendStalls
 
 RECORD_OVERHEAD_MAX = 64 * 1024  # what a record may hold besides its body: header, topic, properties

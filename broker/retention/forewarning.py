@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..core.metrics import Families
-from ..core.tables import Tables
+from ..core.tables.tables import Tables
 from ..store.recovery.cleaning import HOUR_MS
 from .unread import Unread, unread_below
 

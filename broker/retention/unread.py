@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.feature import Hold
-from ..core.tables import Tables
+from ..core.tables.tables import Tables
 
 if TYPE_CHECKING:
     from ..store.store import Store

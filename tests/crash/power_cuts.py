@@ -27,8 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.tables import Tables
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.core.tables.tables import Tables
 from penstock.broker.store import FlushMode, Store, StoreConfig
 from penstock.inspection import list_store, verify
 from penstock.proto.errors import StorageError

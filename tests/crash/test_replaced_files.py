@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.core import snapshots as snapshots_module
-from penstock.broker.core.group_table import Group
-from penstock.broker.core.producers import Receipt
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.tables import Tables
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables import snapshots as snapshots_module
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.producers import Receipt
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.core.tables.tables import Tables
+from penstock.broker.core.tables.topics import Topic
 from tests.support.crash.simulated_disk import PowerCut
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.core import group_table
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables import groups
+from penstock.broker.core.tables.topics import Topic
 from penstock.proto.errors import PenstockError
 from penstock.replication import ReplicationConfig
 from tests.model.test_replication_stream import FAULTS, Saboteur
@@ -96,7 +96,7 @@ class Group:
                 log.put_topic(Topic(name, self.numbers.randint(3, 9), 3))
             case 1:
                 if log.tables.group("billing") is None:
-                    log.put_group(group_table.Group("billing"))
+                    log.put_group(groups.Group("billing"))
             case 2:
                 log.commit("billing", {name: {self.numbers.randrange(3): self.numbers.randrange(1000)}})
             case 3 if self.numbers.random() < 0.3:

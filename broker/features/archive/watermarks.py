@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...core.table import NamedTable, StateRecord
+from ...core.tables.table import NamedTable, StateRecord
 
 ARCHIVED: Final = "ARCHIVED"
 REMOVED: Final = -1

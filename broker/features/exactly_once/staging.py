@@ -48,8 +48,8 @@ from penstock.proto.wire import pipeline_pb2
 from ...core.core import Core
 from ...core.intake import writable_topic
 from ...core.journal import Journal, Target
-from ...core.producers import mark_of
 from ...core.reposting import Reposter
+from ...core.tables.producers import mark_of
 from ...core.wire import check_name
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
 from .writers import WriterLog, Writers

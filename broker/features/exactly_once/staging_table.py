@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from ...core.table import LOADED, StateRecord, Table
+from ...core.tables.table import LOADED, StateRecord, Table
 
 WRITER: Final = "WRITER"
 STAGED: Final = "STAGED"

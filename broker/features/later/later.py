@@ -17,7 +17,7 @@ from ...core.feature import Feature, Hold
 from ...core.intake import LATER, Intake
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
-from ...core.topic_table import Topic
+from ...core.tables.topics import Topic
 from .timer_table import TimerTable
 from .timers import Timers
 

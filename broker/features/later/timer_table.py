@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from penstock.proto.errors import Corrupt
 
-from ...core.table import LOADED, StateRecord, Table
+from ...core.tables.table import LOADED, StateRecord, Table
 from .timer_wheel import Longs
 
 TIMER_RUN: Final = "TIMER_RUN"

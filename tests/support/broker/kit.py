@@ -15,14 +15,14 @@ from penstock.broker.broker import make_core
 from penstock.broker.config import BrokerConfig
 from penstock.broker.consume.consume import Consume
 from penstock.broker.core.feature import Feature
-from penstock.broker.core.group_table import GROUP, Group
 from penstock.broker.core.journal import Journal
 from penstock.broker.core.metrics import Families
-from penstock.broker.core.offset_table import OffsetsByQueue, offset_records
 from penstock.broker.core.role import Following
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.tables import Tables
-from penstock.broker.core.topic_table import TOPIC, TOPIC_DELETED, Topic, deleted_topic
+from penstock.broker.core.tables.groups import GROUP, Group
+from penstock.broker.core.tables.offsets import OffsetsByQueue, offset_records
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.core.tables.tables import Tables
+from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic, deleted_topic
 from penstock.broker.features.archive.archive import Archive
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.later.later import Later

@@ -67,12 +67,13 @@ def chunk(
     mark: tuple[int, int, int] = (7, 0, 0),
     queue_id: int = 0,
     coordinator: str = "broker-a",
+    digest: int = 0,
     **header: Any,
 ) -> bytes:
     """A framed chunk to stage; ``mark``: (producer id, lane, sequence)."""
     producer_id, lane, sequence = mark
     topic = header.setdefault("topic", "orders")
     header = {"writer": "w", "batch": 0, "key": "k", "count": len(bodies), "keep_ms": 60_000} | header
-    marked = producer_mark(producer_id, 0, lane, sequence, len(bodies))
+    marked = producer_mark(producer_id, 0, lane, sequence, len(bodies), digest)
     records = encode_messages(topic, bodies, None, queue_id, born_host=BORN, mark=marked)
     return frames.pack(pipeline_pb2.StageHeader(coordinator=coordinator, **header), records)

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.group.group import Group
 from penstock.broker.retention.retention import Retention
 from penstock.broker.store import RealDisk

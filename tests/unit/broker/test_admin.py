@@ -8,8 +8,8 @@ import pytest
 from penstock.broker.admin.administration import Administration
 from penstock.broker.admin.topics import QUEUES_MAX, WantedTopic
 from penstock.broker.consume.consume import Consume
-from penstock.broker.core.group_table import Group
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.topics import Topic
 from penstock.proto.errors import (
     Forbidden,
     GroupNotFound,

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.fetch import SCANS_MAX
-from penstock.broker.core.group_table import Group
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.produce.produce import Produce
 from penstock.broker.store.absent import Absent, AbsentEntries
 from penstock.broker.store.disk import RealDisk

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.broker.core.events import LogEvents
-from penstock.broker.core.producers import SEQUENCES, Receipt
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables.producers import SEQUENCES, Receipt
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.group.making import RoleMaker
 from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.offsets import TopicOffsets, each_queue, to_wire
-from penstock.broker.core.group_table import GROUP, GROUP_DELETED, Group
-from penstock.broker.core.table import compact
-from penstock.broker.core.topic_table import TOPIC_DELETED, encode_topic_deleted
+from penstock.broker.core.tables.groups import GROUP, GROUP_DELETED, Group
+from penstock.broker.core.tables.table import compact
+from penstock.broker.core.tables.topics import TOPIC_DELETED, encode_topic_deleted
 from penstock.broker.store import AppendResult
 from penstock.proto.errors import (
     DiskFull,

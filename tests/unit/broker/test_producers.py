@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.core.producers import (
+from penstock.broker.core.tables.producers import (
     IDLE_MS_MAX,
     RECEIPTS_MAX,
     SEQUENCES,

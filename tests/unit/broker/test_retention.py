@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.admin.topics import WantedTopic, topic_to_create
-from penstock.broker.core.group_table import Group
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.store.recovery.cleaning import HOUR_MS
 from penstock.proto.errors import InvalidArgument
 from tests.support.broker.retaining import KEEPS, SEGMENT, node

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.core.producers import SEQUENCES, ProducerTable
+from penstock.broker.core.tables.producers import SEQUENCES, ProducerTable
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.proto import names
 from penstock.proto.errors import (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.core.group_table import Group
-from penstock.broker.core.producers import Receipt
-from penstock.broker.core.snapshots import (
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.producers import Receipt
+from penstock.broker.core.tables.snapshots import (
     LAG_BYTES_MAX,
     LAG_BYTES_MAX_AT_END,
     LOG_POSITION,
@@ -19,8 +19,8 @@ from penstock.broker.core.snapshots import (
     Snapshots,
     parse_rocketmq_json,
 )
-from penstock.broker.core.tables import Tables
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables.tables import Tables
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.exactly_once.staging_table import STAGED, STAGED_GONE, StagedId, StagingTable, gone_body
 from penstock.broker.group.identity import check_identity, write_identity
 from penstock.proto.errors import Corrupt, WrongStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.core.snapshots import Snapshots
+from penstock.broker.core.tables.snapshots import Snapshots
 from penstock.broker.features.archive.watermarks import Watermarks
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.staging_table import REMEMBERED_MS, StagedId, StagingTable, Writer
@@ -55,6 +55,20 @@ async def test_staged_messages_are_invisible_until_their_batch_is_decided_and_pu
     reply, records = await parts.fetched(wanting((0, 0), topic=names.STAGE_TOPIC))
     assert not records
     assert reply.results[0].status == reply.QUEUE_NOT_FOUND
+
+
+@in_loop
+async def test_published_messages_are_counted_and_remembered_like_any_others() -> None:
+    parts = await opened()
+    await parts.stage([b"a", b"b"], digest=11)
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+    metrics = parts.metrics()
+    assert metrics["rocketmq_messages_in_total", "orders"] == 2
+    assert metrics["rocketmq_throughput_in_total", "orders"] > 2
+    told = [row for row in parts.tables.producers.rows() if row[1] == "orders"]
+    assert told[0][4][0][6] == 11, "the digest of the mark"
+    assert [row for row in Kit.restarted(parts).tables.producers.rows() if row[1] == "orders"] == told
 
 
 @in_loop

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.consume.offsets import record_offsets
-from penstock.broker.core.group_table import GROUP_DELETED, Group
-from penstock.broker.core.offset_table import OFFSETS, OffsetsByQueue, offset_records
-from penstock.broker.core.table import compact
-from penstock.broker.core.tables import Tables
-from penstock.broker.core.topic_table import TOPIC, TOPIC_DELETED, Topic, encode_topic_deleted
+from penstock.broker.core.tables.groups import GROUP_DELETED, Group
+from penstock.broker.core.tables.offsets import OFFSETS, OffsetsByQueue, offset_records
+from penstock.broker.core.tables.table import compact
+from penstock.broker.core.tables.tables import Tables
+from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic, encode_topic_deleted
 from penstock.proto.errors import Corrupt
 from tests.support.broker.kit import Kit, in_loop
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.broker.core.topic_table import Topic
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.later.later import Later
 from penstock.broker.features.later.timer_table import Run, TimerTable, imported_run
 from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, TimerWheel

@@ -37,9 +37,9 @@ from typing import Any, Final
 from penstock.proto.errors import Corrupt
 from penstock.runtime.whole_files import sync_directory
 
+from ..uninterrupted import to_its_end
 from .table import Table
 from .tables import Tables
-from .uninterrupted import to_its_end
 
 log = logging.getLogger(__name__)
 

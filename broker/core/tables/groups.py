@@ -3,7 +3,7 @@
 | Tag | Body |
 |---|---|
 | ``GROUP`` | an entry of ``subscriptionGroup.json``: ``groupName``, ``consumeEnable``, ``retryMaxTimes``, … |
-| ``GROUP_DELETED`` | ``{"groupName": g}``; takes the group's committed offsets with it (:mod:`.offset_table`) |
+| ``GROUP_DELETED`` | ``{"groupName": g}``; takes the group's committed offsets with it (:mod:`.offsets`) |
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from penstock.proto.wire import common_pb2
 
 from .table import NamedTable, StateRecord, json_entries
-from .topic_table import fields_beside
+from .topics import fields_beside
 
 GROUP: Final = "GROUP"
 GROUP_DELETED: Final = "GROUP_DELETED"

@@ -3,7 +3,7 @@
 | Tag | Body |
 |---|---|
 | ``TOPIC`` | an entry of ``topics.json``: ``topicName``, ``readQueueNums``, ``writeQueueNums``, ``perm``, … |
-| ``TOPIC_DELETED`` | ``{"topicName": t}``; takes the topic's committed offsets with it (:mod:`.offset_table`) |
+| ``TOPIC_DELETED`` | ``{"topicName": t}``; takes the topic's committed offsets with it (:mod:`.offsets`) |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPIC_DELETED: Final = "TOPIC_DELETED"
 CREATED_MS: Final = "createdMs"
 """A field of ours in a topic's entry. RocketMQ passes over it, and drops it when it writes."""
 RETENTION_MS: Final = "retention.ms"
-"""Topic attribute: its messages are readable for so long, if their file lives that long; see :mod:`..retention`."""
+"""Topic attribute: its messages are readable for so long, if their file lives that long; see :mod:`...retention`."""
 
 _KEYS: Final = frozenset({"topicName", "readQueueNums", "writeQueueNums", "perm", "attributes"})
 _DEFAULTS: Final[Mapping[str, Any]] = {"order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}

@@ -25,7 +25,7 @@ from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
 from .table import StateRecord, Table
 
 if TYPE_CHECKING:
-    from ..store.results import MarkedBatch
+    from ...store.results import MarkedBatch
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from penstock.formats.record.properties import TAGS, decode_properties
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
 
-from .group_table import Group, Groups
-from .offset_table import Offsets
+from .groups import Group, Groups
+from .offsets import Offsets
 from .producers import ProducerTable
 from .table import StateRecord, Table
-from .topic_table import TOPIC_DELETED, Topic, Topics
+from .topics import TOPIC_DELETED, Topic, Topics
 
 if TYPE_CHECKING:
-    from ..store.results import DispatchResult
+    from ...store.results import DispatchResult
     from .snapshots import Snapshots
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 | Tag | Body |
 |---|---|
 | ``OFFSETS`` | ``{"group": g, "offsets": {topic: {"0": next offset, …}}}``: one commit of any number of queues |
-| ``TOPIC_DELETED``, ``GROUP_DELETED`` | of :mod:`.topic_table` and :mod:`.group_table`: what was committed goes too |
+| ``TOPIC_DELETED``, ``GROUP_DELETED`` | of :mod:`.topics` and :mod:`.groups`: what was committed goes too |
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from .group_table import GROUP_DELETED
+from .groups import GROUP_DELETED
 from .table import LOADED, StateRecord, Table, json_entries
-from .topic_table import TOPIC_DELETED
+from .topics import TOPIC_DELETED
 
 OFFSETS: Final = "OFFSETS"
 QUEUES_PER_RECORD: Final = 16_384  # so that no record outgrows the body limit
