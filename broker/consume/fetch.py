@@ -73,9 +73,8 @@ class Fetch:
         ready = answer.find(wanted if header.in_order else self._rotated(wanted))
         if await self._brought(_bring_entries, answer.absent_entries(ready)):
             seen = None
-        if await self._brought(
-            _bring_records, answer.absent(ready)
-        ):  # not kept: their files may be deleted from now on
+        # What is absent is not kept: its files may be deleted from then on.
+        if await self._brought(_bring_records, answer.absent(ready)):
             seen = None
         answer.read(ready)
         if not answer.has_news and wait_s > 0:
