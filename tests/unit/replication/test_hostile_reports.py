@@ -146,7 +146,7 @@ def test_a_slave_that_answers_but_does_not_move_falls_out_of_sync() -> None:
                     await slave.send(frames.ack(1, 500, 0))
 
             answering = asyncio.create_task(keep_answering())
-            await eventually(lambda: not master.primary.can_acknowledge(), timeout_s=3)
+            await eventually(lambda: not master.primary.can_acknowledge())
             [replica] = master.primary.replicas()
             assert replica.connected
             assert replica.written == 500
