@@ -119,9 +119,7 @@ def log_files(point: Path) -> int:
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 @in_own_loop
-async def test_a_physically_full_disk_refuses_messages_reads_and_commits_go_on_and_it_recovers(
-    tmp_path: Path, kind: str
-) -> None:
+async def test_on_a_physically_full_disk_reads_and_commits_go_on(tmp_path: Path, kind: str) -> None:
     with mounted(tmp_path, kind, 24 * MIB) as point, broker_process(point / "broker", **PHYSICAL) as broker:
         address = await asyncio.to_thread(broker.wait_ready)
         async with calling(address) as caller:

@@ -252,7 +252,7 @@ def test_a_wrong_configuration_ends_the_process_with_code_2_and_one_clear_line(
         assert said in line
 
 
-def test_a_broker_process_stops_on_sigterm_with_code_0_and_is_ready_again_after_a_kill(tmp_path: Path) -> None:
+def test_a_broker_process_is_ready_after_a_kill_and_stops_on_sigterm(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         address = broker.wait_ready()
 

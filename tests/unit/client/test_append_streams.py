@@ -71,9 +71,7 @@ def test_a_batch_without_an_answer_in_time_is_unknown_and_its_late_answer_nobody
     assert broker.streams == 1
 
 
-def test_a_broken_stream_leaves_all_its_batches_unknown_and_the_next_batch_opens_another(
-    connections: Connections, broker: FakeBroker
-) -> None:
+def test_a_broken_stream_leaves_all_its_batches_unknown(connections: Connections, broker: FakeBroker) -> None:
     broker.gate.clear()
     broker.answers_to_drop = 1
     answers = [send(connections, broker, b"%d" % number) for number in range(3)]

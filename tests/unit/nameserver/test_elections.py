@@ -91,7 +91,7 @@ def test_the_restarted_only_member_is_elected_again() -> None:
     assert decided(report(0), report(1), known=register(members=(0,))) == Choice(0)
 
 
-def test_doubtful_members_are_elected_only_when_all_are_there_and_then_the_longest_log() -> None:
+def test_doubtful_members_are_elected_only_when_all_are_there() -> None:
     doubtful = [report(each, is_doubtful=True, end_offset=100 * each, priority=each) for each in range(3)]
     assert decided(*doubtful[:2]) is None
     assert decided(*doubtful) == Choice(2)

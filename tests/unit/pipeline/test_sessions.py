@@ -87,7 +87,7 @@ def test_a_connect_server_that_does_not_answer_is_named_at_once() -> None:
         session(remote=f"sc://127.0.0.1:{port}/;user_id=x")
 
 
-def test_a_connect_server_that_listens_passes_and_so_does_one_that_may_be_behind_a_proxy(
+def test_a_connect_server_that_listens_or_is_behind_a_proxy_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

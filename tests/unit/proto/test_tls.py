@@ -106,7 +106,7 @@ async def test_a_certificate_for_another_host_is_refused_unless_its_name_is_expe
 
 
 @in_own_loop
-async def test_a_server_that_demands_certificates_lets_in_nobody_without_one_of_its_authority(tmp_path: Path) -> None:
+async def test_a_server_that_demands_certificates_lets_in_nobody_without_one(tmp_path: Path) -> None:
     ours, others = Authority(tmp_path / "a"), Authority(tmp_path / "b")
     async with port(server_tls(ours.issue("broker"), ours.file)) as number:
         assert await said(number, ours.tls(ours.issue("client", "client"))) == "ok"

@@ -177,7 +177,7 @@ def test_without_slaves_asynchronous_confirms_what_the_master_has() -> None:
     asyncio.run(scenario())
 
 
-def test_a_restarted_synchronous_master_shows_the_checkpointed_confirm_until_a_slave_reports() -> None:
+def test_a_restarted_master_shows_the_checkpointed_confirm_at_first() -> None:
     async def scenario() -> None:
         log = MemoryLog()
         log.write(some_bytes(1000))
