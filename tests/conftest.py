@@ -14,6 +14,10 @@ FORKING = ("tests/cluster/", "tests/crash/", "tests/spark/")
 """Their tests start processes whose start is not what they test."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the decisions of tests/transcripts as they are now")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.node.nodeid.startswith(FORKING):
