@@ -5,7 +5,8 @@ That session's tests are the longest piece of work, and begin first. Tests that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -31,6 +32,15 @@ def _forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with start_from_nursery(crew, processes, cluster, running_broker):
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """With ``NO_SKIPS`` what was asked for by name is done, or fails."""
+    report = yield
+    if os.environ.get("NO_SKIPS") and report.skipped:
+        report.outcome, report.longrepr = "failed", f"{item.nodeid} was skipped: {report.longrepr[2]}"
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)
