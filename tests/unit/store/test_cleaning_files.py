@@ -219,12 +219,13 @@ class SmallDisk(RealDisk):
 
 
 def test_without_space_only_the_brokers_own_records_are_taken(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SmallDisk()
     disk.free = SEGMENT  # room for one file, none for the next
     store = Store.open(store_config(tmp_path), disk=disk)
     store.append("t", batch("t", [b"first"]), queues=1)
+    wait_until(lambda: "log file not made" in caplog.text, what="the attempt ahead of need")
     appends = iter(lambda: store.append("t", batch("t", [b"x"]), queues=1), None)
     with pytest.raises(DiskFull):
         list(appends)
