@@ -1,6 +1,6 @@
-"""How the tests are shared among workers: a file stays on one, and so does all that needs the Spark session.
+"""How the tests are shared among workers: a file stays on one, and those that need Spark share two sessions.
 
-That session's tests are the longest piece of work, and begin first. Tests that start many processes fork them.
+They are the longest pieces of work, and begin first. Tests that start many processes fork them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+SPARK_ON_STORES = tuple(
+    f"tests/spark/test_{name}.py" for name in ("jobs", "jobs_archive", "jobs_audit", "jobs_verify", "store_source")
+)
+"""Half of the work in Spark; the other files' tests read and write topics."""
 FORKING = ("tests/cluster/", "tests/crash/", "tests/spark/")
 """Their tests start processes whose start is not what they test."""
 
@@ -49,7 +53,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if _needs_spark(nodeid) else str(super()._split_scope(nodeid))
+            if not _needs_spark(nodeid):
+                return str(super()._split_scope(nodeid))
+            return "tests/spark: stores" if nodeid.startswith(SPARK_ON_STORES) else "tests/spark: brokers"
 
     return Scheduling(config, log)
 

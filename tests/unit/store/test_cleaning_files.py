@@ -218,9 +218,7 @@ class SmallDisk(RealDisk):
         return self.free
 
 
-def test_without_space_only_the_brokers_own_records_are_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_space_only_the_brokers_own_records_are_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = SmallDisk()
     disk.free = SEGMENT  # room for one file, none for the next
     store = Store.open(store_config(tmp_path), disk=disk)
