@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_MS = 3000
 Nobody learns from it that a peer is gone. A process that died refuses at once; of one that froze, or is cut off, its
 streams break by keepalive, and the nameservers name another master."""
 HASTY_CONNECT_TIMEOUT_MS = 100
-"""Of the first attempt where others can be asked instead, and it matters when: elections."""
+"""Of the first attempt where another peer can be asked instead, at once: elections."""
 
 # A peer that froze must be noticed within 3 s. Without ping_timeout_ms gRPC waits a minute.
 _KEEPALIVE = (
@@ -105,7 +105,7 @@ def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
 
 
 def reported(error: Exception, method: str) -> PenstockError:
-    """What the caller of ``method`` is told: a :class:`PenstockError` itself; any other is logged, and internal."""
+    """The error for the caller of ``method``: a :class:`PenstockError` itself; any other is logged, and internal."""
     if isinstance(error, PenstockError):
         return error
     log.error("request failed method=%s error=%r", method, error, exc_info=error)

@@ -114,7 +114,7 @@ class Coordination(CoordinationServicer):
     # What broker sessions bring and take.
 
     def on_report(self, identity: BrokerIdentity, candidacy: BrokerReport.Candidacy, end_offset: int) -> None:
-        """A living broker said how it stands."""
+        """Take note of a living broker's report."""
         self._reports.setdefault(identity.broker_name, {})[identity.broker_id] = MemberReport(
             broker_id=identity.broker_id,
             heard_at=self._clock.monotonic_s(),
@@ -129,7 +129,7 @@ class Coordination(CoordinationServicer):
         self._wake.set()
 
     def on_gone(self, broker_name: str, broker_id: int) -> None:
-        """A broker's session has ended."""
+        """Take note of the end of a broker's session."""
         members = self._reports.get(broker_name, {})
         if members.pop(broker_id, None) is not None:
             if not members:
@@ -145,7 +145,7 @@ class Coordination(CoordinationServicer):
     # Elections.
 
     async def run(self) -> None:
-        """Elect where a group has no master, until cancelled."""
+        """Elect a master wherever a group has none, until cancelled."""
         while True:
             self._wake.clear()
             for broker_name in list(self._reports):
