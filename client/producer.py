@@ -100,6 +100,7 @@ class Producer:
         self._later: dict[str, TopicDelivery] = {}
         self._open: dict[str, Accumulator] = {}
         self._tags: dict[str, bytes] = {}
+        self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
         self._is_closed = False
         self._routes.add_listener(self._on_route)
 
@@ -412,6 +413,12 @@ class Producer:
             raise ClientClosed("the producer is closed: make a new one")
 
     def _on_route(self, route: TopicRoute) -> None:
+        for shard in route.shards:
+            master, former = self._routes.master(shard.broker_name), self._masters.get(shard.broker_name)
+            if master is not None and master != former:
+                self._masters[shard.broker_name] = master
+                if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
+                    self._connections.leave(former)
         for known in (self._topics, self._later):
             delivery = known.get(route.topic)
             if delivery is not None:

@@ -362,7 +362,7 @@ def to_bytes(error: PenstockError) -> bytes:
 
 
 def from_bytes(data: bytes) -> PenstockError:
-    """The error again that :func:`to_bytes` wrote; of an unknown code, a plain :class:`PenstockError`."""
+    """The error that :func:`to_bytes` wrote; a plain :class:`PenstockError` if its code is unknown."""
     document = json.loads(data)
     kind = _BY_CODE.get(document["code"], PenstockError)
     made = kind.__new__(kind)

@@ -52,23 +52,23 @@ def _check(kind: str, name: str, longest: int) -> str:
 
 
 def check_topic(topic: str) -> str:
-    """``topic`` itself if it is a legal topic name, else :class:`InvalidName`."""
+    """``topic`` itself. Raises :class:`InvalidName` unless it is a legal topic name."""
     derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return _check("topic", topic, DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
 
 
 def check_group(group: str) -> str:
-    """``group`` itself if it is a legal group name, else :class:`InvalidName`."""
+    """``group`` itself. Raises :class:`InvalidName` unless it is a legal group name."""
     return _check("group", group, GROUP_LENGTH_MAX)
 
 
 def check_broker_name(name: str) -> str:
-    """``name`` itself if it is a legal broker or cluster name, else :class:`InvalidName`."""
+    """``name`` itself. Raises :class:`InvalidName` unless it is a legal broker or cluster name."""
     return _check("broker", name, TOPIC_LENGTH_MAX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether clients may not create, delete or write ``topic``."""
+    """True if clients may not create, delete or write ``topic``."""
     return topic.startswith(SYSTEM_PREFIX) or topic in _SYSTEM_TOPICS
 
 

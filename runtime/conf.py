@@ -46,7 +46,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class Setting(NamedTuple):
-    """One line of a file: what stands behind the separator, and the line's number from 1."""
+    """One line of a file: its value, and its number from 1."""
 
     value: str
     line: int
@@ -60,7 +60,7 @@ def key(
     doc: str = "",
     secret: bool = False,
 ) -> Any:
-    """A dataclass field that is read from the key ``name``; without a default the key must be given.
+    """A dataclass field that is read from the key ``name``. A key without a default must be given.
 
     A secret's value appears neither in ``repr`` nor in the log nor in an error.
     """

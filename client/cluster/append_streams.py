@@ -69,6 +69,12 @@ class AppendStreams:
             self._changed.set()
         return future
 
+    def leave(self, address: str) -> None:
+        """Break the stream to ``address``, if there is one: everything under way on it is unknown."""
+        stream = self._streams.get(address)
+        if stream is not None:
+            stream.end()
+
     def close(self) -> None:
         """Break every stream. May be called again."""
         with self._lock:

@@ -16,7 +16,7 @@ from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub, StagingStub
-from penstock.runtime.channel import PATIENT_CONNECT_TIMEOUT_MS, keep_large_buffers, open_channel
+from penstock.runtime.channel import keep_large_buffers, open_channel
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 
 from .append_streams import AppendStreams, Receipts
@@ -111,6 +111,10 @@ class Connections:
         """Send a framed batch (``AppendHeader``, records); see :meth:`AppendStreams.append`."""
         return self._appends.append(address, self._link(address).append, message, timeout_s)
 
+    def leave(self, address: str) -> None:
+        """Break the appends to the broker at ``address``: another is master, and what is not answered goes there."""
+        self._appends.leave(address)
+
     def staging(self, address: str) -> Any:
         """The ``StagingStub`` for the broker at ``address``."""
         return self._link(address).staging
@@ -133,7 +137,7 @@ class Connections:
             self._require_open()
             known = self._nameservers.get(address)
             if known is None:
-                channel = open_channel(address, self._security, connect_timeout_ms=PATIENT_CONNECT_TIMEOUT_MS)
+                channel = open_channel(address, self._security)
                 known = self._nameservers[address] = (channel, _new_nameserver_stub(channel))
             return known[1]
 

@@ -115,7 +115,7 @@ class Coordination(CoordinationServicer):
     # What broker sessions bring and take.
 
     def on_report(self, identity: BrokerIdentity, candidacy: BrokerReport.Candidacy, end_offset: int) -> None:
-        """A living broker said how it stands."""
+        """Take note of a living broker's report."""
         self._reports.setdefault(identity.broker_name, {})[identity.broker_id] = MemberReport(
             broker_id=identity.broker_id,
             heard_at=self._clock.monotonic_s(),
@@ -130,7 +130,7 @@ class Coordination(CoordinationServicer):
         self._wake.set()
 
     def on_gone(self, broker_name: str, broker_id: int) -> None:
-        """A broker's session has ended."""
+        """Take note of the end of a broker's session."""
         members = self._reports.get(broker_name, {})
         if members.pop(broker_id, None) is not None:
             if not members:
@@ -146,7 +146,7 @@ class Coordination(CoordinationServicer):
     # Elections.
 
     async def run(self) -> None:
-        """Elect where a group has no master, until cancelled. A group whose look waits delays no other group."""
+        """Elect a master wherever a group has none, until cancelled. A group whose look waits delays no other group."""
         async with asyncio.TaskGroup() as looks:
             while True:
                 self._wake.clear()

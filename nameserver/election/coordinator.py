@@ -34,23 +34,23 @@ class CoordinatorStore(Protocol):
         ...
 
     async def read(self, broker_name: str) -> Register | None:
-        """The register as it is now; None when there is none.
+        """The group's register as it is now, or None.
 
         Raises:
-            CoordinatorUnavailable: the store does not answer, or answers what no register is.
+            CoordinatorUnavailable: the store does not answer, or what it holds is not a register.
         """
         ...
 
     async def replace(self, before: Register | None, after: Register) -> bool:
-        """Put ``after`` in the place of ``before`` (None: of nothing), durably; false when something else is there.
+        """Replace ``before`` (None: no register) by ``after``, durably. Returns False if another register is there.
 
         Raises:
-            CoordinatorUnavailable: whether it was done is unknown.
+            CoordinatorUnavailable: the change may have been made or not.
         """
         ...
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Close files and connections."""
         ...
 
 
@@ -66,7 +66,7 @@ class CoordinatorFile:
 
     @classmethod
     def open(cls, path: Path) -> CoordinatorFile:
-        """The store in the file at ``path``, which is made, with a new id, when there is none.
+        """The store in the file at ``path``; a missing file is made, with a new id.
 
         Raises:
             Corrupt: the file is damaged; it is left as it is.

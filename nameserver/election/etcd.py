@@ -23,7 +23,7 @@ from penstock.proto.errors import CoordinatorUnavailable
 from penstock.proto.register import Register, register_of_json
 from penstock.proto.wire import etcd_pb2
 from penstock.proto.wire.etcd_pb2_grpc import KVStub
-from penstock.runtime.channel import open_async_channel
+from penstock.runtime.channel import HASTY_CONNECT_TIMEOUT_MS, open_async_channel
 
 TIMEOUT_S = 1.0
 PREFIX = "/penstock/"
@@ -36,7 +36,9 @@ class EtcdStore:
 
     def __init__(self, endpoints: Sequence[str], prefix: str = PREFIX) -> None:
         self._prefix = prefix
-        self._channels = [open_async_channel(endpoint) for endpoint in endpoints]
+        self._channels = [
+            open_async_channel(endpoint, connect_timeout_ms=HASTY_CONNECT_TIMEOUT_MS) for endpoint in endpoints
+        ]
         self._stubs = [
             (endpoint, KVStub(channel))  # type: ignore[no-untyped-call]  # generated code
             for endpoint, channel in zip(endpoints, self._channels, strict=True)
@@ -96,7 +98,7 @@ class EtcdStore:
             raise CoordinatorUnavailable(f"etcd: key {key} holds no text") from error
 
     async def _put(self, key: str, before: str | None, after: str) -> bool:
-        """Set ``key`` if it holds ``before``. Never sent twice: the second would find the first one's value."""
+        """True if ``key`` held ``before`` and holds ``after`` now. Sent once: a repeat would find its own value."""
         compare = etcd_pb2.Compare(result=etcd_pb2.Compare.EQUAL, key=key.encode())
         if before is None:
             compare.target, compare.version = etcd_pb2.Compare.VERSION, 0
@@ -108,7 +110,7 @@ class EtcdStore:
         return bool(reply.succeeded)
 
     async def _tried(self, call: Callable[[Any], Awaitable[Any]], *, repeat: bool) -> Any:
-        """The answer of the first endpoint that gives one; a change is tried at one that was not reached only."""
+        """The first endpoint's answer. A change goes to the next endpoint only if this one was not reached."""
         said = ""
         for endpoint, stub in list(self._stubs):
             try:

@@ -12,7 +12,7 @@ FILE_BYTES_MAX = 1024 * 1024
 
 
 def require_private(path: str | Path) -> None:
-    """That only the file's owner and group may use it.
+    """Raise :class:`ConfigError` if others than the file's owner and group may use it.
 
     A group may, since that is how a secret is shared with a service that is not its owner.
 

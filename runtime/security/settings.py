@@ -33,7 +33,7 @@ class TlsServerMode(Enum):
 
 
 class ClientAuth(Enum):
-    """Whether clients must show a certificate; spelt as RocketMQ does."""
+    """How clients show a certificate; spelt as RocketMQ does."""
 
     none = "none"
     optional = "optional"
@@ -80,11 +80,11 @@ class TlsSettings:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is TLS."""
+        """True if the port demands TLS."""
         return self.mode is TlsServerMode.enforcing
 
     def server_tls(self) -> ServerTls | None:
-        """For the process's port; reads the files.
+        """The TLS of the process's port, from the files, or None.
 
         Raises:
             ConfigError: which file, and what is wrong with it.
@@ -98,7 +98,7 @@ class TlsSettings:
         )
 
     def tls(self) -> Tls | None:
-        """For the connections that the process opens; reads the files, with the same errors."""
+        """The TLS of the connections that the process opens, from the files; with the same errors."""
         if not self.is_on:
             return None
         return Tls(
@@ -124,7 +124,7 @@ class AuthenticationSettings:
             require(bool(self.inner), f"{_INNER} must be given with authenticationEnabled", "none")
 
     def credentials(self) -> Credentials | None:
-        """What the process signs its calls with.
+        """The credentials that the process signs its calls with, or None.
 
         Raises:
             ConfigError: not of the form; says nothing of what is there.
@@ -152,7 +152,7 @@ class SecuritySettings:
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
 
     def access(self) -> Access | None:
-        """Who may call; None: everybody. Warns where signatures can be read on their way.
+        """The users who may call; None: everybody. Warns where signatures can be read on their way.
 
         Raises:
             ConfigError: the file of users is wrong.
@@ -177,7 +177,7 @@ class SecuritySettings:
         return Security(tls=self.transport.tls(), credentials=self.authentication.credentials())
 
     def check_file(self, path: str | Path) -> None:
-        """That not everybody may read the configuration file at ``path``, if it holds a secret. Raises ConfigError."""
+        """Raise ConfigError if the configuration file at ``path`` holds a secret that everybody may read."""
         if self.authentication.inner:
             require_private(path)
 

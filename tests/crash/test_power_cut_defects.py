@@ -353,7 +353,7 @@ def test_a_log_that_lost_all_that_retention_had_left_goes_on_at_its_minimum(is_n
     abandon(source)
 
 
-def test_a_file_that_was_taken_out_does_not_come_back_when_the_log_is_cut_to_its_minimum() -> None:
+def test_a_file_that_was_taken_out_does_not_come_back() -> None:
     disk = SimulatedDisk()
     store = _open(disk)
     while store.end_offset <= SEGMENT:
@@ -375,7 +375,7 @@ def test_a_file_that_was_taken_out_does_not_come_back_when_the_log_is_cut_to_its
     store.close()
 
 
-def test_queues_built_anew_by_a_killed_process_are_not_taken_for_those_of_the_checkpoint() -> None:
+def test_half_built_queues_are_not_taken_for_those_of_the_checkpoint() -> None:
     disk = SimulatedDisk()
     store = _open(disk)
     for _ in range(20):  # a file full of entries

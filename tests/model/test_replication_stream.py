@@ -207,7 +207,7 @@ class CuttingProxy:
                 await writer.drain()
 
 
-def test_a_connection_cut_after_any_number_of_bytes_is_resumed_at_the_last_whole_frame() -> None:
+def test_a_connection_cut_anywhere_is_resumed_at_the_last_whole_frame() -> None:
     """One connection per byte position, from the first handshake byte to beyond a whole frame of 64 bytes."""
     numbers = random.Random(8)
 

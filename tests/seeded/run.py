@@ -56,7 +56,8 @@ def main(numbers: list[str]) -> int:
             copy = Path(directory) / patch.stem
             _copy_tree(copy)
             _check_import(copy)
-            subprocess.run(["patch", "-p1", "--silent", "-i", str(patch)], cwd=copy, check=True)
+            apart = os.environ | {"GIT_CEILING_DIRECTORIES": directory}  # whatever repository the copy may lie in
+            subprocess.run(["git", "apply", str(patch)], cwd=copy, env=apart, check=True)
             for test in FOUND_BY[patch.name[:2]]:
                 started = time.monotonic()
                 why = _fails(copy, test)

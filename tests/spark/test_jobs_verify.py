@@ -175,9 +175,7 @@ def test_a_store_whose_oldest_log_files_are_gone_passes(spark: Any, store: Path)
     assert report.figures["records"] == report.figures["queue_entries"] == kept
 
 
-def test_wrong_tags_codes_and_entries_behind_the_end_are_named_in_all_queues_that_have_them(
-    spark: Any, store: Path
-) -> None:
+def test_wrong_tags_codes_and_entries_behind_the_end_are_named(spark: Any, store: Path) -> None:
     messages = golden.expected(NAME)["messages"]
     queues = sorted({message["queueId"] for message in messages})
     for queue in queues:

@@ -342,7 +342,7 @@ def marks(brokers: Cluster, name: str) -> dict[str, int]:
         connections.close()
 
 
-def test_a_topic_is_archived_run_by_run_retention_is_told_and_the_lake_is_replayed_in_order(
+def test_a_topic_is_archived_run_by_run_and_replayed_in_order(
     spark: Any, brokers: Cluster, topic: str, tmp_path: Path
 ) -> None:
     lake, again = str(tmp_path / "lake"), f"{topic}-again"

@@ -129,6 +129,10 @@ class RawSlave:
         assert isinstance(message, bytes), "the stream ended"
         return frames.decode_frame(message)
 
+    async def receive_many(self, count: int) -> None:
+        for _ in range(count):
+            await self.receive()
+
     async def receive_until(self, condition: Callable[[frames.Frame], bool]) -> frames.Frame:
         while True:
             frame = await self.receive()

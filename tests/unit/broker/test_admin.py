@@ -49,7 +49,7 @@ async def test_a_topic_is_created_once_with_defaults_and_a_repetition_is_harmles
 
 
 @in_loop
-async def test_automatic_creation_is_refused_where_it_is_off_and_deliberate_creation_is_not() -> None:
+async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
     parts = Parts(auto_create=False)
     with pytest.raises(TopicNotFound, match="autoCreateTopicEnable"):
         await parts.admin.create_topic(creating(auto=True))
@@ -123,7 +123,7 @@ async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still
 
 
 @in_loop
-async def test_a_topic_is_not_made_anew_before_its_deletion_is_dispatched_even_if_nobody_waits_for_it() -> None:
+async def test_a_topic_is_not_made_anew_before_its_deletion_is_dispatched() -> None:
     parts = Parts(sync_flush=True, store=FakeStore(flushes=False, confirms=False))
     parts.add_topic()
     parts.store.set_confirm(parts.store.end_offset)

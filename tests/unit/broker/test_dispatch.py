@@ -112,4 +112,4 @@ async def test_lingering_ends_by_itself_and_a_store_that_cannot_is_left_to_the_t
         lingering.poke()
     lingering.catch_up()
     with pytest.raises(Corrupt):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)

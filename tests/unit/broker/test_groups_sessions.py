@@ -120,7 +120,7 @@ class Member:
         return granted
 
     async def ended(self) -> PenstockError | None:
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait_for(self.task, 60)
         return self.error
 
 
@@ -136,7 +136,7 @@ def with_broker(test: Callable[[Broker], Awaitable[None]]) -> Callable[[], None]
                 broker.sessions.close()
                 for member in broker.members:
                     member.reads.set()
-                    await asyncio.wait_for(member.task, 5)
+                    await asyncio.wait_for(member.task, 60)
 
         asyncio.run(body())
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.consume.fetch import WAIT_MS_MAX
 from penstock.broker.server import serve_until_signalled
-from penstock.broker.serving import STOP_GRACE_S, serving
+from penstock.broker.serving import serving
 from penstock.broker.startup import open_store
 from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
@@ -83,16 +84,15 @@ def test_queues_of_a_deleted_topic_do_not_come_back_when_all_are_built_again(tmp
         store.close()
 
 
-def test_a_waiting_fetch_is_woken_by_an_append_within_milliseconds(tmp_path: Path) -> None:
+def test_a_waiting_fetch_is_woken_by_an_append(tmp_path: Path) -> None:
     async def check() -> None:
         async with running(tmp_path) as (broker, caller):
             await caller.create_topic()
-            waiting = asyncio.create_task(caller.fetch((0, 0), max_wait_ms=10_000))
+            waiting = asyncio.create_task(caller.fetch((0, 0), max_wait_ms=WAIT_MS_MAX))
             await eventually(lambda: len(broker.parts.fetch.waiters))
-            started = time.monotonic()
             await caller.append()
-            assert (await waiting)[0].results[0].count == 1
-            assert time.monotonic() - started < 1
+            async with asyncio.timeout(WAIT_MS_MAX / 2000):  # it would end by itself only behind that
+                assert (await waiting)[0].results[0].count == 1
 
     asyncio.run(check())
 
@@ -252,7 +252,7 @@ def test_a_wrong_configuration_ends_the_process_with_code_2_and_one_clear_line(
         assert said in line
 
 
-def test_a_broker_process_stops_on_sigterm_with_code_0_and_is_ready_again_after_a_kill(tmp_path: Path) -> None:
+def test_a_broker_process_is_ready_after_a_kill_and_stops_on_sigterm(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         address = broker.wait_ready()
 
@@ -272,9 +272,7 @@ def test_a_broker_process_stops_on_sigterm_with_code_0_and_is_ready_again_after_
 
         assert asyncio.run(read()) == 100
         assert sync_status(address).role == common_pb2.MASTER
-        started = time.monotonic()
         assert broker.end() == 0
-        assert time.monotonic() - started < 5
         assert "Traceback" not in broker.log()
         assert "broker stopped" in broker.log()
 
@@ -316,7 +314,7 @@ def test_metrics_of_a_running_broker_are_served_on_their_own_port(tmp_path: Path
             url = f"http://127.0.0.1:{broker.parts.metrics.port}/metrics"
 
             def scrape() -> str:
-                with urllib.request.urlopen(url, timeout=5) as answer:
+                with urllib.request.urlopen(url, timeout=60) as answer:
                     text: str = answer.read().decode()
                 return text
 
@@ -374,16 +372,18 @@ def test_a_broker_is_ready_without_a_nameserver_that_is_away(tmp_path: Path, cap
     assert "nameserver session lost" in caplog.text
 
 
-def test_a_master_with_a_slave_stops_without_waiting_for_the_grace_to_pass(tmp_path: Path) -> None:
+def test_a_master_with_a_slave_stops_without_waiting_for_the_grace_to_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.serving.STOP_GRACE_S", 3600)
+
     async def check() -> None:
-        async with contextlib.AsyncExitStack() as slave:
-            async with running(tmp_path / "a", brokerRole="SYNC_MASTER") as (master, to_master):
-                follow = {"brokerId": 1, "brokerRole": "SLAVE", "haMasterAddress": master.address}
-                await slave.enter_async_context(running(tmp_path / "b", **follow))
-                await eventually(master.parts.role.can_acknowledge)
-                await to_master.create_topic()
-                assert (await to_master.append([b"x"] * 10)).status == broker_pb2.SEND_OK
-                started = time.monotonic()
-            assert time.monotonic() - started < STOP_GRACE_S * 0.8
+        synchronous = running(tmp_path / "a", brokerRole="SYNC_MASTER")
+        async with contextlib.AsyncExitStack() as slave, synchronous as (master, to_master):
+            follow = {"brokerId": 1, "brokerRole": "SLAVE", "haMasterAddress": master.address}
+            await slave.enter_async_context(running(tmp_path / "b", **follow))
+            await eventually(master.parts.role.can_acknowledge)
+            await to_master.create_topic()
+            assert (await to_master.append([b"x"] * 10)).status == broker_pb2.SEND_OK
 
     asyncio.run(check())

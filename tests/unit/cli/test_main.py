@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -79,16 +78,14 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
     assert "error: " in capsys.readouterr().err
 
 
-def test_help_answers_at_once_and_imports_no_command() -> None:
+def test_help_imports_no_command() -> None:
     program = (
         "import sys; from penstock.cli.main import main; main(['--help'])\n"
         "heavy = {'rich', 'grpc', 'numpy', 'numba', 'psutil', 'penstock.client'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < 2.0  # measured 0.1 s; the limit leaves room for a busy machine
     assert all(name in done.stdout for name in COMMANDS)
 
 

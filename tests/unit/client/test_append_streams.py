@@ -8,6 +8,7 @@ import pytest
 
 from penstock.client.cluster.append_streams import Receipts
 from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
 from tests.support.broker.broker_parts import batch
 from tests.support.client.fake_broker import FakeBroker
@@ -56,6 +57,22 @@ def test_a_refused_batch_leaves_the_stream_and_its_neighbours_alone(
     assert broker.streams == 1
 
 
+def test_what_is_under_way_at_a_broker_that_is_left_is_unknown_at_once(
+    connections: Connections, broker: FakeBroker
+) -> None:
+    broker.gate.clear()  # as if frozen
+    answer = send(connections, broker, b"1", timeout_s=3600)
+    wait_until(lambda: broker.streams == 1, what="the stream")
+    connections.leave(broker.address)
+    with pytest.raises(BrokerUnavailable, match=r"(?i)cancelled") as caught:
+        answer.result(30)
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+    broker.gate.set()
+    assert send(connections, broker, b"2").result(30).status == 0
+    assert broker.streams == 2
+    connections.leave("127.0.0.1:1")  # nobody's
+
+
 def test_a_batch_without_an_answer_in_time_is_unknown_and_its_late_answer_nobodys(
     connections: Connections, broker: FakeBroker
 ) -> None:
@@ -71,9 +88,7 @@ def test_a_batch_without_an_answer_in_time_is_unknown_and_its_late_answer_nobody
     assert broker.streams == 1
 
 
-def test_a_broken_stream_leaves_all_its_batches_unknown_and_the_next_batch_opens_another(
-    connections: Connections, broker: FakeBroker
-) -> None:
+def test_a_broken_stream_leaves_all_its_batches_unknown(connections: Connections, broker: FakeBroker) -> None:
     broker.gate.clear()
     broker.answers_to_drop = 1
     answers = [send(connections, broker, b"%d" % number) for number in range(3)]

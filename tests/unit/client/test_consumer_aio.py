@@ -70,11 +70,11 @@ async def test_the_loop_runs_on_while_a_poll_waits_and_the_message_wakes_it(clus
     async with puller(cluster) as made:
         await made.subscribe("orders")
         await eventually(lambda: len(made.assignment()) == 2)
-        poll = asyncio.create_task(made.poll(20))
+        poll = asyncio.create_task(made.poll(3600))
         await asyncio.sleep(0.1)
         assert not poll.done()
         await asyncio.to_thread(cluster.put, "orders", [b"x"], 1)
-        assert [each.body for each in await asyncio.wait_for(poll, 2)] == [b"x"]
+        assert [each.body for each in await poll] == [b"x"]
 
 
 @with_cluster

@@ -145,7 +145,7 @@ def test_a_master_that_is_told_of_while_a_stream_is_begun_at_a_slave_is_not_miss
         one.session.start()
         wait_until(lambda: one.session.address == master and one.heard.joined, what="the session at the master")
         for change in changes:
-            change.join(5)
+            change.join()
 
 
 def test_a_released_queue_can_be_claimed_again_at_once() -> None:

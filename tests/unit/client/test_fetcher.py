@@ -103,13 +103,11 @@ def test_idle_queues_wait_together_in_one_request(cluster: GroupCluster) -> None
 
 def test_a_new_queue_is_fetched_while_a_request_waits(cluster: GroupCluster) -> None:
     cluster.put("T", [b"x"], 1)
-    with Rig(cluster, fetches_in_flight=1) as rig:
+    with Rig(cluster, fetches_in_flight=1, fetch_wait_ms=60_000) as rig:  # longer than it is waited for
         rig.add(0)
         wait_until(lambda: rig.headers, what="the first request")
         (second,) = rig.add(1)
-        started = time.monotonic()
         wait_until(lambda: messages(second) == [b"x"], what="the second queue's message")
-        assert time.monotonic() - started < 2, "the waiting request was given up for it"
         wait_until(lambda: sorted(rig.asked()[-1]) == [0, 1], what="both in one request")
 
 

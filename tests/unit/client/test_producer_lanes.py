@@ -363,7 +363,7 @@ def test_a_keyed_batch_of_unknown_outcome_may_leave_a_group_that_stays_away() ->
     assert (moved.lane.broker_name, bodies(moved)) == ("b", [b"key"])
 
 
-def test_of_a_mixed_batch_that_was_not_stored_keys_keep_their_lane_and_the_rest_goes_elsewhere() -> None:
+def test_of_a_batch_that_was_not_stored_only_keys_keep_their_lane() -> None:
     topic = lanes(("a", 1), ("b", 1))
     topic.add([part(b"1", hashes=[0])])
     (first,) = start(topic)

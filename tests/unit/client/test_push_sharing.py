@@ -64,9 +64,7 @@ def test_when_a_member_dies_the_other_begins_at_its_commits(cluster: GroupCluste
         # Killed: nothing is said, the connections just end.
         victim._core.routes.close()
         victim._core.connections.close()
-        started = time.monotonic()
         wait_until(lambda: len(survivor.assignment()) == 2, what="take-over")
-        assert time.monotonic() - started < 1.5
         cluster.put("orders", numbered(5, 20), 0)
         cluster.put("orders", numbered(5, 120), 1)
         wait_until(lambda: len(survivor_seen) == 30, what="the rest")

@@ -76,7 +76,7 @@ def test_an_unknown_topic_is_not_found_until_it_is_created(cluster: FakeCluster,
     with pytest.raises(TopicNotFound, match="does not exist"):
         routes.topic("new")
     cluster.create_topic("new")
-    assert routes.wait_for("new", lambda found: found.exists, 5.0)
+    assert routes.wait_for("new", lambda found: found.exists, 60.0)
     assert routes.topic("new").exists
 
 
@@ -178,7 +178,7 @@ def test_a_group_that_is_down_is_part_of_new_routes_until_it_is_forgotten(cluste
     assert routes.readable("broker-a") is None
     cluster.forgotten.add("broker-a")
     cluster.push_routes()
-    assert routes.wait_for("t", lambda route: not route.exists, 5.0)
+    assert routes.wait_for("t", lambda route: not route.exists, 60.0)
 
 
 def test_a_topic_deleted_at_living_groups_is_gone() -> None:

@@ -271,7 +271,7 @@ def test_any_values_load_or_raise_a_configuration_error(
         ("enableControllerMode = true\nnamesrvAddr = n:1", ""),
     ],
 )
-def test_a_store_pool_is_for_masters_that_flush_behind_and_named_where_it_has_no_effect(
+def test_a_store_pool_without_effect_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, because: str
 ) -> None:
     config = load(tmp_path, f"transientStorePoolEnable = true\ntransientStorePoolSize = 3\n{text}")

@@ -254,7 +254,7 @@ def test_messages_of_a_killed_sender_are_no_phantoms() -> None:
     assert list(violated(damaged)) == ["I2"]
 
 
-def test_an_asynchronous_shard_may_lose_the_end_of_what_it_acknowledged_and_nothing_else() -> None:
+def test_an_asynchronous_shard_may_lose_only_the_end_of_what_it_acknowledged() -> None:
     damaged = clean()
     damaged.conditions.mode = "async"
     sent = damaged.sent

@@ -175,7 +175,7 @@ def etcd(directory: Path) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian package etcd-server)")

@@ -288,7 +288,7 @@ def test_a_log_file_that_retention_takes_during_the_job_is_archived_already(
     assert problems(run(kept, lake, check=check)) == []
 
 
-def test_a_log_file_that_is_deleted_before_it_is_archived_is_told_and_the_others_are_taken(
+def test_a_log_file_that_is_deleted_before_it_is_archived_is_told(
     store: Path, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, write = tmp_path / "kept", archive._write

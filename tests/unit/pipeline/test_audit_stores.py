@@ -134,7 +134,7 @@ def head(stream: int, sequence: int) -> bytes:
     return np.array([(9, stream, sequence)], HEADER).tobytes()
 
 
-def test_a_stored_record_is_the_message_of_its_place_or_of_its_number_or_of_its_checksum() -> None:
+def test_a_stored_record_is_found_by_place_number_or_checksum() -> None:
     large = (1 << 40) - 1
     records: list[Record] = [
         ("broker-b", 3, 17, 5, 1000, head(STREAM, 8), STREAM, 4, 2, 2),

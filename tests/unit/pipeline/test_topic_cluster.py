@@ -164,9 +164,7 @@ def test_a_running_query_of_assigned_queues_goes_on_without_those_that_are_down(
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
-def test_offsets_that_are_given_for_a_group_that_is_down_are_left_out_where_that_is_allowed(
-    view: Any, option: str
-) -> None:
+def test_offsets_given_for_a_group_that_is_down_may_be_left_out(view: Any, option: str) -> None:
     view.calls = Calls(PART_DOWN)
     given = {option: '{"orders": {"a": {"0": 1}, "b": {"0": 1}}}'}
     if option == "startingOffsetsByTimestamp":

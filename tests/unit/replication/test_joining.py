@@ -43,7 +43,7 @@ async def refused(copy: MemoryLog, master_log: MemoryLog, config: ReplicationCon
         return slave.replica.last_error
 
 
-def test_a_tail_that_the_new_master_never_had_is_cut_off_and_the_new_epoch_taken_over() -> None:
+def test_a_tail_that_the_new_master_never_had_is_cut_off() -> None:
     async def scenario() -> None:
         copy, epochs = log_of(SHARED + b"never acknowledged" * 40, confirm=800), EpochsInMemory(OLD)
         master = new_master(log_of(SHARED + b"the second epoch"), SYNC, epoch=2, epochs=NEW)

@@ -41,7 +41,7 @@ def test_a_set_below_the_number_needed_confirms_nothing() -> None:
     assert progress.confirm == 100
 
 
-def test_a_slave_outside_the_set_counts_for_nothing_and_is_waited_for_as_soon_as_it_may_join() -> None:
+def test_a_slave_outside_the_set_counts_only_from_when_it_may_join() -> None:
     progress = table(frozenset((0, 1)))
     ack(progress, 2, 100)
     assert progress.confirm == 10

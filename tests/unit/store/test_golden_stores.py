@@ -59,9 +59,7 @@ def _check_queues(store: Store, queues: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", golden.SETS)
-def test_queues_times_and_keys_answer_as_in_rocketmq_also_after_closing_and_reopening(
-    name: str, tmp_path: Path
-) -> None:
+def test_queues_times_and_keys_answer_as_in_rocketmq(name: str, tmp_path: Path) -> None:
     golden.unpack(name, tmp_path, only=DIRECTORIES)
     expected = golden.expected(name)
     store = Store.open(golden_config(name, tmp_path))

@@ -180,7 +180,7 @@ def test_a_full_file_whose_slots_found_no_space_has_every_key_when_there_is_some
     store.close()
 
 
-def test_a_checkpoint_that_fails_for_no_known_reason_is_told_and_does_not_end_its_thread(
+def test_a_checkpoint_that_fails_does_not_end_its_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = _open(tmp_path)

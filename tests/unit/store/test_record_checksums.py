@@ -102,7 +102,7 @@ def test_scans_check_rocketmqs_checksums(name: str) -> None:
                 assert scan(np.frombuffer(changed, np.uint8), 0, len(raw), -1, True, rows)[2] == ScanStatus.BAD
 
 
-def test_recovery_and_verifying_reads_see_damage_that_the_bodys_checksum_does_not_cover(tmp_path: Path) -> None:
+def test_damage_that_the_bodys_checksum_does_not_cover_is_seen(tmp_path: Path) -> None:
     store = _filled(tmp_path)
     start = store.append("t", batch("t", [b"last"], properties=[TAGGED]), queues=1).start
     dispatch_all(store)

@@ -95,7 +95,7 @@ def test_no_checkpoint_knows_of_a_deletion_whose_queues_are_still_there(tmp_path
     store.close()
 
 
-def test_a_slave_drops_the_queues_of_a_topic_that_is_deleted_and_made_anew_in_one_slice(tmp_path: Path) -> None:
+def test_a_topic_deleted_and_made_anew_in_one_slice_loses_its_queues(tmp_path: Path) -> None:
     store, slave = _open(tmp_path / "master"), _open(tmp_path / "slave")
     _put(store, b"old")
     _put(store, b"old", queue_id=1)
