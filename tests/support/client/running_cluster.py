@@ -115,12 +115,8 @@ class RunningBroker(BrokerCalls):
         """Client ids."""
         return list(self.claimed(group))
 
-    def flip_body(self, topic: str, queue_id: int, offset: int) -> None:
-        """Change a bit of a stored message's body, in the log's file; or change it back."""
-        self.flip(self.records(topic, [queue_id])[queue_id, offset], BODY_AT)
-
     def flip(self, record: bytes, at: int) -> None:
-        """The same for any byte of a stored record."""
+        """Change a bit of a stored record's byte in the log's file, or change it back."""
         position = decode_record(record).physical_offset + at
         path = max(path for path in (self.config.store.root / "commitlog").iterdir() if int(path.name) <= position)
         with path.open("r+b") as file:
