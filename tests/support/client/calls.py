@@ -13,7 +13,7 @@ from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import encode_properties
 from penstock.formats.record.reading import RecordBatch
 from penstock.proto import frames
-from penstock.proto.errors import from_bytes, from_rpc_error
+from penstock.proto.errors import BrokerUnavailable, from_bytes, from_rpc_error
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.runtime.channel import open_channel
@@ -62,19 +62,26 @@ class BrokerCalls:
         return {each.topic: each for each in self.call("ListTopics", common_pb2.Empty()).topics}
 
     def append(
-        self, topic: str, bodies: Sequence[bytes], queue_id: int = 0, *, tags: Sequence[str] | None = None
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        queue_id: int = 0,
+        *,
+        tags: Sequence[str] | None = None,
+        timeout_s: float = 10.0,
+        wait_for_ready: bool = True,
     ) -> broker_pb2.AppendReceipt:
         """Store one batch, whose messages know of no producer."""
         properties = None if tags is None else [encode_properties({"TAGS": tag}) for tag in tags]
         records = encode_messages(topic, bodies, properties, queue_id, born_host=BORN_HOST)
-        header = broker_pb2.AppendHeader(topic=topic, count=len(bodies))
+        batch = frames.pack(broker_pb2.AppendHeader(topic=topic, count=len(bodies)), records)
         try:
-            answers = self._append(
-                iter([frames.pack(header, records)]), timeout=10, wait_for_ready=True, metadata=UNTOUCHED
-            )
+            answers = self._append(iter([batch]), timeout=timeout_s, wait_for_ready=wait_for_ready, metadata=UNTOUCHED)
             answer = broker_pb2.AppendAnswer.FromString(next(answers))
         except grpc.RpcError as error:
             raise from_rpc_error(error, self._address) from None
+        except StopIteration:
+            raise BrokerUnavailable(f"{self._address} ended the stream without an answer", status="OK") from None
         if answer.WhichOneof("outcome") == "error":
             raise from_bytes(answer.error)
         return answer.receipt
