@@ -28,22 +28,6 @@ Refusal = Callable[[Any, memoryview], PenstockError | None]
 """(request, the records behind it) -> why it is refused."""
 
 
-class _Call:
-    """One call under way; event loop only."""
-
-    def __init__(self, method: str, scope: asyncio.Timeout) -> None:
-        self.method = method
-        self.refusals: deque[PenstockError | None] = deque()  # of appends whose answers are not written yet
-        self.cut_because = ""
-        self._scope = scope
-
-    def cut(self, why: str) -> None:
-        """Break it as a lost connection does."""
-        if not self.cut_because:
-            self.cut_because = why
-            self._scope.reschedule(0)
-
-
 @dataclass(eq=False)
 class _Fault:
     method: str
@@ -136,106 +120,103 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
         handler = await continuation(handler_call_details)
         if handler is None or UNTOUCHED[0] in {(key, value) for key, value in handler_call_details.invocation_metadata}:
             return handler
-        method = handler_call_details.method.rpartition("/")[2]
-        coders = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._conversation(method, handler.stream_stream), **coders)
-        return grpc.unary_unary_rpc_method_handler(self._single(method, handler.unary_unary), **coders)
+        serve = self._around(handler_call_details.method.rpartition("/")[2], handler)
+        form = (
+            grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        return form(serve, handler.request_deserializer, handler.response_serializer)
 
-    def _single(self, method: str, behavior: Any) -> Any:
-        async def serve(request: Any, context: Any) -> Any:
-            async with self._under(method, context) as call:
-                answer = await behavior(await self._met(call, request), context)
-                return await self._answer(call, answer)
+    def _around(self, method: str, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+        behavior = handler.stream_stream or handler.unary_unary
+
+        async def serve(given: Any, context: Any) -> Any:
+            self.calls[method] += 1
+            if self.is_dead:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is dead")
+            call = _Call(self, method, context)
+            self._under_way.add(call)
+            try:
+                async with call.scope:
+                    if not handler.response_streaming:
+                        return await call.sent(await behavior(await call.met(given), call))
+                    if not inspect.isasyncgenfunction(behavior):
+                        return await behavior(call.all_met(given), call)
+                    async with contextlib.aclosing(behavior(call.all_met(given), call)) as answers:
+                        async for answer in answers:
+                            await call.write(answer)
+            except TimeoutError:
+                if not call.scope.expired():
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, call.cut_because)
+            except PenstockError as error:
+                await fail(context, error, method)
+            finally:
+                self._under_way.discard(call)
 
         return serve
 
-    def _conversation(self, method: str, behavior: Any) -> Any:
-        async def serve(requests: AsyncIterator[Any], context: Any) -> None:
-            async def met() -> AsyncIterator[Any]:
-                async for request in requests:
-                    yield await self._met(call, request)
-
-            async with self._under(method, context) as call:
-                seen = _Context(self, call, context)
-                if not inspect.isasyncgenfunction(behavior):
-                    await behavior(met(), seen)
-                    return
-                async with contextlib.aclosing(behavior(met(), seen)) as answers:
-                    async for answer in answers:
-                        await seen.write(answer)
-
-        return serve
-
-    @contextlib.asynccontextmanager
-    async def _under(self, method: str, context: Any) -> AsyncIterator[_Call]:
-        self.calls[method] += 1
-        if self.is_dead:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is dead")
-        try:
-            async with asyncio.timeout(None) as scope:
-                call = _Call(method, scope)
-                self._under_way.add(call)
-                try:
-                    yield call
-                finally:
-                    self._under_way.discard(call)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            await context.abort(grpc.StatusCode.UNAVAILABLE, call.cut_because)
-        except PenstockError as error:
-            await fail(context, error, method)
-
-    async def _met(self, call: _Call, request: Any) -> Any:
-        """What the broker is given in the place of ``request``."""
-        header, records = request, memoryview(b"")
-        if call.method in FRAMED:
-            header, records = frames.unpack(request, FRAMED[call.method])
-        self.requests[call.method].append(header)
-        refusal = None
-        try:
-            for fault in self._matching(call.method, of_answers=False):
-                await fault.act(call, header, records)
-        except PenstockError as error:
-            if call.method != "Append":
-                raise
-            refusal, request = error, REFUSED_ANYWAY  # so its answer has its place among the others
-        call.refusals.append(refusal)
-        return request
-
-    async def _answer(self, call: _Call, answer: Any) -> Any:
-        refusal = call.refusals.popleft() if call.refusals else None
-        if refusal is not None:
-            return AppendAnswer(error=to_bytes(refusal)).SerializeToString()
-        for fault in self._matching(call.method, of_answers=True):
-            answer = await fault.act(call, answer, memoryview(b""))
-        return answer
-
-    def _matching(self, method: str, *, of_answers: bool) -> Iterator[_Fault]:
+    def matching(self, method: str, *, of_answers: bool) -> Iterator[_Fault]:
+        """Those that a request or answer meets, each used up by one time as it is met."""
         for fault in list(self._faults):
             if fault.method == method and fault.of_answers is of_answers and fault.left > 0:
                 fault.left -= 1
                 yield fault
 
 
-class _Context:
-    """A stream's context whose messages meet the faults."""
+class _Call:
+    """One call under way, in the place of its context; event loop only."""
 
-    def __init__(self, faults: Faults, call: _Call, context: Any) -> None:
+    def __init__(self, faults: Faults, method: str, context: Any) -> None:
+        self.method = method
+        self.scope = asyncio.timeout(None)
+        self.cut_because = ""
         self._faults = faults
-        self._call = call
         self._context = context
+        self._refusals: deque[PenstockError | None] = deque()  # of appends whose answers are not written yet
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
+    def cut(self, why: str) -> None:
+        """Break it as a lost connection does."""
+        if not self.cut_because:
+            self.cut_because = why
+            with contextlib.suppress(RuntimeError):  # it ends already
+                self.scope.reschedule(0)
+
     async def read(self) -> Any:
         request = await self._context.read()
-        return request if request is grpc.aio.EOF else await self._faults._met(self._call, request)
+        return request if request is grpc.aio.EOF else await self.met(request)
 
     async def write(self, answer: Any) -> None:
-        await self._context.write(await self._faults._answer(self._call, answer))
+        await self._context.write(await self.sent(answer))
+
+    async def all_met(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            yield await self.met(request)
+
+    async def met(self, request: Any) -> Any:
+        """What the broker is given in the place of ``request``."""
+        header, records = request, memoryview(b"")
+        if self.method in FRAMED:
+            header, records = frames.unpack(request, FRAMED[self.method])
+        self._faults.requests[self.method].append(header)
+        refusal = None
+        try:
+            for fault in self._faults.matching(self.method, of_answers=False):
+                await fault.act(self, header, records)
+        except PenstockError as error:
+            if self.method != "Append":
+                raise
+            refusal, request = error, REFUSED_ANYWAY  # so its answer has its place among the others
+        self._refusals.append(refusal)
+        return request
+
+    async def sent(self, answer: Any) -> Any:
+        """What the client is sent in the place of ``answer``."""
+        refusal = self._refusals.popleft() if self._refusals else None
+        if refusal is not None:
+            return AppendAnswer(error=to_bytes(refusal)).SerializeToString()
+        for fault in self._faults.matching(self.method, of_answers=True):
+            answer = await fault.act(self, answer, memoryview(b""))
+        return answer
