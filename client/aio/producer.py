@@ -15,9 +15,8 @@ from penstock.proto.errors import DeliveryFailed
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster.timeouts import check_timeout
-from ..message import Delivery, Message, SendReceipt
+from ..message import DeliverAt, Delivery, Message, SendReceipt
 from ..produce.config import ProducerConfig
-from ..produce.due import DeliverAt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from .outcomes import Outcomes
 from .turns import Turns

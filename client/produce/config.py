@@ -7,13 +7,10 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+from penstock.formats.properties import BODY_BYTES_MAX
 from penstock.proto.errors import ConfigError
 
-BODY_BYTES_MAX = 4 * 1024 * 1024
 COMPRESSIONS = (None, "zlib", "lz4", "zstd")
-
-assert PROPERTIES_BYTES_MAX == 32767  # the record's length field is a signed 16-bit number
 
 
 def require(condition: bool, message: str, value: object) -> None:

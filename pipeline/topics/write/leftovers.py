@@ -1,4 +1,4 @@
-"""Whether a batch that came again is shorter than it was: then rows of its first coming would stay in the topics."""
+"""A batch that came again and is shorter than it was is refused: rows of its first coming would stay in the topics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.client.cluster.shards import ShardCalls
-from penstock.client.produce.later import later_producer
-from penstock.proto import names
+from penstock.formats.destination import Later, Ordinary
 from penstock.proto.errors import ChangedBatch
 from penstock.proto.wire.pipeline_pb2 import LanesReply, LanesRequest
 
@@ -46,9 +45,8 @@ def require_none(
     asked: dict[str, list[LaneKey]] = {}
     for layout in layouts:
         for target in layout.targets:
-            for is_later in (False, True):
-                key = (layout.topic, target.broker, target.lane, is_later)
-                asked.setdefault(target.broker, []).append(key)
+            for destination in (Ordinary(layout.topic), Later(layout.topic)):
+                asked.setdefault(target.broker, []).append((destination, target.broker, target.lane))
     if not asked:
         return
     with ThreadPoolExecutor(min(16, len(asked))) as pool:
@@ -60,8 +58,9 @@ def require_none(
             for key, last in zip(asked[broker], call.result(), strict=True):
                 if last >= sequence_of(batch, sent.get(key, 0)) and last >> SEQUENCE_BATCH_BITS == batch:
                     held = (last & (1 << SEQUENCE_BATCH_BITS) - 1) + 1
+                    topic = key[0].topic
                     raise ChangedBatch(
-                        f"topic {key[0]}: broker group {broker} holds {held} chunks of batch {batch} from partition "
+                        f"topic {topic}: broker group {broker} holds {held} chunks of batch {batch} from partition "
                         f"{partition}, and now it has {sent.get(key, 0)}: it is not the same batch. {SAME_AGAIN}"
                     )
 
@@ -70,10 +69,10 @@ def _last_sequences(
     calls: ShardCalls, broker: str, keys: list[LaneKey], producer_id: int, partition: int, timeout_s: float
 ) -> list[int]:
     request = LanesRequest()
-    for topic, _, lane, is_later in keys:
+    for destination, _, lane in keys:
         request.lanes.add(
-            topic=names.TIMER_TOPIC if is_later else topic,
-            producer_id=later_producer(producer_id, topic) if is_later else producer_id,
+            topic=destination.stored_topic,
+            producer_id=destination.producer(producer_id),
             lane=lane_of(partition, lane),
         )
     reply: LanesReply = calls.staging(broker, "QueryLanes", request, timeout_s)

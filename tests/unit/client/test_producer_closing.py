@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Message, Producer
+from penstock.formats.destination import Ordinary
 from penstock.proto.errors import ClientClosed, DeliveryFailed
 from tests.support.client.fake_cluster import FakeCluster
 
@@ -64,7 +65,7 @@ def test_a_message_appended_after_the_close_raises_and_is_not_sent(one: FakeClus
 def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: FakeCluster, call: str) -> None:
     producer = Producer(one.namesrv)
     producer.prepare(TOPIC)
-    delivery = producer._topics[TOPIC]
+    delivery = producer._deliveries[Ordinary(TOPIC)]
     producer.close()
     producer._is_closed = False  # as the thread saw it that had passed the check before the close
     arguments: dict[str, tuple[Any, ...]] = {
