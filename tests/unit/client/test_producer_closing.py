@@ -74,7 +74,7 @@ def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: Fa
     }
     with pytest.raises(ClientClosed):
         getattr(producer, call)(*arguments.get(call, (TOPIC, b"x")))
-    assert delivery.is_idle
+    assert len(delivery.open) == 0
     assert producer.pending == 0
     assert stored(one) == []
 
