@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from penstock.runtime.security.credentials import Tls as Tls
 
     from .admin import Admin as Admin
+    from .cluster.subscription import Sql as Sql
     from .consume.consumer_config import ConsumerConfig as ConsumerConfig
     from .consume.message_batch import MessageBatch as MessageBatch
-    from .consume.subscription import Sql as Sql
     from .message import Delivery as Delivery
     from .message import FailedDelivery as FailedDelivery
     from .message import Message as Message
@@ -101,7 +101,7 @@ _MODULES = {
     "PushConsumer": ".push_consumer",
     "SendReceipt": ".message",
     "SendStatus": ".message",
-    "Sql": ".consume.subscription",
+    "Sql": ".cluster.subscription",
     "Tls": "penstock.runtime.security.credentials",
     **dict.fromkeys(_ERRORS, "penstock.proto.errors"),
 }

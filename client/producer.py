@@ -18,21 +18,17 @@ from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, Inva
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster.connections import Connections
-from .cluster.hosts import local_host
-from .cluster.routes import Routes
-from .cluster.timeouts import check_timeout
-from .cluster.topics import writable_route
+from .cluster import Calls, WriteQueues, check_timeout, local_host
 from .message import DeliverAt, Delivery, FailedDelivery, Message, SendReceipt
 from .produce.accumulator import Accumulator
 from .produce.buffer import Buffer
 from .produce.config import ProducerConfig
 from .produce.delivery import Shipping, TopicDelivery
 from .produce.drafts import Draft, PartMaker
+from .produce.health import BrokerHealth
 from .produce.keys import property_bytes
 from .produce.parts import RECORD_COST, Kind, Part, limited
 from .produce.receipts import result_of, results_of
-from .produce.selection import BrokerHealth, WriteQueues
 from .produce.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -79,15 +75,14 @@ class Producer:
         self.group = names.check_group(group)
         self.config = (config or ProducerConfig()).replaced(settings)
         self.producer_id = secrets.randbits(64) or 1
-        self._connections = Connections(nameservers, tls=tls, credentials=credentials)
-        self._routes = Routes(self._connections)
+        self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)
         self._shipping = Shipping(
             config=self.config,
-            connections=self._connections,
-            routes=self._routes,
-            encoder=Encoder(self.producer_id, 0, local_host(self._connections.addresses[0])),
+            connections=self._calls.connections,
+            directory=self._calls.directory,
+            encoder=Encoder(self.producer_id, 0, local_host(self._calls.connections.addresses[0])),
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
@@ -100,7 +95,7 @@ class Producer:
         self._open: dict[str, Accumulator] = {}  # of the ordinary ones, by topic; empty once closed
         self._tags: dict[str, bytes] = {}
         self._is_closed = False
-        self._routes.add_listener(self._on_route)
+        self._calls.directory.add_listener(self._on_route)
 
     # Waiting for one message.
 
@@ -342,8 +337,7 @@ class Producer:
             self._sender.stop()
             for delivery in self._all():
                 delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
-            self._routes.close()
-            self._connections.close()
+            self._calls.close()
         self._shipping.failures.raise_all()
 
     def __enter__(self) -> Self:
@@ -387,14 +381,9 @@ class Producer:
             return delivery
         self._require_open()
         topic = destination.topic
-        route = writable_route(
-            self._connections,
-            self._routes,
-            topic,
-            max(deadline - time.monotonic(), 0.0),
-            create=self.config.auto_create_topics,
-            queues=self.config.topic_queues,
-        )
+        left_s = max(deadline - time.monotonic(), 0.0)
+        config = self.config
+        route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
         with self._lock:
             self._require_open()
             delivery = self._deliveries.get(destination)
@@ -405,7 +394,7 @@ class Producer:
                 if destination == Ordinary(topic):
                     self._open[topic] = delivery.open
                 self._sender.add(delivery)
-        newest = self._routes.known(topic)
+        newest = self._calls.directory.known(topic)
         if newest is not None:
             delivery.on_route(WriteQueues.of(newest))
         return delivery

@@ -11,14 +11,14 @@ from typing import Self
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster.timeouts import check_timeout
+from .cluster import Expression, check_timeout
+from .cluster.subscription import ALL, parse_subscription
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require
 from .consume.consumer_core import ConsumerCore
 from .consume.group.rebalance import Strategy
 from .consume.local_queue import Chunk, LocalQueue, Standing, Taken
 from .consume.message_batch import MessageBatch
 from .consume.offsets import NEVER_COMMITTED, query_committed, query_range, search_offset
-from .consume.subscription import ALL, Expression, parse_subscription
 from .message import MessageQueue, MessageView
 
 POLL_TIMEOUT_S = 1.0

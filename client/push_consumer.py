@@ -15,13 +15,13 @@ from typing import Any, Literal, Self
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster.timeouts import check_timeout
+from .cluster import Expression, check_timeout
+from .cluster.subscription import ALL, parse_subscription
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
 from .consume.consumer_core import ConsumerCore
 from .consume.dispatcher import ConsumeResult, Dispatcher, Listener
 from .consume.group.rebalance import Strategy
 from .consume.push_queue import PushedQueue
-from .consume.subscription import ALL, Expression, parse_subscription
 from .message import MessageQueue
 
 __all__ = ["ConsumeResult", "PushConsumer"]

@@ -19,12 +19,12 @@ from typing import Any, Literal, Self, TypeVar
 
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from ..cluster.timeouts import check_timeout
+from ..cluster import Expression, check_timeout
+from ..cluster.subscription import ALL
 from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
 from ..consume.dispatcher import ConsumeResult, Listener
 from ..consume.group.rebalance import Strategy
 from ..consume.message_batch import MessageBatch
-from ..consume.subscription import ALL, Expression
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import CALL_TIMEOUT_S, POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import PushConsumer

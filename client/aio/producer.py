@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from penstock.proto.errors import DeliveryFailed
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from ..cluster.timeouts import check_timeout
+from ..cluster import check_timeout
 from ..message import DeliverAt, Delivery, Message, SendReceipt
 from ..produce.config import ProducerConfig
 from ..producer import CLOSE_TIMEOUT_S, Producer

@@ -16,7 +16,8 @@ from penstock.proto.names import PERM_READ
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from ..cluster.connections import Connections
-from ..cluster.routes import Routes
+from ..cluster.directory import Directory
+from ..cluster.subscription import Subscription
 from ..message import MessageQueue
 from .consumer_config import ConsumerConfig
 from .control import ControlLoop
@@ -31,7 +32,6 @@ from .offsets import (
     search_offset,
 )
 from .positions import starting_offset, uncommitted
-from .subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ class OffsetStore(Protocol):
 class BrokerStore:
     """Offsets of a group at the brokers, written by somebody who is no member of it."""
 
-    def __init__(self, connections: Connections, routes: Routes, group: str, client_id: str) -> None:
+    def __init__(self, connections: Connections, directory: Directory, group: str, client_id: str) -> None:
         self._connections = connections
-        self._routes = routes
+        self._directory = directory
         self._group = group
         self._client_id = client_id
 
@@ -81,7 +81,7 @@ class BrokerStore:
         """Nothing is held."""
 
     def _address(self, broker_name: str) -> str:
-        readable = self._routes.readable(broker_name)
+        readable = self._directory.readable(broker_name)
         if readable is None:
             raise BrokerUnavailable(f"broker group {broker_name}: no member lives")
         return readable[1]
@@ -109,7 +109,7 @@ class Assignment:
     def __init__(
         self,
         connections: Connections,
-        routes: Routes,
+        directory: Directory,
         config: ConsumerConfig,
         *,
         name: str,
@@ -122,7 +122,7 @@ class Assignment:
         new_queue: Callable[[MessageQueue], LocalQueue],
     ) -> None:
         self._connections = connections
-        self._routes = routes
+        self._directory = directory
         self._config = config
         self._store = store
         self._consume_from = consume_from
@@ -140,7 +140,7 @@ class Assignment:
         """Look up the topics and begin; a topic that does not exist yet begins when it does."""
         for topic in self._subscriptions:
             self._look_up(topic)
-        self._routes.add_listener(self._on_route)
+        self._directory.add_listener(self._on_route)
         self._update()
         self._control.start()
 
@@ -184,7 +184,7 @@ class Assignment:
 
     def close(self, deadline_s: float) -> None:
         """Commit what is finished and end."""
-        self._routes.remove_listener(self._on_route)
+        self._directory.remove_listener(self._on_route)
         self._control.close(max(deadline_s - time.monotonic(), 0.1))
         self._save_quietly(uncommitted(self._buffers), max(deadline_s - time.monotonic(), 0.2))
         self._store.close()
@@ -199,7 +199,7 @@ class Assignment:
 
     def _look_up(self, topic: str) -> None:
         try:
-            self._routes.topic(topic)
+            self._directory.topic(topic)
         except (TopicNotFound, RouteNotFound) as error:
             log.warning("topic has no queues yet topic=%s error=%s", topic, error.message)
 
@@ -208,7 +208,7 @@ class Assignment:
             return self._queues
         found: set[MessageQueue] = set()
         for topic in self._subscriptions:
-            route = self._routes.known(topic)
+            route = self._directory.known(topic)
             for data in route.queues if route is not None and route.exists else ():
                 if data.perm & PERM_READ:
                     found.update(MessageQueue(topic, data.broker_name, index) for index in range(data.read_queues))
@@ -251,7 +251,7 @@ class Assignment:
     def _begin(self, local: LocalQueue) -> bool:
         """Find out where the queue begins; whether that succeeded."""
         queue = local.queue
-        readable = self._routes.readable(queue.broker_name)
+        readable = self._directory.readable(queue.broker_name)
         if readable is None:
             return False
         address = readable[1]

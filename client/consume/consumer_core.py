@@ -11,7 +11,8 @@ from penstock.proto.names import PERM_READ, check_group
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster.connections import Connections
-from ..cluster.routes import Routes
+from ..cluster.directory import Directory
+from ..cluster.subscription import Subscription
 from ..message import MessageQueue
 from .assignment import Assignment, BrokerStore, FileStore, OffsetStore
 from .consumer_config import ConsumerConfig, check_consume_from
@@ -21,7 +22,6 @@ from .group.membership import Membership
 from .group.rebalance import Strategy, strategy_named
 from .local_queue import Buffers, LocalQueue
 from .offsets import FileOffsets
-from .subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ConsumerCore:
         self._strategy = strategy_named(strategy)
         self._new_queue = new_queue
         self.connections = Connections(nameservers, tls=tls, credentials=credentials)
-        self.routes = Routes(self.connections)
+        self.routes = Directory(self.connections)
         self.buffers = Buffers(config)
         self.fetcher = Fetcher(
             self.connections,

@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
+from penstock.proto import frames
 from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
-from ..cluster.connections import Connections, decode_fetch, rpc_error
-from ..cluster.routes import Routes
+from ..cluster.connections import Connections, rpc_error
+from ..cluster.directory import Directory
+from ..cluster.subscription import Subscription
 from .consumer_config import ConsumerConfig
 from .local_queue import Buffers, Chunk, LocalQueue, Standing
-from .subscription import Subscription
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
@@ -85,7 +86,7 @@ class Fetcher:
     def __init__(
         self,
         connections: Connections,
-        routes: Routes,
+        directory: Directory,
         buffers: Buffers,
         config: ConsumerConfig,
         *,
@@ -95,7 +96,7 @@ class Fetcher:
         on_refused: Callable[[PenstockError], None],
     ) -> None:
         self._connections = connections
-        self._routes = routes
+        self._directory = directory
         self._buffers = buffers
         self._config = config
         self._group = group
@@ -200,7 +201,7 @@ class Fetcher:
             if waiting is not None:
                 waiting.call.cancel()
             return
-        host = self._routes.readable(name, broker.suggested_id)
+        host = self._directory.readable(name, broker.suggested_id)
         if host is None:
             broker.retry_at_s = time.monotonic() + RETRY_NO_BROKER_S
             return
@@ -252,7 +253,7 @@ class Fetcher:
     def _leave_wrong_brokers(self) -> None:
         for name, broker in self._brokers.items():
             broker.retry_at_s = 0.0
-            host = self._routes.readable(name, broker.suggested_id)
+            host = self._directory.readable(name, broker.suggested_id)
             for flight in broker.flights:
                 if host is not None and flight.address != host[1]:
                     flight.call.cancel()
@@ -264,7 +265,7 @@ class Fetcher:
         broker.flights.remove(flight)
         try:
             message = flight.call.result()
-            reply, records = decode_fetch(message)
+            reply, records = frames.unpack(message, FetchReply)
         except grpc.FutureCancelledError:
             self._free(flight)
             return
@@ -278,7 +279,7 @@ class Fetcher:
             return
         broker.failures = 0
         broker.suggested_id = reply.suggested_broker_id
-        is_master = self._routes.master(name) == flight.address
+        is_master = self._directory.master(name) == flight.address
         position = len(message) - len(records)
         arrivals: list[_Arrival] = []
         with self._buffers.lock:

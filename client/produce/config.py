@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.formats.properties import BODY_BYTES_MAX
 from penstock.proto.errors import ConfigError
+
+from ..cluster.directory import hint
 
 COMPRESSIONS = (None, "zlib", "lz4", "zstd")
 
@@ -94,9 +95,9 @@ class ProducerConfig:
         names = [field.name for field in dataclasses.fields(self)]
         for name in settings:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
-                raise ConfigError(f"unknown producer setting {name!r}{hint}")
+                raise ConfigError(
+                    f"unknown producer setting {name!r}{hint(name, names) or '; known: ' + ', '.join(names)}"
+                )
         try:
             return dataclasses.replace(self, **settings)
         except TypeError as error:

@@ -21,18 +21,17 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendReceipt
 
+from ..cluster import Connections, Directory, WriteQueues, store_host_of
 from ..cluster.append_streams import Receipts
-from ..cluster.connections import Connections
-from ..cluster.hosts import store_host_of
-from ..cluster.routes import Routes
+from ..cluster.retry import NEVER
 from ..message import Delivery, FailedDelivery, SendReceipt
 from .accumulator import Accumulator
 from .buffer import Buffer
 from .config import ProducerConfig
+from .health import BrokerHealth
 from .lanes import Failure, Lanes
-from .parts import NEVER, Batch, Kind, Part, limited, new_part
+from .parts import Batch, Kind, Part, limited, new_part
 from .receipts import Failures, receipts_of
-from .selection import BrokerHealth, WriteQueues
 
 if TYPE_CHECKING:
     from .encoding import Encoder
@@ -50,7 +49,7 @@ class Shipping:
 
     config: ProducerConfig
     connections: Connections
-    routes: Routes
+    directory: Directory
     encoder: Encoder
     buffer: Buffer
     health: BrokerHealth
@@ -136,14 +135,14 @@ class TopicDelivery:
 
     def pump(self, now: float) -> float:
         """Start every batch that can go; when to call again at the latest."""
-        routes = self._shipping.routes
+        master = self._shipping.directory.master
         with self._lock:
             due = self._seal_if_due(now)
             queues, self._new_queues = self._new_queues, None
             if queues is not None:
                 self._lanes.adopt(queues, now)
             self._fail(self._lanes.expire(now))
-            batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(routes.master(name)))
+            batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(master(name)))
             due = min(due, self._lanes.next_due(now))
         for batch in batches:
             self.transmit(batch)
@@ -173,7 +172,7 @@ class TopicDelivery:
     def transmit(self, batch: Batch, *, wait: bool = False) -> None:
         """Send ``batch``; with ``wait`` in this thread until its outcome, else the outcome comes by callback."""
         shipping, name = self._shipping, batch.lane.broker_name
-        address = shipping.routes.master(name)
+        address = shipping.directory.master(name)
         batch.sent_at = time.monotonic()
         if address is None:
             self._on_error(batch, BrokerUnavailable(f"broker group {name} has no living master", no_master=True))

@@ -16,14 +16,12 @@ from penstock.formats.record.compression import decompress
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import OutcomeUnknown, PenstockError
 
+from ..cluster.retry import NEVER
 from ..message import SendReceipt
 
 RECORD_COST = 112
 """What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
 for its topic."""
-
-
-NEVER = float("inf")
 
 
 class Kind(enum.Enum):

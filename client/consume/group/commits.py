@@ -13,12 +13,12 @@ import grpc
 from penstock.proto.errors import BrokerUnavailable, PenstockError
 
 from ...cluster.connections import Connections, rpc_error
+from ...cluster.subscription import Subscription
 from ...message import MessageQueue
 from ..control import ControlLoop
 from ..local_queue import Buffers, LocalQueue
 from ..offsets import commit_request, refused_queues
 from ..positions import uncommitted
-from ..subscription import Subscription
 from .consumer_session import ConsumerSession
 from .rebalance import Strategy
 
@@ -99,7 +99,7 @@ class Commits:
         address = shard.address
         request = self._request(shard, offsets, force)
         try:
-            call = self._connections.broker(address).CommitOffsets.future(request, timeout=COMMIT_TIMEOUT_S)
+            call = self._connections.stub(address).CommitOffsets.future(request, timeout=COMMIT_TIMEOUT_S)
         except PenstockError as error:  # the connections were closed under us
             log.info("commit was not sent error=%s", error.message)
             return

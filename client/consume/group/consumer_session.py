@@ -209,7 +209,7 @@ class ConsumerSession:
                 if address is None:
                     return False, None
                 error_source = f"broker {address}"
-                stream = self._stream = _Stream(address, self._connections.broker(address))
+                stream = self._stream = _Stream(address, self._connections.stub(address))
                 stream.send(self._join())
             if self._closed.is_set():
                 stream.finish()

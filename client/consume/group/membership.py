@@ -30,7 +30,8 @@ from penstock.proto.names import PERM_READ
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from ...cluster.connections import Connections
-from ...cluster.routes import Routes
+from ...cluster.directory import Directory
+from ...cluster.subscription import Subscription
 from ...message import MessageQueue
 from ..consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, ConsumerConfig
 from ..control import ControlLoop
@@ -38,7 +39,6 @@ from ..fetcher import Fetcher
 from ..local_queue import Buffers, LocalQueue, Standing
 from ..offsets import NEVER_COMMITTED, search_offset
 from ..positions import starting_offset, uncommitted
-from ..subscription import Subscription
 from .commits import COMMIT_TIMEOUT_S, Commits, Member, Shard
 from .consumer_session import ConsumerSession
 from .mismatches import Mismatches
@@ -56,7 +56,7 @@ class Membership:
     def __init__(
         self,
         connections: Connections,
-        routes: Routes,
+        directory: Directory,
         config: ConsumerConfig,
         member: Member,
         *,
@@ -67,7 +67,7 @@ class Membership:
     ) -> None:
         """``on_failed`` is called, from another thread, when the group cannot be joined whatever is retried."""
         self._connections = connections
-        self._routes = routes
+        self._directory = directory
         self._config = config
         self._member = member
         self._buffers = buffers
@@ -95,7 +95,7 @@ class Membership:
         """
         for topic in self._member.subscriptions:
             self._look_up(topic)
-        self._routes.add_listener(self._on_route)
+        self._directory.add_listener(self._on_route)
         self._control.start()
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -146,7 +146,7 @@ class Membership:
 
     def close(self, deadline_s: float) -> None:
         """Commit what is finished, release everything and leave the group; over at about ``deadline_s``."""
-        self._routes.remove_listener(self._on_route)
+        self._directory.remove_listener(self._on_route)
         self._control.close(max(deadline_s - time.monotonic(), 0.1))
         for broker_name, shard in list(self._shards.items()):  # a control thread that is late may still add one
             offsets = uncommitted(self._buffers, broker_name)
@@ -203,7 +203,7 @@ class Membership:
 
     def _look_up(self, topic: str) -> None:
         try:
-            self._routes.topic(topic)
+            self._directory.topic(topic)
         except TopicNotFound:
             self._born_later.add(topic)
             log.warning("topic does not exist, consuming begins when it does topic=%s", topic)
@@ -219,14 +219,14 @@ class Membership:
     def _readable_queues(self) -> set[MessageQueue]:
         found: set[MessageQueue] = set()
         for topic in self._member.subscriptions:
-            route = self._routes.known(topic)
+            route = self._directory.known(topic)
             for data in route.queues if route is not None and route.exists else ():
                 if data.perm & PERM_READ and self._is_alive(data.broker_name):
                     found.update(MessageQueue(topic, data.broker_name, index) for index in range(data.read_queues))
         return found
 
     def _is_alive(self, broker_name: str) -> bool:
-        shard = self._routes.shard(broker_name)
+        shard = self._directory.shard(broker_name)
         return shard is not None and bool(shard.members)
 
     def _rebalance(self, now_s: float) -> float:
@@ -340,7 +340,7 @@ class Membership:
 
     def _open_shard(self, name: str) -> None:
         def host() -> str | None:
-            readable = self._routes.readable(name)
+            readable = self._directory.readable(name)
             return readable[1] if readable is not None else None
 
         session = ConsumerSession(

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.subscription import Sql
 from penstock.client.consume.group import membership
-from penstock.client.consume.subscription import Sql
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.pull_consumer import PullConsumer
 from penstock.proto.errors import (

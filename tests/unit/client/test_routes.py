@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.cluster.connections import Connections
-from penstock.client.cluster.routes import Routes, completed, merge
+from penstock.client.cluster.directory import Directory
+from penstock.client.cluster.routes import completed, merge
 from penstock.proto.errors import NameserverUnavailable, RouteNotFound, TopicNotFound
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
@@ -23,9 +24,9 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def routes(cluster: FakeCluster) -> Iterator[Routes]:
+def routes(cluster: FakeCluster) -> Iterator[Directory]:
     connections = Connections(cluster.namesrv)
-    routes = Routes(connections)
+    routes = Directory(connections)
     yield routes
     routes.close()
     connections.close()
@@ -43,7 +44,7 @@ def route(*names: str, exists: bool = True, others: tuple[str, ...] = ()) -> Top
     )
 
 
-def test_a_topic_is_looked_up_once_and_then_watched(cluster: FakeCluster, routes: Routes) -> None:
+def test_a_topic_is_looked_up_once_and_then_watched(cluster: FakeCluster, routes: Directory) -> None:
     found = routes.topic("t")
     assert [queues.broker_name for queues in found.queues] == ["broker-a", "broker-b"]
     assert routes.master("broker-a") == cluster.brokers["broker-a"].address
@@ -55,7 +56,7 @@ def test_a_topic_is_looked_up_once_and_then_watched(cluster: FakeCluster, routes
 
 
 def test_listeners_hear_each_change_and_a_failing_one_harms_nobody(
-    cluster: FakeCluster, routes: Routes, caplog: pytest.LogCaptureFixture
+    cluster: FakeCluster, routes: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[TopicRoute] = []
 
@@ -72,7 +73,7 @@ def test_listeners_hear_each_change_and_a_failing_one_harms_nobody(
     routes.remove_listener(heard.append)
 
 
-def test_an_unknown_topic_is_not_found_until_it_is_created(cluster: FakeCluster, routes: Routes) -> None:
+def test_an_unknown_topic_is_not_found_until_it_is_created(cluster: FakeCluster, routes: Directory) -> None:
     with pytest.raises(TopicNotFound, match="does not exist"):
         routes.topic("new")
     cluster.create_topic("new")
@@ -84,7 +85,7 @@ def test_without_living_brokers_the_route_is_missing_not_the_topic() -> None:
     with FakeCluster() as cluster:
         cluster.kill("broker-a")
         connections = Connections(cluster.namesrv)
-        routes = Routes(connections)
+        routes = Directory(connections)
         with pytest.raises(RouteNotFound, match="no living broker"):
             routes.topic("t")
         routes.close()
@@ -93,7 +94,7 @@ def test_without_living_brokers_the_route_is_missing_not_the_topic() -> None:
 
 def test_without_nameservers_a_lookup_ends_in_time() -> None:
     connections = Connections("127.0.0.1:1")
-    routes = Routes(connections)
+    routes = Directory(connections)
     with pytest.raises(NameserverUnavailable, match=r"127\.0\.0\.1:1"):
         routes.topic("t", timeout_s=0.3)
     routes.close()
@@ -103,7 +104,7 @@ def test_without_nameservers_a_lookup_ends_in_time() -> None:
 def test_the_watch_moves_to_a_living_nameserver(cluster: FakeCluster) -> None:
     with FakeCluster(shards=2, topics={"t": 4}) as other:
         connections = Connections(f"{other.namesrv};{cluster.namesrv}")
-        routes = Routes(connections)
+        routes = Directory(connections)
         routes.topic("t")
         other.nameserver.stop()
         cluster.create_topic("t", queues=7)
@@ -113,7 +114,7 @@ def test_the_watch_moves_to_a_living_nameserver(cluster: FakeCluster) -> None:
 
 
 def test_reading_prefers_the_suggested_member_then_the_master_then_a_slave(
-    cluster: FakeCluster, routes: Routes
+    cluster: FakeCluster, routes: Directory
 ) -> None:
     slave = FakeBroker(cluster, "broker-a", 1)
     slave.start()
@@ -166,7 +167,9 @@ def test_queues_of_groups_that_the_nameserver_knows_no_more_are_gone() -> None:
     assert merge(down, gone, gone).exists
 
 
-def test_a_group_that_is_down_is_part_of_new_routes_until_it_is_forgotten(cluster: FakeCluster, routes: Routes) -> None:
+def test_a_group_that_is_down_is_part_of_new_routes_until_it_is_forgotten(
+    cluster: FakeCluster, routes: Directory
+) -> None:
     for name in cluster.brokers:
         cluster.kill(name)
     cluster.revive("broker-b")
@@ -188,7 +191,7 @@ def test_a_topic_deleted_at_living_groups_is_gone() -> None:
 def test_a_slave_is_no_master() -> None:
     merged = TopicRoute(topic="t", exists=True, shards=[shard("a", (1, SLAVE))])
     connections = Connections("127.0.0.1:1")
-    routes = Routes(connections)
+    routes = Directory(connections)
     routes._keep_shards(None, merged)
     assert routes.master("a") is None
     assert routes.readable("a") == (1, "a:1")
