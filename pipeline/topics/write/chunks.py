@@ -12,9 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from penstock.client.cluster.hosts import local_host, store_host_of
-from penstock.client.cluster.retry import pause_before_retry_s
-from penstock.client.cluster.shards import ShardCalls
+from penstock.client.cluster import Calls, local_host, pause_before_retry_s, store_host_of
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination
 from penstock.formats.record.framing import frame_batch, marked
@@ -95,7 +93,7 @@ class Sender:
 
     def __init__(
         self,
-        calls: ShardCalls,
+        calls: Calls,
         *,
         send_timeout_ms: int,
         retry_timeout_ms: int,
@@ -165,11 +163,11 @@ class Sender:
 
     def _start(self, lane: _Lane, chunk: Chunk) -> None:
         try:
-            lane.address = self._calls.address(chunk.broker, fresh=lane.attempt > 0)
+            lane.address = self._calls.directory.address(chunk.broker, fresh=lane.attempt > 0)
             timeout_s = max(0.1, min(self._send_timeout_s, lane.deadline - time.monotonic()))
             message = self._frame(chunk, lane.address, timeout_s)
             connections = self._calls.connections
-            start = connections.append if self._stage_to is None else connections.stage_framed
+            start = connections.append if self._stage_to is None else connections.stage
             lane.call = start(lane.address, message, timeout_s)
             lane.call.add_done_callback(lambda _: self._news.set())
         except PenstockError as error:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.client.cluster.shards import ShardCalls
+from penstock.client.cluster import Calls
 from penstock.formats.destination import Later, Ordinary
 from penstock.proto.errors import ChangedBatch
 from penstock.proto.wire.pipeline_pb2 import LanesReply, LanesRequest
+from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
 from .chunks import SAME_AGAIN, LaneKey
 from .routing import Layout
@@ -28,7 +29,7 @@ def sequence_of(batch: int, chunk: int) -> int:
 
 
 def require_none(
-    calls: ShardCalls,
+    calls: Calls,
     layouts: Iterable[Layout],
     producer_id: int,
     partition: int,
@@ -66,7 +67,7 @@ def require_none(
 
 
 def _last_sequences(
-    calls: ShardCalls, broker: str, keys: list[LaneKey], producer_id: int, partition: int, timeout_s: float
+    calls: Calls, broker: str, keys: list[LaneKey], producer_id: int, partition: int, timeout_s: float
 ) -> list[int]:
     request = LanesRequest()
     for destination, _, lane in keys:
@@ -75,5 +76,5 @@ def _last_sequences(
             producer_id=destination.producer(producer_id),
             lane=lane_of(partition, lane),
         )
-    reply: LanesReply = calls.staging(broker, "QueryLanes", request, timeout_s)
+    reply: LanesReply = calls.at_master(broker, "QueryLanes", request, timeout_s, service=StagingStub)
     return list(reply.last_sequences)

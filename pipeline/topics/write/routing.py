@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.produce.selection import WriteQueues
+from penstock.client.cluster import WriteQueues
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination, Later, Ordinary
 from penstock.proto.errors import Forbidden, InvalidArgument
