@@ -20,11 +20,12 @@ from .cluster.subscription import ALL, parse_subscription
 from .consume.assignment import Assignment
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
 from .consume.core import ConsumerCore
-from .consume.dispatcher import ConsumeResult, Dispatcher, Listener
 from .consume.group.membership import Membership
 from .consume.group.rebalance import Strategy, strategy_named
 from .consume.offsets import FileOffsets
 from .consume.push_queue import PushedQueue
+from .consume.redelivery import Local
+from .consume.workers import ConsumeResult, Listener, Workers
 from .message import MessageQueue
 
 __all__ = ["ConsumeResult", "PushConsumer"]
@@ -94,10 +95,11 @@ class PushConsumer:
             credentials=credentials,
             new_queue=PushedQueue,
         )
-        self._dispatcher = Dispatcher(
+        limits = self._core.config
+        self._workers = Workers(
             self._core.buffers,
-            self._core.config,
             listener,
+            Local([limits.suspend_ms] if orderly else limits.retry_delays_ms),
             name=group,
             threads=consume_threads,
             batch_max=consume_batch_max,
@@ -158,7 +160,7 @@ class PushConsumer:
         else:
             core.begin(Assignment(core, FileOffsets(core.config.offsets_root, core.client_id, core.group), None))
         self._is_started = True
-        self._dispatcher.start()
+        self._workers.start()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that this consumer has now, sorted."""
@@ -198,7 +200,7 @@ class PushConsumer:
         deadline_s = time.monotonic() + timeout_s
         self._ended.set()
         if self._is_started and not self._core.is_closed:
-            self._dispatcher.close(deadline_s - min(COMMIT_SHARE_S, timeout_s / 2))
+            self._workers.close(deadline_s - min(COMMIT_SHARE_S, timeout_s / 2))
         self._core.close(deadline_s)
 
 

@@ -22,9 +22,9 @@ from penstock.runtime.security.credentials import Credentials, Tls
 from ..cluster import Expression, check_timeout
 from ..cluster.subscription import ALL
 from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
-from ..consume.dispatcher import ConsumeResult, Listener
 from ..consume.group.rebalance import Strategy
 from ..consume.message_batch import MessageBatch
+from ..consume.workers import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import CALL_TIMEOUT_S, POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import PushConsumer

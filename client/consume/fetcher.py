@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +22,7 @@ from penstock.proto import frames
 from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
-from ..cluster.connections import Connections, rpc_error
-from ..cluster.directory import Directory
-from ..cluster.subscription import Subscription
+from ..cluster import Connections, Directory, Subscription, back_off_s, rpc_error
 from .consumer_config import ConsumerConfig
 from .local_queue import Buffers, Chunk, LocalQueue, Standing
 
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_S_MIN, RETRY_S_MAX = 0.1, 2.0
 RETRY_BEHIND_SLAVE_S = 0.5
 RETRY_NO_QUEUE_S = 1.0
 RETRY_NO_BROKER_S = 0.2
@@ -395,8 +391,7 @@ class Fetcher:
         if self._closed.is_set():
             return
         broker.failures += 1
-        delay_s = min(RETRY_S_MIN * 2 ** min(broker.failures - 1, 10), RETRY_S_MAX)
-        broker.retry_at_s = time.monotonic() + delay_s * (0.5 + random.random())  # noqa: S311  spreads retries
+        broker.retry_at_s = time.monotonic() + back_off_s(broker.failures)
         if broker.failures % LOG_EVERY == 1:
             log.warning("fetch failed broker=%s failures=%d error=%s", name, broker.failures, error.message)
         if isinstance(error, Refused) and not isinstance(error, TopicNotFound):
