@@ -28,7 +28,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import AppendAnswer, AppendReceipt
 
-from ..produce.parts import NEVER
+from .retry import NEVER
 
 log = logging.getLogger(__name__)
 

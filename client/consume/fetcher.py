@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,21 +18,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
+from penstock.proto import frames
 from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
-from ..cluster.connections import Connections, decode_fetch, rpc_error
-from ..cluster.routes import Routes
+from ..cluster import Connections, Directory, Subscription, back_off_s, rpc_error
 from .consumer_config import ConsumerConfig
 from .local_queue import Buffers, Chunk, LocalQueue, Standing
-from .subscription import Subscription
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
 
 log = logging.getLogger(__name__)
 
-RETRY_S_MIN, RETRY_S_MAX = 0.1, 2.0
 RETRY_BEHIND_SLAVE_S = 0.5
 RETRY_NO_QUEUE_S = 1.0
 RETRY_NO_BROKER_S = 0.2
@@ -85,7 +82,7 @@ class Fetcher:
     def __init__(
         self,
         connections: Connections,
-        routes: Routes,
+        directory: Directory,
         buffers: Buffers,
         config: ConsumerConfig,
         *,
@@ -95,7 +92,7 @@ class Fetcher:
         on_refused: Callable[[PenstockError], None],
     ) -> None:
         self._connections = connections
-        self._routes = routes
+        self._directory = directory
         self._buffers = buffers
         self._config = config
         self._group = group
@@ -200,7 +197,7 @@ class Fetcher:
             if waiting is not None:
                 waiting.call.cancel()
             return
-        host = self._routes.readable(name, broker.suggested_id)
+        host = self._directory.readable(name, broker.suggested_id)
         if host is None:
             broker.retry_at_s = time.monotonic() + RETRY_NO_BROKER_S
             return
@@ -252,7 +249,7 @@ class Fetcher:
     def _leave_wrong_brokers(self) -> None:
         for name, broker in self._brokers.items():
             broker.retry_at_s = 0.0
-            host = self._routes.readable(name, broker.suggested_id)
+            host = self._directory.readable(name, broker.suggested_id)
             for flight in broker.flights:
                 if host is not None and flight.address != host[1]:
                     flight.call.cancel()
@@ -264,7 +261,7 @@ class Fetcher:
         broker.flights.remove(flight)
         try:
             message = flight.call.result()
-            reply, records = decode_fetch(message)
+            reply, records = frames.unpack(message, FetchReply)
         except grpc.FutureCancelledError:
             self._free(flight)
             return
@@ -278,7 +275,7 @@ class Fetcher:
             return
         broker.failures = 0
         broker.suggested_id = reply.suggested_broker_id
-        is_master = self._routes.master(name) == flight.address
+        is_master = self._directory.master(name) == flight.address
         position = len(message) - len(records)
         arrivals: list[_Arrival] = []
         with self._buffers.lock:
@@ -394,8 +391,7 @@ class Fetcher:
         if self._closed.is_set():
             return
         broker.failures += 1
-        delay_s = min(RETRY_S_MIN * 2 ** min(broker.failures - 1, 10), RETRY_S_MAX)
-        broker.retry_at_s = time.monotonic() + delay_s * (0.5 + random.random())  # noqa: S311  spreads retries
+        broker.retry_at_s = time.monotonic() + back_off_s(broker.failures)
         if broker.failures % LOG_EVERY == 1:
             log.warning("fetch failed broker=%s failures=%d error=%s", name, broker.failures, error.message)
         if isinstance(error, Refused) and not isinstance(error, TopicNotFound):

@@ -61,7 +61,7 @@ class Run:
 
     __slots__ = (
         *("_cut_at", "attempts", "epoch", "first_offset", "is_filled", "items", "iterator", "local"),
-        *("messages", "pending", "record_bytes", "slots", "started_s", "taken"),
+        *("messages", "pause_s", "pending", "record_bytes", "slots", "started_s", "taken"),
     )
 
     def __init__(self, local: PushedQueue, taken: Taken, first_offset: int) -> None:
@@ -78,6 +78,7 @@ class Run:
         self.is_filled = False
         self.pending: Item | None = None  # orderly: failed, and tried again before anything behind it
         self.attempts = 0  # orderly: of ``pending``
+        self.pause_s = 0.0  # orderly: before ``pending`` is tried again
         self._cut_at: int | None = None  # the first message that nobody will begin any more
 
     def fill(self, items: list[Item]) -> None:

@@ -44,11 +44,12 @@ from penstock.proto.errors import (
     ReplicaTimeout,
 )
 
-from ..cluster.retry import Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
+from ..cluster.queues import WriteQueues
+from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
+from .health import BrokerHealth
 from .key_places import KeyPlaces
-from .parts import NEVER, Batch, Kind, Lane, Line, Part
-from .selection import BrokerHealth, WriteQueues
+from .parts import Batch, Kind, Lane, Line, Part
 
 LANES = 8
 SMALL_PER_BROKER = 2

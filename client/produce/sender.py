@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 
+from ..cluster.retry import NEVER
 from .delivery import TopicDelivery
-from .parts import NEVER
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.client.cluster.connections import parse_addresses
+from penstock.client.cluster import parse_addresses
 from penstock.proto import names
 from penstock.proto.errors import ConfigError, PenstockError
 from penstock.runtime.security.credentials import SecurityFiles

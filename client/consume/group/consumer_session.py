@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,16 +17,16 @@ import grpc
 
 from penstock.proto.errors import BrokerUnavailable, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter
-from penstock.proto.wire.common_pb2 import Empty, TopicQueues
+from penstock.proto.wire.common_pb2 import Empty
 
-from ...cluster.connections import Connections
+from ...cluster import Connections, back_off_s, topic_queues
 from ...message import MessageQueue
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 1.0
 SILENCE_S = 3.0
-RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0
+NOBODY_S = 1.0  # between looks for a living member; a change of the routes ends it
 LOG_EVERY = 20
 
 
@@ -187,7 +186,7 @@ class ConsumerSession:
             self._route_changed.clear()
             joined, error = self._follow()
             if error is None:
-                self._route_changed.wait(RECONNECT_S_MAX)
+                self._route_changed.wait(NOBODY_S)
                 continue
             failures = 0 if joined else failures + 1
             if self._closed.is_set():
@@ -195,8 +194,7 @@ class ConsumerSession:
             if failures % LOG_EVERY == 1:
                 log.warning("consumer session failed broker=%s error=%s", self.broker_name, error.message)
             if failures or not error.retryable:
-                delay_s = min(RECONNECT_S_MIN * 2 ** min(failures, 10), RECONNECT_S_MAX)
-                self._route_changed.wait(delay_s * (0.5 + random.random()))  # noqa: S311  spreads the members' retries
+                self._route_changed.wait(back_off_s(max(failures, 1)))
 
     def _follow(self) -> tuple[bool, PenstockError | None]:
         """One stream from its begin to its end: whether it was joined, and what ended it; None: nobody lives."""
@@ -209,7 +207,7 @@ class ConsumerSession:
                 if address is None:
                     return False, None
                 error_source = f"broker {address}"
-                stream = self._stream = _Stream(address, self._connections.broker(address))
+                stream = self._stream = _Stream(address, self._connections.stub(address))
                 stream.send(self._join())
             if self._closed.is_set():
                 stream.finish()
@@ -295,14 +293,14 @@ class _Stream:
         self._outgoing.put(request)
 
     def claim(self, queues: list[MessageQueue]) -> None:
-        for topic, queue_ids in _by_topic(queues).items():
-            self.send(ConsumerRequest(claim=TopicQueues(topic=topic, queue_ids=queue_ids)))
+        for claim in topic_queues(queues):
+            self.send(ConsumerRequest(claim=claim))
 
     def release(self, queues: Iterable[MessageQueue]) -> None:
         with self._order:
             given_back = self.claims.release(queues, self._heartbeats_sent + 1)
-            for topic, queue_ids in _by_topic(given_back).items():
-                self.send(ConsumerRequest(release=TopicQueues(topic=topic, queue_ids=queue_ids)))
+            for release in topic_queues(given_back):
+                self.send(ConsumerRequest(release=release))
             if given_back:
                 self._heartbeats_sent += 1
                 self.send(ConsumerRequest(heartbeat=Empty()))
@@ -343,10 +341,3 @@ class _Stream:
                     self._heartbeats_sent += 1
                     self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S
                     return ConsumerRequest(heartbeat=Empty())
-
-
-def _by_topic(queues: Iterable[MessageQueue]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for each in queues:
-        found.setdefault(each.topic, []).append(each.queue_id)
-    return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.client.cluster.queues import WriteQueues
 from penstock.client.produce.config import ProducerConfig
+from penstock.client.produce.health import BrokerHealth
 from penstock.client.produce.lanes import KEY_AWAY_S, LANES, Lanes
 from penstock.client.produce.parts import Batch, Kind, Part
-from penstock.client.produce.selection import BrokerHealth, WriteQueues
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,

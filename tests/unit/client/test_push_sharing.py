@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.consume.consumer_config import ConsumerConfig
-from penstock.client.consume.group.mismatches import Mismatches
+from penstock.client.consume.group.membership import Mismatches
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -61,7 +61,7 @@ def test_when_a_member_dies_the_other_begins_at_its_commits(cluster: RunningClus
         wait_until(lambda: len(victim_seen) + len(survivor_seen) == 40, what="the first messages")
         wait_until(lambda: cluster.committed("g", "orders", victim.assignment()[0].queue_id) == 20, what="commit")
         # Killed: nothing is said, the connections just end.
-        victim._core.routes.close()
+        victim._core.directory.close()
         victim._core.connections.close()
         wait_until(lambda: len(survivor.assignment()) == 2, what="take-over")
         cluster.put("orders", numbered(5, 20), 0)
@@ -156,7 +156,7 @@ def test_members_that_subscribe_differently_learn_it_each_once(
         lines = [
             record.getMessage()
             for record in caplog.records
-            if record.name == "penstock.client.consume.group.mismatches"
+            if record.name == "penstock.client.consume.group.membership"
         ]
         return [line for line in lines if f" client={client_id} " in line]
 

@@ -115,4 +115,4 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     cluster = Cluster(options.name_server)
     with pytest.raises(NameserverUnavailable, match=f"127.0.0.1:{port}"):
         starting_offsets(cluster, options, timeout_s=0.5)
-    cluster.connections.close()
+    cluster.calls.close()

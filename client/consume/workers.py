@@ -21,9 +21,9 @@ from typing import Any
 from penstock.proto.errors import InvalidArgument
 
 from ..message import MessageView
-from .consumer_config import ConsumerConfig
 from .local_queue import Buffers, Standing
 from .push_queue import Failed, Item, PushedQueue, Run, Slot, redelivered
+from .redelivery import Again, Redelivery
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +42,18 @@ class ConsumeResult(enum.Enum):
     RETRY_LATER = "retry_later"
 
 
-class Dispatcher:
+class Workers:
     """The workers of one consumer.
 
-    A failed item is tried again after the delays of ``config.retry_delays_ms``, the last of which repeats; meanwhile
-    the messages behind it go on and the queue's commit waits for it. Orderly: nothing behind it in its queue goes on.
+    What becomes of a failed item is the ``redelivery``'s decision. While it waits for its next try the messages behind
+    it go on and the queue's commit waits for it. Orderly: nothing behind it in its queue goes on.
     """
 
     def __init__(
         self,
         buffers: Buffers,
-        config: ConsumerConfig,
         listener: Listener,
+        redelivery: Redelivery,
         *,
         name: str,
         threads: int,
@@ -63,16 +63,16 @@ class Dispatcher:
     ) -> None:
         """``on_idle`` is called when the last work on a revoked queue has ended; it must not block."""
         self._buffers = buffers
-        self._lock = buffers.lock
-        self._config = config
+        self._lock = buffers.lock  # guards all fields below, and is what idle workers wait on
         self._listener = listener
+        self._redelivery = redelivery
         self._batch_max = batch_max
         self._is_orderly = is_orderly
         self._on_idle = on_idle
         self._run_messages = batch_max  # grows with what is done in RUN_TARGET_S
         self._later: list[tuple[float, int, Failed | Run]] = []  # a heap of what is tried again, and when
-        self._numbers = itertools.count()
-        self._active: list[Run] = []
+        self._numbers = itertools.count()  # so that the heap never compares jobs
+        self._active: list[Run] = []  # in work; an orderly run that waits for its next try is in _later instead
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"penstock-consume-{name}-{index}", daemon=True)
@@ -85,7 +85,7 @@ class Dispatcher:
             thread.start()
 
     def close(self, deadline_s: float) -> bool:
-        """Begin nothing more and wait for what runs; whether all of it ended before the deadline."""
+        """Begin nothing more and wait for what runs. Returns True if all of it ended before the deadline."""
         with self._lock:
             self._is_closed = True
             for local in self._buffers.queues.values():
@@ -192,7 +192,7 @@ class Dispatcher:
         return True
 
     def _perform_in_order(self, run: Run, slot: Slot) -> bool:
-        """Work until an item fails; whether none did."""
+        """Work until an item has to wait. Returns True if none has."""
         if not run.is_filled:
             self._fill(run)
         started_s = time.monotonic()
@@ -205,8 +205,10 @@ class Dispatcher:
             if failed:
                 run.attempts += 1
                 self._log_failure(run.local, item, run.attempts, error)
-                run.pending = _again(item, run.attempts)
-                return False
+                decision = self._redelivery.on_failure(item, run.attempts)
+                if isinstance(decision, Again):
+                    run.pending, run.pause_s = _again(item, run.attempts), decision.after_s
+                    return False
             run.pending, run.attempts = None, 0
             item = next(run.iterator, None)
         self._adapt(time.monotonic() - started_s, done)
@@ -239,20 +241,23 @@ class Dispatcher:
         self._after_work(local)
 
     def _suspend(self, run: Run, slot: Slot) -> bool:
-        """Orderly: the run waits with its failed item; whether it is over instead, because the queue is not ours."""
+        """Orderly mode: keep the failed item first and pause the run.
+
+        Returns True if the run ends instead, because the queue went to another member or the consumer closes.
+        """
         local = run.local
         self._active.remove(run)
         if run.epoch != local.epoch or local.standing is Standing.REVOKED or self._is_closed:
             run.cut()
             return local.leave(run, slot)
         run.slots.remove(slot)
-        self._put_off(run, time.monotonic() + self._config.suspend_ms / 1000)
+        self._put_off(run, time.monotonic() + run.pause_s)
         return False
 
     # Failures
 
     def _ask(self, item: Item) -> tuple[bool, BaseException | None]:
-        """Call the listener: whether the item has to come again, and the error if that is why."""
+        """Call the listener. Returns (True, the error if it raised one) if it could not take the item."""
         try:
             outcome = self._listener(item)
         except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
@@ -263,37 +268,40 @@ class Dispatcher:
 
     def _note_failure(self, run: Run, item: Item, error: BaseException | None) -> None:
         local = run.local
+        self._log_failure(local, item, 1, error)
+        decision = self._redelivery.on_failure(item, 1)
+        if not isinstance(decision, Again):
+            return
         failed = Failed(local, run.epoch, item)
         failed.for_next_try()
-        self._log_failure(local, item, failed.attempts, error)
         with self._lock:
             if run.epoch != local.epoch:
                 return
             local.add_failed(failed)
             self._buffers.held_bytes += failed.record_bytes
-            self._schedule(failed)
+            self._schedule(failed, decision)
 
-    def _schedule(self, failed: Failed) -> None:
-        delays = self._config.retry_delays_ms
-        delay_s = delays[min(failed.attempts, len(delays)) - 1] / 1000
-        self._put_off(failed, time.monotonic() + delay_s)
+    def _schedule(self, failed: Failed, again: Again) -> None:
+        self._put_off(failed, time.monotonic() + again.after_s)
         self._lock.notify()
 
     def _try_again(self, failed: Failed) -> None:
-        local = failed.local
-        has_failed, error = self._ask(failed.item)
+        local, item = failed.local, failed.item
+        has_failed, error = self._ask(item)
+        again: Again | None = None
         if has_failed:
-            item = failed.item
             failed.for_next_try()
             self._log_failure(local, item, failed.attempts, error)
+            decision = self._redelivery.on_failure(item, failed.attempts)
+            again = decision if isinstance(decision, Again) else None
         with self._lock:
             local.retrying -= 1
             if failed.epoch == local.epoch:
-                if not has_failed:
+                if again is None:
                     del local.failed[failed.offset]
                     self._buffers.finish(local, failed.record_bytes, failed.messages)
                 else:
-                    self._schedule(failed)
+                    self._schedule(failed, again)
             self._after_work(local)
 
     def _after_work(self, local: PushedQueue) -> None:

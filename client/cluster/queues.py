@@ -1,17 +1,17 @@
-"""Which queue a message goes to: rotation over all queues, the sharding key's hash, and avoidance of slow brokers.
-
-Pure: no clock, no network. Times are passed in.
-"""
+"""Queues as routes tell of them and as requests name them: which may be read, which may be written."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.proto.names import PERM_WRITE
-from penstock.proto.wire.common_pb2 import MASTER
+from penstock.proto.names import PERM_READ, PERM_WRITE
+from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
+
+from ..message import MessageQueue
+from .routes import master_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,38 +19,62 @@ if TYPE_CHECKING:
 
     from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
-# RocketMQ's MQFaultStrategy: from this latency on, leave the broker alone for that long.
-LATENCY_MS = (50, 100, 550, 1800, 3000, 5000, 15000)
-AVOID_MS = (0, 0, 2000, 5000, 6000, 10000, 30000)
-FAILURE_LATENCY_MS = 10_000  # what a failed call counts as
 _SCAN_MAX = 256
 
+Place = tuple[str, str, int]
+"""Topic, broker name, queue id: a :class:`~penstock.client.MessageQueue`, or a tuple like one."""
 
-class BrokerHealth:
-    """Which brokers answered slowly or failed, and until when they are avoided.
 
-    A preference only: when every broker is avoided, all are used. Kept per broker, not per queue, so ten thousand
-    queues cost nothing.
-    """
+def readable_queues(route: TopicRoute | None) -> list[MessageQueue]:
+    """The queues of a topic that may be read, of living broker groups and of those that are known to return."""
+    if route is None or not route.exists:
+        return []
+    return [
+        MessageQueue(route.topic, data.broker_name, index)
+        for data in route.queues
+        if data.perm & PERM_READ
+        for index in range(data.read_queues)
+    ]
 
-    def __init__(self) -> None:
-        self._avoid_until_ms: dict[str, float] = {}
 
-    def on_latency(self, broker_name: str, latency_ms: float, now_ms: float) -> None:
-        """A broker answered after ``latency_ms``."""
-        avoid_ms = AVOID_MS[max(bisect.bisect_right(LATENCY_MS, latency_ms) - 1, 0)]
-        if avoid_ms:
-            self._avoid_until_ms[broker_name] = now_ms + avoid_ms
-        else:
-            self._avoid_until_ms.pop(broker_name, None)
+def topic_queues(queues: Iterable[Place]) -> list[TopicQueues]:
+    """Queues of one broker group as requests name them, in their order."""
+    found: dict[str, list[int]] = {}
+    for topic, _, queue_id in queues:
+        found.setdefault(topic, []).append(queue_id)
+    return [TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in found.items()]
 
-    def on_failure(self, broker_name: str, now_ms: float) -> None:
-        """A call failed: counts as ten seconds."""
-        self.on_latency(broker_name, FAILURE_LATENCY_MS, now_ms)
 
-    def is_avoided(self, broker_name: str, now_ms: float) -> bool:
-        """Whether another broker is preferred now."""
-        return now_ms < self._avoid_until_ms.get(broker_name, 0.0)
+def topic_offsets(offsets: Mapping[MessageQueue, int]) -> list[TopicOffsets]:
+    """Offsets of one broker group as requests name them."""
+    found: dict[str, TopicOffsets] = {}
+    for (topic, _, queue_id), offset in sorted(offsets.items()):
+        of_topic = found.setdefault(topic, TopicOffsets(topic=topic))
+        of_topic.queue_ids.append(queue_id)
+        of_topic.offsets.append(offset)
+    return list(found.values())
+
+
+def offsets_in(answer: Iterable[TopicOffsets], broker_name: str) -> dict[MessageQueue, int]:
+    """The offsets in a broker group's answer, by queue."""
+    return {
+        MessageQueue(part.topic, broker_name, queue_id): offset
+        for part in answer
+        for queue_id, offset in zip(part.queue_ids, part.offsets, strict=True)
+    }
+
+
+def queues_in(answer: Iterable[TopicQueues], broker_name: str) -> list[MessageQueue]:
+    """The queues in a broker group's answer."""
+    return [MessageQueue(part.topic, broker_name, queue_id) for part in answer for queue_id in part.queue_ids]
+
+
+def offsets_by_broker(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[MessageQueue, int]]:
+    """The same offsets, those of each broker group by themselves."""
+    found: dict[str, dict[MessageQueue, int]] = {}
+    for each, offset in offsets.items():
+        found.setdefault(each.broker_name, {})[each] = offset
+    return found
 
 
 class WriteQueues:
@@ -72,9 +96,7 @@ class WriteQueues:
     @classmethod
     def of(cls, route: TopicRoute) -> WriteQueues:
         """What ``route`` allows."""
-        with_master = {
-            shard.broker_name for shard in route.shards if any(member.role == MASTER for member in shard.members)
-        }
+        with_master = {shard.broker_name for shard in route.shards if master_of(shard)}
         return cls(
             (queues.broker_name, queues.write_queues)
             for queues in route.queues

@@ -1,4 +1,4 @@
-"""Kernels of the producer: sharding keys' hashes, rows picked out of columns, properties appended to each row."""
+"""Kernels over columns of byte strings: hashes of rows, rows picked out, a property appended to each row."""
 
 # Kernels are typed by their Numba signatures.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from numba import njit, types
 
-from penstock.formats.intrinsics.memory import copy_bytes
-from penstock.formats.record.kernels import BYTES, LONGS, string_hash_utf8
+from ...intrinsics.crc import BYTES
+from ...intrinsics.memory import copy_bytes
+from ...intrinsics.text import string_hash_utf8
+from .scanning import LONGS
 
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
 _OUT_LONGS = types.Array(types.int64, 1, "C")

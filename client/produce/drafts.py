@@ -2,27 +2,87 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, lengths_of
+from penstock.formats.destination import Destination, Later, Ordinary
 from penstock.formats.hashing import string_hash
+from penstock.formats.record.compression import compress
+from penstock.formats.record.properties import TIMER_DELIVER_MS, TIMER_OUT_MS
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
-from ..message import Message
-from .accumulator import limited, new_part
-from .columns import Column, bytes_list, column_of, lengths_of
-from .compression import compress
+from ..message import DeliverAt, Message
 from .config import ProducerConfig
-from .due import DeliverAt, with_time
-from .keys import checked_body, checked_sharding_key, hashes_of, key_column, property_bytes, property_column, set_hashes
-from .parts import Kind, Part
+from .keys import checked_body, checked_sharding_key, key_column, property_bytes, property_column
+from .parts import Kind, Part, limited, new_part
 
 UNCUT = 1 << 62  # more than any limit
+
+
+@dataclass(slots=True)
+class Draft:
+    """One message as its sender gave it, before anything of it is checked."""
+
+    topic: str
+    body: object
+    tag: str | None = None
+    keys: Sequence[str] | str | None = None
+    properties: Mapping[str, str] | None = None
+    sharding_key: str | None = None
+    deliver_at: DeliverAt | None = None
+
+    @classmethod
+    def of(cls, message: Message) -> Draft:
+        """The same of a :class:`~penstock.client.Message`."""
+        return cls(
+            message.topic,
+            message.body,
+            message.tag,
+            message.keys,
+            message.properties,
+            message.sharding_key,
+            message.deliver_at,
+        )
+
+    @property
+    def destination(self) -> Destination:
+        """Where brokers are to store it."""
+        return Ordinary(self.topic) if self.deliver_at is None else Later(self.topic)
+
+    def encoded(self, unique_key: str | None = None) -> bytes | None:
+        """The property string, or None where the message has no properties.
+
+        Raises:
+            InvalidArgument: what :func:`.keys.property_bytes` refuses, or no such time.
+        """
+        properties = self.properties
+        if self.deliver_at is not None:
+            time = str(due_ms(self.deliver_at))
+            properties = {**(properties or {}), TIMER_DELIVER_MS: time, TIMER_OUT_MS: time}
+        return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key)
+
+
+def due_ms(deliver_at: DeliverAt) -> int:
+    """The time in ms since 1970 UTC; never before it, and 0 for everything before 1970.
+
+    Raises:
+        InvalidArgument: no such time.
+    """
+    if isinstance(deliver_at, dt.datetime):
+        if deliver_at.tzinfo is None:
+            raise InvalidArgument(f"deliver_at {deliver_at}: has no time zone: give one, as datetime.UTC")
+        return max(0, -(-round(deliver_at.timestamp() * 1_000_000) // 1000))
+    if not isinstance(deliver_at, int) or isinstance(deliver_at, bool):
+        raise InvalidArgument(f"deliver_at {deliver_at!r:.60}: must be a datetime, or milliseconds since 1970 UTC")
+    return max(0, deliver_at)
 
 
 class PartMaker:
@@ -37,59 +97,35 @@ class PartMaker:
     def single(
         self, kind: Kind, body: object, encoded: bytes | None, sharding_key: str | None, deadline: float
     ) -> Part:
-        """One message that nobody waits for."""
+        """One message, whose properties are encoded already."""
         flag, taken = self._compressed(checked_body(body, self._config.body_bytes_max))
         part = new_part(kind, [taken], [encoded], deadline)
         part.sys_flag = flag
-        part.hashes = _hash_of_one(sharding_key)
+        if sharding_key is not None:
+            part.hashes = np.array([string_hash(checked_sharding_key(sharding_key))], dtype=np.int32)
         return part
 
-    def awaited(
-        self,
-        body: object,
-        tag: str | None,
-        keys: Sequence[str] | str | None,
-        properties: Mapping[str, str] | None,
-        sharding_key: str | None,
-        deliver_at: DeliverAt | None,
-        deadline: float,
-    ) -> Part:
+    def awaited(self, draft: Draft, deadline: float) -> Part:
         """One message with a future and a UNIQ_KEY."""
         unique_key = new_unique_key()
-        properties = with_time(properties, deliver_at)
-        encoded = property_bytes(tag, keys, properties, sharding_key, unique_key)
-        part = self.single(Kind.SEND, body, encoded, sharding_key, deadline)
+        part = self.single(Kind.SEND, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
         part.futures.append(Future())
         part.message_ids.append(unique_key)
         return part
 
-    def waiting(self, messages: Sequence[Message], deadline: float) -> Part:
+    def together(self, drafts: Sequence[Draft], deadline: float) -> Part:
         """Messages with a future and a UNIQ_KEY each. One alone is compressed; several are not, as in RocketMQ."""
-        if len(messages) == 1:
-            (one,) = messages
-            return self.awaited(one.body, one.tag, one.keys, one.properties, one.sharding_key, one.deliver_at, deadline)
-        bodies: list[bytes] = []
-        encoded: list[bytes | None] = []
-        ids: list[str] = []
-        for message in messages:
-            unique_key = new_unique_key()
-            bodies.append(checked_body(message.body, self._config.body_bytes_max))
-            encoded.append(
-                property_bytes(
-                    message.tag,
-                    message.keys,
-                    with_time(message.properties, message.deliver_at),
-                    message.sharding_key,
-                    unique_key,
-                )
-            )
-            ids.append(unique_key)
+        if len(drafts) == 1:
+            return self.awaited(drafts[0], deadline)
+        ids = [new_unique_key() for _ in drafts]
+        bodies = [checked_body(draft.body, self._config.body_bytes_max) for draft in drafts]
+        encoded = [draft.encoded(unique_key) for draft, unique_key in zip(drafts, ids, strict=True)]
         part = new_part(Kind.SEND, bodies, encoded, deadline)
-        part.futures = [Future() for _ in messages]
+        part.futures = [Future() for _ in drafts]
         part.message_ids = ids
-        sharding_keys = [message.sharding_key for message in messages]
+        sharding_keys = [draft.sharding_key for draft in drafts]
         if any(key is not None for key in sharding_keys):
-            set_hashes(part, sharding_keys)
+            part.set_hashes(sharding_keys)
         return part
 
     def columnar(self, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
@@ -101,7 +137,7 @@ class PartMaker:
             return iter(())
         lengths = taken.lengths if isinstance(taken, Column) else lengths_of(taken)
         self._check_lengths(lengths)
-        properties, hashes, keyed = None, None, None
+        hashes, keyed = None, None
         sharding = None
         if sharding_keys is not None:
             sharding = key_column("sharding key", sharding_keys)
@@ -147,9 +183,3 @@ class PartMaker:
             piece.sys_flag = flags[int(run[0])]
             piece.cost = UNCUT
             yield from limited(piece, self._config.batch_bytes_max, self._config.batch_count_max)
-
-
-def _hash_of_one(sharding_key: str | None) -> Any:
-    if sharding_key is None:
-        return None
-    return np.array([string_hash(checked_sharding_key(sharding_key))], dtype=np.int32)

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import grpc
-
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.common_pb2 import Empty, Role
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
 
-from ..administer.admin_results import BrokerInfo, ClusterInfo, NameserverInfo, ReplicaInfo
-from .connections import Connections
+from ..cluster import Calls
+from .admin_results import BrokerInfo, ClusterInfo, NameserverInfo, ReplicaInfo
 
 
-def cluster_info(connections: Connections, timeout_s: float) -> ClusterInfo:
+def cluster_info(calls: Calls, timeout_s: float) -> ClusterInfo:
     """Ask all nameservers, then all brokers, each group at the same time. A silent one is listed as not alive."""
-    queries = [
-        (address, connections.nameserver(address).QueryCluster.future(Empty(), timeout=timeout_s))
-        for address in connections.addresses
-    ]
-    nameservers, members = [], {}
-    absent: set[str] = set()
-    for address, query in queries:
-        try:
-            view = query.result()
-        except grpc.RpcError:
-            nameservers.append(NameserverInfo(address, alive=False))
-            continue
-        nameservers.append(NameserverInfo(address, alive=True))
-        absent.update(shard.broker_name for shard in view.absent)
-        for shard in view.shards:
-            for member in shard.members:
-                members[shard.broker_name, member.broker_id] = (shard, member)
-    asked = [
-        (*members[key], connections.broker(members[key][1].address).Status.future(Empty(), timeout=timeout_s))
-        for key in sorted(members)
-    ]
-    brokers = []
-    for shard, member, call in asked:
-        try:
-            brokers.append(_broker(shard, member, call.result()))
-        except grpc.RpcError:
-            brokers.append(_broker(shard, member, None))
+    views, _ = calls.at_nameservers("QueryCluster", Empty(), timeout_s)
+    nameservers = [NameserverInfo(address, alive=address in views) for address in calls.connections.addresses]
+    absent = {shard.broker_name for view in views.values() for shard in view.absent}
+    members = {
+        (shard.broker_name, member.broker_id): (shard, member)
+        for view in views.values()
+        for shard in view.shards
+        for member in shard.members
+    }
+    addresses = {key: member.address for key, (_, member) in sorted(members.items())}
+    told, _ = calls.at_addresses(addresses, "Status", lambda _: Empty(), timeout_s)
+    brokers = [_broker(*members[key], told.get(key)) for key in addresses]
     living = {broker_name for broker_name, _ in members}  # a nameserver that lost its network knows of nobody
     return ClusterInfo(nameservers, brokers, sorted(absent - living))
 

@@ -1,4 +1,7 @@
-"""Byte strings as columns: one buffer and where each one ends. What kernels read, without an object per message."""
+"""Byte strings as columns: one buffer and where each one ends. What kernels read, without an object per message.
+
+Kernels are loaded when first needed: importing them costs half a second.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class Column:
 
     def take(self, indexes: npt.NDArray[np.int64]) -> Column:
         """The values at ``indexes``, in that order (copied)."""
-        from .kernels import gather_rows
+        from .record.kernels.columns import gather_rows
 
         ends = np.cumsum(self.lengths[indexes])
         data = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
@@ -81,6 +84,29 @@ class Column:
 def lengths_of(values: Sequence[bytes]) -> Ends:
     """The length of each of ``values``."""
     return np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+
+
+def hashes_of(values: Column) -> npt.NDArray[np.int32]:
+    """Java's string hash of each value, which is UTF-8: what a sharding key selects its queue by."""
+    from .record.kernels.columns import hash_rows
+
+    hashes = np.empty(len(values), dtype=np.int32)
+    hash_rows(values.data, values.ends, hashes)
+    return hashes
+
+
+def with_property(properties: Column | None, name: str, values: Column) -> Column:
+    """The property strings with one more pair each, but where the value is empty; ``None``: there are no pairs yet."""
+    from .record.kernels.columns import append_property
+
+    count = len(values)
+    if properties is None:
+        properties = Column(np.empty(0, np.uint8), np.zeros(count, np.int64))
+    encoded = np.frombuffer(name.encode(), np.uint8)
+    room = len(properties.data) + len(values.data) + count * (len(encoded) + 2)
+    out, ends = np.empty(room, np.uint8), np.empty(count, np.int64)
+    size = append_property(properties.data, properties.ends, encoded, values.data, values.ends, out, ends)
+    return Column(out[:size], ends)
 
 
 def column_of(values: Any) -> Column:
