@@ -121,7 +121,7 @@ class Producer:
         """
         deadline = self._deadline(timeout_s)
         draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at)
-        delivery, part = self._taken(draft, deadline)
+        delivery, part = self._taken(Kind.SEND, draft, deadline)
         future = part.futures[0]
         batch = delivery.start_now(part)
         if batch is not None:
@@ -145,7 +145,7 @@ class Producer:
         Blocks only for the first message to a topic (its route is looked up) and while the buffer is full.
         """
         draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at)
-        delivery, part = self._taken(draft, self._deadline(timeout_s))
+        delivery, part = self._taken(Kind.SEND, draft, self._deadline(timeout_s))
         future = part.futures[0]
         delivery.join(part)
         return future
@@ -162,11 +162,8 @@ class Producer:
         timeout_s: float | None = None,
     ) -> None:
         """Send one message once; nobody learns whether it arrived."""
-        deadline = self._deadline(timeout_s)
-        delivery = self._delivery(Ordinary(topic), deadline)
-        encoded = property_bytes(tag, keys, properties, sharding_key)
-        part = self._maker.single(Kind.ONEWAY, body, encoded, sharding_key, deadline)
-        self._hold(delivery, part, deadline)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key)
+        delivery, part = self._taken(Kind.ONEWAY, draft, self._deadline(timeout_s))
         delivery.join(part)
 
     def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
@@ -224,7 +221,7 @@ class Producer:
             Refused: a bad argument, or, at the first message to a topic, a topic that does not exist.
             ClientClosed: another thread has closed the producer; not accepted.
         """
-        # About 0.3 µs. No lock, object or future per message: see accumulator.py for why that is safe.
+        # About 0.3 µs. No lock, object or future per message: accumulator.py says why that is safe.
         accumulator = self._open.get(topic)
         if accumulator is None:
             accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
@@ -271,7 +268,7 @@ class Producer:
             Refused: a bad argument; nothing was accepted.
         """
         delivery = self._delivery(Ordinary(topic), self._deadline(timeout_s))
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
+        wait_s = self._patience_s(timeout_s)
         accepted = 0
         for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
             try:
@@ -366,13 +363,18 @@ class Producer:
         check_timeout(timeout_s)
         return time.monotonic() + (self.config.send_timeout_s if timeout_s is None else timeout_s)
 
+    def _patience_s(self, timeout_s: float | None) -> float:
+        """How long a message that is to be buffered may wait for room."""
+        check_timeout(timeout_s)
+        return self.config.delivery_timeout_s if timeout_s is None else timeout_s
+
     def _all(self) -> tuple[TopicDelivery, ...]:
         return tuple(self._deliveries.values())
 
-    def _taken(self, draft: Draft, deadline: float) -> tuple[TopicDelivery, Part]:
-        """A part of one message that somebody waits for, counted into the buffer, and what is to send it."""
+    def _taken(self, kind: Kind, draft: Draft, deadline: float) -> tuple[TopicDelivery, Part]:
+        """What is to send the message, and a part of it alone, which is counted into the buffer."""
         delivery = self._delivery(draft.destination, deadline)
-        part = self._maker.awaited(draft, deadline)
+        part = self._maker.one(kind, draft, deadline)
         self._hold(delivery, part, deadline)
         return delivery, part
 
@@ -428,26 +430,19 @@ class Producer:
         return encoded
 
     def _make_room(self, topic: str, cost: int, timeout_s: float | None) -> None:
-        check_timeout(timeout_s)
+        wait_s = self._patience_s(timeout_s)
         self._deliveries[Ordinary(topic)].seal()
         self._sender.wake()
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
         self._buffer.wait_for_room(cost, wait_s, self._sender.wake)
 
     def _produce_unusual(
-        self,
-        topic: str,
-        body: object,
-        encoded: bytes | None,
-        sharding_key: str | None,
-        timeout_s: float | None,
+        self, topic: str, body: object, encoded: bytes | None, sharding_key: str | None, timeout_s: float | None
     ) -> None:
         """A message that needs a part of its own: another kind of bytes, compressed, or refused."""
-        check_timeout(timeout_s)
         now = time.monotonic()
+        until = now + self._patience_s(timeout_s)
         part = self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
-        delivery = self._delivery(Ordinary(topic), now + wait_s)
-        self._hold(delivery, part, now + wait_s)
+        delivery = self._delivery(Ordinary(topic), until)
+        self._hold(delivery, part, until)
         delivery.enqueue([part])
         self._sender.wake()

@@ -105,18 +105,19 @@ class PartMaker:
             part.hashes = np.array([string_hash(checked_sharding_key(sharding_key))], dtype=np.int32)
         return part
 
-    def awaited(self, draft: Draft, deadline: float) -> Part:
-        """One message with a future and a UNIQ_KEY."""
-        unique_key = new_unique_key()
-        part = self.single(Kind.SEND, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
-        part.futures.append(Future())
-        part.message_ids.append(unique_key)
+    def one(self, kind: Kind, draft: Draft, deadline: float) -> Part:
+        """One message, with a future and a UNIQ_KEY if somebody waits for it."""
+        unique_key = new_unique_key() if kind is Kind.SEND else None
+        part = self.single(kind, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
+        if unique_key is not None:
+            part.futures.append(Future())
+            part.message_ids.append(unique_key)
         return part
 
     def together(self, drafts: Sequence[Draft], deadline: float) -> Part:
         """Messages with a future and a UNIQ_KEY each. One alone is compressed; several are not, as in RocketMQ."""
         if len(drafts) == 1:
-            return self.awaited(drafts[0], deadline)
+            return self.one(Kind.SEND, drafts[0], deadline)
         ids = [new_unique_key() for _ in drafts]
         bodies = [checked_body(draft.body, self._config.body_bytes_max) for draft in drafts]
         encoded = [draft.encoded(unique_key) for draft, unique_key in zip(drafts, ids, strict=True)]
