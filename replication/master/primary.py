@@ -96,7 +96,7 @@ class Primary:
             self._on_advanced()
 
     def can_acknowledge(self) -> bool:
-        """Whether enough slaves are connected and in sync for an append to be confirmed in time."""
+        """True if enough slaves are connected and in sync for an append to be confirmed in time."""
         if self._config.replicas_needed == 0:
             return True
         self._observe()
@@ -114,7 +114,7 @@ class Primary:
             self._on_advanced()
 
     def is_level(self, replica: ReplicaProgress) -> bool:
-        """Whether a slave has everything confirmed."""
+        """True if ``replica`` has everything that is confirmed."""
         return self._table.is_level(replica)
 
     def replicas(self) -> list[ReplicaProgress]:
