@@ -4,8 +4,8 @@ Pure decisions: positions and times come in, numbers go out. Times are seconds o
 
 A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. With
 ``sync`` the confirm offset is the largest offset that the master and ``in_sync_replicas - 1`` connected slaves
-have; without, what the master has. A learner never counts. It never goes back: what was confirmed was acknowledged
-to producers and seen by consumers.
+have; without, what the master has. Learners never count. The confirm offset never goes back, because what was
+confirmed was acknowledged to producers and seen by consumers.
 """
 
 from __future__ import annotations
