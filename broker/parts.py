@@ -247,6 +247,7 @@ class _Assembly:
             queue_range=store.queue_range,
             join_group=lambda group: self._offsets.join_group(group),
             clock=SystemClock(),
+            catch_up=self._dispatcher.catch_up,
         )
         self._offsets = OffsetService(
             store,

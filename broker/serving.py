@@ -12,7 +12,8 @@ import gc
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from penstock.proto.errors import PenstockError, StorageError, WrongCluster
 
@@ -127,8 +128,8 @@ class Broker:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: BrokerConfig) -> AsyncIterator[Broker]:
-    """A running broker for the length of the ``with`` block.
+async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> AsyncIterator[Broker]:
+    """A running broker for the length of the ``with`` block. ``interceptors`` stand in front of all that it serves.
 
     When a background task fails, the body is cancelled and the failure comes out of the block.
 
@@ -136,7 +137,7 @@ async def serving(config: BrokerConfig) -> AsyncIterator[Broker]:
         ConfigError: port, directory or setting is wrong.
         StoreLocked, WrongStore, Corrupt, DiskFull: the store cannot be opened.
     """
-    async with open_port(config) as (server, port):
+    async with open_port(config, interceptors) as (server, port):
         config = config.with_port(port)
         with open_store(config) as opened:
             parts = Parts.assemble(config, opened, server, uuid.uuid4().hex)

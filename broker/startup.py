@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
@@ -44,14 +45,16 @@ class Opened:
 
 
 @contextlib.asynccontextmanager
-async def open_port(config: BrokerConfig) -> AsyncIterator[tuple[grpc.aio.Server, int]]:
+async def open_port(
+    config: BrokerConfig, interceptors: Sequence[Any] = ()
+) -> AsyncIterator[tuple[grpc.aio.Server, int]]:
     """A server that listens already and serves nothing yet, so that a port in use ends the start early.
 
     Raises:
         ConfigError: the port cannot be opened, or its certificate or the users cannot be read.
     """
     access, tls = config.security.access(), config.security.transport.server_tls()
-    server = new_server([] if access is None else [Doorkeeper(access)])
+    server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])])
     port = listen(server, config.identity.bind_address, config.identity.listen_port, "listenPort", tls)
     async with access.following() if access is not None else contextlib.nullcontext():
         try:

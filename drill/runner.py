@@ -57,6 +57,7 @@ def run_drill(
         plan,
         with_network=drill.network,
         with_small_disk=drill.small_disk,
+        with_throttle=drill.throttled,
         existing=existing,
         progress=progress,
     )

@@ -121,7 +121,10 @@ class BufferFull(Retryable):
 
 
 class OutcomeUnknown(PenstockError):
-    """The send may be stored or not. Sending again through the same producer stores once."""
+    """The send may be stored or not.
+
+    Within ``timeout_s`` the producer itself asks again, and that stores once; a second ``send`` is another message.
+    """
 
     code = 20
     retryable = True

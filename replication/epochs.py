@@ -73,6 +73,11 @@ class EpochHistory:
         """The newest epoch; 0 in an empty history."""
         return self.entries[-1].epoch if self.entries else 0
 
+    @property
+    def latest_start(self) -> int:
+        """Where the newest epoch begins; 0 when there is none."""
+        return self.entries[-1].start if self.entries else 0
+
     def begin(self, epoch: int, start: int) -> EpochHistory:
         """The history with one more epoch. The oldest entries beyond the limit are forgotten.
 

@@ -108,6 +108,9 @@ def reported(error: Exception, method: str) -> PenstockError:
     """The error for the caller of ``method``: a :class:`PenstockError` itself; any other is logged, and internal."""
     if isinstance(error, PenstockError):
         return error
+    if isinstance(error, grpc.aio.InternalError):  # an answer could not be written, since its caller is gone
+        log.info("call broken method=%s error=%r", method, error)
+        return PenstockError(f"{method}: the connection broke")
     log.error("request failed method=%s error=%r", method, error, exc_info=error)
     return PenstockError(f"{method}: internal error, see the server's log")
 

@@ -104,7 +104,12 @@ class RoleParts:
             reconnect_max_ms=ELECTED_RECONNECT_MS_MAX if settings.is_elected else 1000,
         )
 
-    def _make_master(self, on_answer: Callable[[int, float], None] | None = None) -> MasterRole:
+    def _make_master(
+        self,
+        on_answer: Callable[[int, float], None] | None = None,
+        members: frozenset[int] | None = None,
+        needed: int = 0,
+    ) -> MasterRole:
         if not self._opened.snapshots.is_current:
             directory = self._opened.snapshots.directory
             raise StorageError(
@@ -122,6 +127,8 @@ class RoleParts:
             on_confirm=self._on_confirm,
             on_commits=self._on_commits,
             on_answer=on_answer,
+            members=members,
+            needed=needed,
         )
 
     def _make_slave(self) -> SlaveRole:

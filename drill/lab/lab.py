@@ -13,13 +13,14 @@ from typing import Any
 
 import tenacity
 
-from penstock.bench.health import await_replicas, cluster_views, serves
+from penstock.bench.health import await_replicas, broker_statuses, cluster_views, serves
 from penstock.bench.load.crew import Worker
 from penstock.client import Admin
 from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place
 from penstock.judge.conditions import Stop, Window
 from penstock.judge.history import SUFFIX
 from penstock.proto.errors import OutcomeUnknown
+from penstock.proto.wire.broker_pb2 import BrokerStatus
 
 from .disks import SmallDisk
 from .levels import behind
@@ -33,6 +34,9 @@ SERVE_TIMEOUT_S = 60.0
 LEVEL_TIMEOUT_S = 60.0
 TOPIC_TIMEOUT_S = 30.0
 POLL_S = 0.05
+CATCH_UP_FACTOR = 2
+"""So many times its shard's load a throttled slave is sent."""
+THROTTLE_LEAST = 64 << 10
 WORKER = "penstock.drill.load.worker"
 COORDINATOR = "coordinator-0"
 OBSERVER_CLIENTS = 10
@@ -59,6 +63,7 @@ class Lab:
         *,
         with_network: bool = False,
         with_small_disk: bool = False,
+        with_throttle: bool = False,
         existing: Path | None = None,
         progress: Progress,
     ) -> None:
@@ -87,6 +92,7 @@ class Lab:
         self._with_network = with_network
         self._disks: dict[str, SmallDisk] = {}
         self._with_small_disk = with_small_disk
+        self._with_throttle = with_throttle
         self._undo: list[Callable[[], object]] = []
         self._open: list[tuple[str, str, int]] = []
         self._next_client = OBSERVER_CLIENTS
@@ -119,7 +125,14 @@ class Lab:
         self.watcher.start()
 
     def _start_cluster(self) -> None:
-        shape = self.shape
+        shape, settings = self.shape, {}
+        if self._with_throttle:
+            limit = max(int(CATCH_UP_FACTOR * shape.shard_bytes_per_s), THROTTLE_LEAST)
+            settings = {
+                "haFlowControlEnable": "true",
+                "maxHaTransferByteInSecond": str(limit),
+                "haTransferBatchSize": str(THROTTLE_LEAST // 2),
+            }
         self.cluster.up(
             shards=shape.shards,
             replicas=shape.replicas,
@@ -127,6 +140,7 @@ class Lab:
             mode=shape.mode,
             coordinator=shape.coordinator,
             base_port=0,
+            settings=settings,
             places=self._places(),
         )
 
@@ -318,6 +332,22 @@ class Lab:
             f"{name} {counts[name]:,}" for name in ("acknowledged", "refused", "unknown", "received") if name in counts
         )
         self._progress(f"{self.plan.drill} seed {self.plan.seed}  {self.phase}  {told}  {text}")
+
+    def await_status(self, name: str, what: str, condition: Callable[[BrokerStatus], bool]) -> BrokerStatus:
+        """The status of a broker as soon as it fulfils ``condition``.
+
+        Raises:
+            DrillFailed: it does not, in time.
+        """
+        deadline = time.monotonic() + SERVE_TIMEOUT_S
+        while True:
+            (status,) = broker_statuses([self.cluster.plan.node(name).address])
+            if status is not None and condition(status):
+                return status
+            if time.monotonic() > deadline:
+                raise DrillFailed(f"{name}: {what} did not come within {SERVE_TIMEOUT_S:.0f} s")
+            self._show(f"waiting for {name}: {what}")
+            time.sleep(POLL_S)
 
     # Health.
 

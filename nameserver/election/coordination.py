@@ -51,6 +51,7 @@ class Coordination(CoordinationServicer):
         self._reports: dict[str, dict[int, MemberReport]] = {}
         self._elections: dict[str, Elections] = {}
         self._wake = asyncio.Event()
+        self._looking: set[str] = set()  # groups whose look has not ended: each has one at a time
         self._said = ""
 
     # What brokers ask.
@@ -145,19 +146,26 @@ class Coordination(CoordinationServicer):
     # Elections.
 
     async def run(self) -> None:
-        """Elect a master wherever a group has none, until cancelled."""
-        while True:
-            self._wake.clear()
-            for broker_name in list(self._reports):
+        """Elect a master wherever a group has none, until cancelled. A group whose look waits delays no other group."""
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                self._wake.clear()
+                for broker_name in self._reports.keys() - self._looking:
+                    self._looking.add(broker_name)
+                    looks.create_task(self._look_once(broker_name))
                 try:
-                    await self._look(broker_name)
-                except PenstockError as error:  # the next look tries again
-                    self._warn(f"{type(error).__name__}: {error}")
-            try:
-                async with asyncio.timeout(LOOK_INTERVAL_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+                    async with asyncio.timeout(LOOK_INTERVAL_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    async def _look_once(self, broker_name: str) -> None:
+        try:
+            await self._look(broker_name)
+        except PenstockError as error:  # the next look tries again
+            self._warn(f"{type(error).__name__}: {error}")
+        finally:
+            self._looking.discard(broker_name)
 
     async def _look(self, broker_name: str) -> None:
         register = self._seen.get(broker_name)

@@ -44,6 +44,7 @@ class EtcdStore:
             for endpoint, channel in zip(endpoints, self._channels, strict=True)
         ]
         self._id = ""
+        self._texts: dict[str, str] = {}  # by broker group: the text that was read last, which replace compares with
 
     async def id(self) -> str:
         if not self._id:
@@ -63,16 +64,23 @@ class EtcdStore:
         if value is None:
             return None
         try:
-            return register_of_json(value)
+            register = register_of_json(value)
         except ValueError as error:
             raise CoordinatorUnavailable(
                 f"etcd: key {key} holds no register ({error}): restore it from a copy"
             ) from error
+        self._texts[broker_name] = value
+        return register
 
     async def replace(self, before: Register | None, after: Register) -> bool:
-        return await self._put(
-            self._key(after.broker_name), None if before is None else before.to_json(), after.to_json()
-        )
+        return await self._put(self._key(after.broker_name), self._text_of(before), after.to_json())
+
+    def _text_of(self, register: Register | None) -> str | None:
+        """The text under which etcd has the register: another release may write the same register otherwise."""
+        if register is None:
+            return None
+        text = self._texts.get(register.broker_name)
+        return text if text is not None and register_of_json(text) == register else register.to_json()
 
     async def close(self) -> None:
         for channel in self._channels:

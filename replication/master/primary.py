@@ -48,8 +48,12 @@ class Primary:
         epochs: EpochHistory | None = None,
         clock: Clock | None = None,
         on_answer: Callable[[int, float], None] | None = None,
+        members: frozenset[int] | None = None,
+        needed: int = 0,
     ) -> None:
         """``on_answer(broker id, time)``: a slave has answered a frame that was sent at that time.
+
+        ``members``, ``needed``: where masters are elected, as in :meth:`require`, from the first moment on.
 
         Calls ``on_confirm`` at once when something is confirmed already.
 
@@ -71,7 +75,15 @@ class Primary:
                 "shorter", f"log ended before the confirm offset confirm={initial_confirm} end={log.end_offset}"
             )
             initial_confirm = log.end_offset
-        self._table = Progress(config, end=log.end_offset, flushed=log.flushed_offset, confirm=initial_confirm)
+        self._table = Progress(
+            config,
+            end=log.end_offset,
+            flushed=log.flushed_offset,
+            confirm=initial_confirm,
+            epoch_start=self._epochs.latest_start,
+            others=None if members is None else members - {identity.broker_id},
+            needed=needed,
+        )
         self._streams: dict[int, SlaveStream] = {}  # by broker id; living ones only
         self._waiters = ConfirmWaiters()
         self._closed = False
@@ -114,7 +126,7 @@ class Primary:
             self._on_advanced()
 
     def is_level(self, replica: ReplicaProgress) -> bool:
-        """True if ``replica`` has everything that is confirmed."""
+        """True if ``replica`` has everything acknowledged, by this master and those before it."""
         return self._table.is_level(replica)
 
     def replicas(self) -> list[ReplicaProgress]:

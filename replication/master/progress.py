@@ -53,23 +53,49 @@ def confirmed_end(master: int, replicas: Iterable[int], replicas_needed: int) ->
     return min(master, positions[replicas_needed - 1])
 
 
+def level_from(confirm: int, epoch_start: int) -> int:
+    """From where on a log has everything acknowledged: by this epoch's master below ``confirm``, by those before it
+    below the epoch's start.
+
+    A new master's confirm offset alone is too low. It is what this broker once heard, and earlier masters may have
+    acknowledged more: as far as its log reached when it began.
+    """
+    return max(confirm, epoch_start)
+
+
 class Progress:
     """The master's table of slaves.
 
-    Where masters are elected (:meth:`require`), a byte is confirmed when *every* member of the sync-state set has it
-    and the set has enough members: see ``docs/failover-protocol.md``.
+    Where masters are elected (``others``, :meth:`require`), a byte is confirmed when *every* member of the
+    sync-state set has it and the set has enough members: see ``docs/failover-protocol.md``.
     """
 
-    def __init__(self, config: ReplicationConfig, *, end: int, flushed: int, confirm: int) -> None:
-        """``confirm`` is known to be confirmed already, from before a restart."""
+    def __init__(
+        self,
+        config: ReplicationConfig,
+        *,
+        end: int,
+        flushed: int,
+        confirm: int,
+        epoch_start: int = 0,
+        others: frozenset[int] | None = None,
+        needed: int = 0,
+    ) -> None:
+        """``confirm`` is known to be confirmed already, from before a restart; ``epoch_start``: the end of the log when
+        this master began.
+
+        ``others``: where masters are elected, who may be in the set beside the master; ``needed`` as in
+        :meth:`require`.
+        """
         assert 0 <= confirm <= end, f"confirm offset {confirm} beyond the end {end}"
         self._config = config
         self._replicas: dict[int, ReplicaProgress] = {}
         self._end = end
         self._flushed = flushed
         self.confirm = confirm
-        self._required: frozenset[int] | None = None
-        self._needed = config.replicas_needed + 1
+        self._epoch_start = epoch_start
+        self._required = others
+        self._needed = config.replicas_needed + 1 if others is None else needed
         self._raise_confirm()
 
     def require(self, own_id: int, members: frozenset[int], needed: int) -> bool:
@@ -225,5 +251,6 @@ class Progress:
         return True
 
     def is_level(self, replica: ReplicaProgress) -> bool:
-        """True if the slave has everything that is confirmed, so that waiting for it takes nothing back."""
-        return replica.connected and replica.has_acked and self._position(replica) >= self.confirm
+        """True if the slave has everything acknowledged, by this master or an earlier one, and so may be elected."""
+        wanted = level_from(self.confirm, self._epoch_start)
+        return replica.connected and replica.has_acked and self._position(replica) >= wanted

@@ -7,7 +7,7 @@ true by waiting for all of them: for the union of what the set is and what it ma
 |---|---|
 | a member answers nothing for the lease time | it out |
 | a member is behind for ``haMaxTimeSlaveNotCatchup`` without a break | it out |
-| a slave has everything that is confirmed, and is no learner | it in |
+| a slave has everything acknowledged in this epoch or before, and is no learner | it in |
 
 It asks nobody to leave whom it needs: a set smaller than ``inSyncReplicas`` acknowledges nothing anyway, and the
 members that are left out could not be elected in its place.
@@ -46,7 +46,7 @@ class Standing(NamedTuple):
 
     broker_id: int
     is_silent: bool  # no answer for the lease time, or none at all
-    is_level: bool  # has everything that is confirmed, on this connection
+    is_level: bool  # has everything acknowledged, by this master or one before it, as it said on this connection
     behind_ms: float  # for how long it has not been level with the master
     is_learner: bool = False
 

@@ -316,11 +316,15 @@ class Membership:
             log.warning("work did not end in time, its queues go on elsewhere count=%d first=%s", len(busy), busy[0])
         if offsets:
             try:
-                self._commits.report(self._commits.commit(shard, offsets, COMMIT_TIMEOUT_S))
+                kept = self._commits.commit(shard, offsets, COMMIT_TIMEOUT_S)
             except PenstockError as error:
                 log.warning("commit at revocation failed broker=%s error=%s", broker_name, error.message)
-                trusted_until_s = time.monotonic() + FINISHED_KEPT_S
-                for local, offset in offsets.items():
+                kept = [local.queue for local in offsets]
+            else:
+                self._commits.report(kept)  # refused: also by a broker that is back and does not know of the claim
+            trusted_until_s = time.monotonic() + FINISHED_KEPT_S
+            for local, offset in offsets.items():
+                if local.queue in kept:
                     self._finished[local.queue] = (offset, trusted_until_s)
         with self._buffers.lock:
             for local in locals_:

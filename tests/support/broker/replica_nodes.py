@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,11 @@ from penstock.broker.group.follower_log import FollowerLog
 from penstock.broker.startup import Opened, open_store
 from penstock.formats.record.layout import Host
 from penstock.replication import Primary, Replica, ReplicationConfig
-from tests.support.broker.replicating import identity
+from tests.support.broker.replicating import PipeCall, Tamper, identity
 from tests.support.broker.running_broker import small_config
 from tests.support.broker.stores import batch
 
 SEGMENT_BYTES = 16384
-Tamper = Callable[[int, bytes], list[bytes]]
-"""(number of the message from 0, message) -> what arrives in its place; raises BrokerUnavailable to cut."""
 
 
 class Node:
@@ -167,44 +164,6 @@ class Node:
     def _on_confirm(self, offset: int) -> None:
         self.store.set_confirm(offset)
         self.catch_up()
-
-
-class PipeCall:
-    """Joins a Replica to a Primary without a network: what a gRPC call is to the slave."""
-
-    def __init__(self, primary: Primary, tamper: Tamper) -> None:
-        self._reports: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._stream = primary.serve(self._requests(), None)
-        self._tamper = tamper
-        self._count = 0
-        self._arrived: list[bytes] = []
-
-    async def _requests(self) -> AsyncIterator[bytes]:
-        while (message := await self._reports.get()) is not None:
-            yield message
-
-    async def write(self, message: bytes) -> None:
-        """A report to the master."""
-        await self._reports.put(message)
-
-    async def done_writing(self) -> None:
-        """The slave has said all."""
-        await self._reports.put(None)
-
-    async def read(self) -> bytes | None:
-        """The next message of the master that arrives; None: the stream ended."""
-        while not self._arrived:
-            try:
-                message = await anext(self._stream)
-            except StopAsyncIteration:
-                return None
-            self._arrived = self._tamper(self._count, message)
-            self._count += 1
-        return self._arrived.pop(0)
-
-    async def close(self) -> None:
-        """The connection is gone."""
-        await self._stream.aclose()  # type: ignore[attr-defined]
 
 
 async def joined(replica: Replica, primary: Primary, tamper: Tamper) -> None:

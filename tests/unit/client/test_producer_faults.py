@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from penstock.client import Producer
 from penstock.proto.errors import FlowControl, NotEnoughReplicas, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader
-from tests.support.client.fake_broker import FakeBroker
-from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.faults import Refusal
+from tests.support.client.running_cluster import RunningCluster
 
 TOPIC = "orders"
 KEYS = 7
 COUNT = 4000
 
 
-def refusing(randomness: random.Random) -> object:
-    def hook(header: AppendHeader) -> PenstockError | None:
+def refusing(randomness: random.Random) -> Refusal:
+    def hook(header: AppendHeader, records: memoryview) -> PenstockError | None:
         chance = randomness.random()
         if chance < 0.1:
             return NotEnoughReplicas("too few")
@@ -28,41 +30,51 @@ def refusing(randomness: random.Random) -> object:
     return hook
 
 
-def disturb(cluster: FakeCluster, broker: FakeBroker, randomness: random.Random, stop: threading.Event) -> None:
-    while not stop.wait(0.05):
-        broker.answers_to_drop = randomness.randrange(3)
-        if randomness.random() < 0.3:
-            cluster.kill(broker.broker_name)
-            stop.wait(randomness.random() * 0.1)
-            cluster.revive(broker.broker_name)
+@contextlib.contextmanager
+def disturbed(cluster: RunningCluster, randomness: random.Random) -> Iterator[None]:
+    """Refused batches, lost answers and deaths of the broker for the length of the block."""
+    faults, stop = cluster.brokers["broker-a"].faults, threading.Event()
+
+    def disturb() -> None:
+        while not stop.wait(0.05):
+            faults.heal()
+            faults.refuse("Append", refusing(randomness))
+            faults.drop_answers("Append", randomness.randrange(3))
+            if randomness.random() < 0.3:
+                cluster.kill("broker-a")
+                stop.wait(randomness.random() * 0.1)
+                cluster.revive("broker-a")
+
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        disturber.join()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_lost_answers_refusals_and_restarts_neither_lose_nor_double_nor_reorder(seed: int) -> None:
     randomness = random.Random(seed)
-    with FakeCluster(topics={TOPIC: 12}) as cluster:
+    with RunningCluster(topics={TOPIC: 12}) as cluster:
         broker = cluster.brokers["broker-a"]
-        broker.append_hook = refusing(randomness)  # type: ignore[assignment]
-        stop = threading.Event()
-        disturber = threading.Thread(target=disturb, args=(cluster, broker, randomness, stop))
         with Producer(cluster.namesrv, batch_count_max=100, delivery_timeout_s=60, send_retries=100) as producer:
             producer.prepare(TOPIC)
-            disturber.start()
 
             def produce(thread: int) -> None:
                 for number in range(COUNT):
                     producer.produce(TOPIC, b"%d-%d" % (thread, number), sharding_key=f"key-{number % KEYS}")
 
-            threads = [threading.Thread(target=produce, args=(thread,)) for thread in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            loose = [b"loose-%d" % number for number in range(COUNT)]
-            producer.produce_many(TOPIC, loose)
-            receipts = [producer.send(TOPIC, b"sent-%d" % number, timeout_s=30) for number in range(30)]
-            stop.set()
-            disturber.join()
+            with disturbed(cluster, randomness):
+                threads = [threading.Thread(target=produce, args=(thread,)) for thread in range(2)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                loose = [b"loose-%d" % number for number in range(COUNT)]
+                producer.produce_many(TOPIC, loose)
+                receipts = [producer.send(TOPIC, b"sent-%d" % number, timeout_s=30) for number in range(30)]
             producer.flush(60)
         stored = broker.bodies(TOPIC)
         expected = [b"%d-%d" % (thread, number) for thread in range(2) for number in range(COUNT)]

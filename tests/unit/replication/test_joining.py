@@ -81,7 +81,7 @@ def test_where_nothing_more_was_promised_the_loss_is_reported_with_its_range(cap
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
-    assert "cut=[800, 812) acknowledged_bytes=12" in caplog.text
+    assert "cut=[800, 812) known_acknowledged_bytes=12 known_confirm=812" in caplog.text
 
 
 def test_a_master_with_a_new_disk_does_not_take_the_last_copy_along() -> None:
