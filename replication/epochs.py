@@ -70,7 +70,7 @@ class EpochHistory:
 
     @property
     def latest(self) -> int:
-        """The newest epoch; 0 when there is none."""
+        """The newest epoch; 0 in an empty history."""
         return self.entries[-1].epoch if self.entries else 0
 
     @property
@@ -79,7 +79,7 @@ class EpochHistory:
         return self.entries[-1].start if self.entries else 0
 
     def begin(self, epoch: int, start: int) -> EpochHistory:
-        """This history with one more epoch; of the oldest entries those beyond the limit are forgotten.
+        """The history with one more epoch. The oldest entries beyond the limit are forgotten.
 
         Raises ``ValueError`` when the epoch is no later than the last one, or starts before it.
         """
@@ -103,7 +103,7 @@ class EpochHistory:
         return self.truncate_to(end).begin(epoch, end)
 
     def check_leads(self, log_end: int, path: str) -> None:
-        """That a log ending at ``log_end`` has all of this history, as a master's must.
+        """Raise unless a log that ends at ``log_end`` has all of this history, as a master's must.
 
         Raises:
             WrongStore: an epoch starts behind the end: the broker had not caught up with it, or its log lost bytes.
@@ -123,7 +123,7 @@ class EpochHistory:
 
 
 def common_end(one: EpochHistory, one_end: int, other: EpochHistory, other_end: int) -> int | None:
-    """How far two logs are the same; None when their histories cannot tell.
+    """The end of what two logs share, or None if their histories cannot tell.
 
     The newest epoch with equal number and start on both sides was written by one master, so both logs
     agree up to the smaller of its two ends. Without such an epoch, logs whose histories are known from offset 0 on
@@ -181,7 +181,7 @@ def _crc(data: bytes) -> int:
 
 
 class EpochsInMemory:
-    """A history that nobody keeps: for logs that nobody keeps either."""
+    """A history in memory only, for logs in memory only."""
 
     def __init__(self, history: EpochHistory | None = None) -> None:
         self.history = history or EpochHistory()

@@ -108,7 +108,7 @@ class Primary:
             self._on_advanced()
 
     def can_acknowledge(self) -> bool:
-        """Whether enough slaves are connected and in sync for an append to be confirmed in time."""
+        """True if enough slaves are connected and in sync for an append to be confirmed in time."""
         if self._config.replicas_needed == 0:
             return True
         self._observe()
@@ -126,7 +126,7 @@ class Primary:
             self._on_advanced()
 
     def is_level(self, replica: ReplicaProgress) -> bool:
-        """Whether a slave has everything acknowledged, by this master and those before it."""
+        """True if ``replica`` has everything acknowledged, by this master and those before it."""
         return self._table.is_level(replica)
 
     def replicas(self) -> list[ReplicaProgress]:

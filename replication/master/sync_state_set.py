@@ -27,7 +27,7 @@ class SetRules(NamedTuple):
     is_auto: bool = False
 
     def needed(self, members: int) -> int:
-        """How many brokers must have a byte while the set has ``members``.
+        """The number of brokers that must have a byte while the set has ``members``.
 
         RocketMQ's rule: with ``enableAutoInSyncReplicas`` a smaller set is enough, down to ``minInSyncReplicas``.
         """
@@ -54,7 +54,7 @@ class Standing(NamedTuple):
 def wanted_set(
     own_id: int, members: Iterable[int], slaves: Iterable[Standing], rules: SetRules, *, behind_ms_max: int
 ) -> frozenset[int]:
-    """The set that the master should ask for; the present one when nothing is to be changed."""
+    """The set that the master should ask for; the present one if nothing is to change."""
     now = frozenset(members)
     standing = {slave.broker_id: slave for slave in slaves}
     joining = {

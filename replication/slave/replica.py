@@ -42,7 +42,7 @@ FAREWELL_S = 1.0
 
 
 def backoff_s(attempt: int, config: ReplicationConfig, fraction: float) -> float:
-    """Pause before connection ``attempt`` (from 0): doubling, capped, and spread by ``fraction`` in [0, 1)."""
+    """The pause before connection ``attempt`` (from 0): doubling, capped, and spread by ``fraction`` in [0, 1)."""
     ceiling_ms = min(config.reconnect_max_ms, config.reconnect_min_ms << min(attempt, 20))
     return (config.reconnect_min_ms + (ceiling_ms - config.reconnect_min_ms) * fraction) / 1000
 
@@ -99,7 +99,7 @@ class Replica:
 
     @property
     def connected(self) -> bool:
-        """Whether a master has welcomed this slave and is heard."""
+        """True if a master has welcomed this slave and is heard."""
         return self._stream is not None
 
     @property
@@ -114,8 +114,9 @@ class Replica:
 
     @property
     def is_level(self) -> bool:
-        """Whether this log has everything acknowledged, by the connected master and those before it; synced, where only
-        that counts.
+        """True if this log has everything acknowledged, by the connected master and those before it.
+
+        Synced, where only that counts.
         """
         stream = self._stream
         if stream is None:
@@ -125,7 +126,7 @@ class Replica:
 
     @property
     def lag_bytes(self) -> int:
-        """How far the own log was behind the master's when the master was last heard."""
+        """The bytes that the own log lacked when the master was last heard."""
         return max(0, self._master_end - self._log.end_offset)
 
     def on_flushed(self, offset: int) -> None:

@@ -90,3 +90,20 @@ def test_lost_answers_refusals_and_restarts_neither_lose_nor_double_nor_reorder(
                 assert [found for found in in_queues if found] == [mine], f"seed {seed} key {key}"
         for number, receipt in enumerate(receipts):
             assert broker.bodies(TOPIC, receipt.queue_id)[receipt.queue_offset] == b"sent-%d" % number
+
+
+def test_what_a_frozen_master_has_not_answered_goes_to_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.produce.delivery.TRY_TIMEOUT_S", 3600)
+    with FakeCluster(topics={"orders": 1}) as cluster, Producer(cluster.namesrv) as producer:
+        producer.send("orders", b"before")
+        frozen = cluster.brokers["broker-a"]
+        frozen.gate.clear()
+        answer = producer.send_async("orders", b"under way", timeout_s=3600)
+        successor = FakeBroker(cluster, "broker-a")
+        successor.topics = dict(frozen.topics)
+        successor.start()
+        cluster.brokers["broker-a"] = successor
+        cluster.push_routes()
+        assert answer.result(60).broker_name == "broker-a"
+        assert successor.bodies("orders") == [b"under way"]  # though nothing broke the frozen one's connection
+        frozen.stop()
