@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
+from penstock.proto.names import SCHEDULE_TOPIC
+
 from ..intrinsics.memory import load_i32, load_i64, load_u8
 from ..intrinsics.text import find_byte_at
 from .layout import RECORD_CRC_PREFIX
@@ -41,7 +43,7 @@ _CRC_HEAD = _number(RECORD_CRC_PREFIX[:8])
 _PREFIX_HEAD, _PREFIX_TAIL = _number(b"%LMQ"), ord("%")
 _SYSTEM_HEAD = _number(b"rmq_sys_")
 _RETRY_HEAD, _RETRY_TAIL = _number(b"%RET"), _number(b"TRY%")
-_SCHEDULE = b"SCHEDULE_TOPIC_XXXX"
+_SCHEDULE = SCHEDULE_TOPIC.encode()
 _SCHEDULE_BYTES = len(_SCHEDULE)
 _SCHEDULE_1, _SCHEDULE_2, _SCHEDULE_3 = _number(_SCHEDULE[:8]), _number(_SCHEDULE[8:16]), _number(_SCHEDULE[11:])
 

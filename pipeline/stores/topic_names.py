@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE
 from penstock.proto.errors import ConfigError, StorageError
 from penstock.proto.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, is_system_topic
 
@@ -112,7 +113,7 @@ def _names(root: str) -> set[str]:
     """The topics that have queues, and those that the broker's configuration lists."""
     file_system, path = open_file_system(root)
     found: set[str] = set()
-    for folder in ("consumequeue", "batchconsumequeue"):
+    for folder in (CONSUME_QUEUE, BATCH_QUEUE):
         infos = file_system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
         found.update(info.base_name for info in infos if info.type == fs.FileType.Directory)
     return found | set(_configured(root))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.formats.intrinsics.zeros import first_nonzero
 from penstock.formats.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
 from penstock.formats.record.kernels.sealing import make_room, without_seals, write_seals
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK
@@ -28,7 +29,7 @@ from ..queues.kernels import Ints, Longs, Rows, count_records
 from ..results import AppendResult
 from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files
-from .log_kernels import first_nonzero, same_messages
+from .log_kernels import same_messages
 from .prefault import Prefaulter
 from .transient_store_pool import WriteBuffers
 from .warming import Warming

@@ -7,11 +7,11 @@ import errno
 import itertools
 import logging
 import os
-import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from penstock.formats.directory import file_name, file_start
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
 
 from ..disk import Bytes, Disk, storage_error
@@ -22,7 +22,6 @@ from .warming import Warming
 log = logging.getLogger(__name__)
 
 _PIECE = 1 << 20
-_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _SLOW_S = 0.05
 _SLOW_PAUSE = 10  # an attempt that failed slowly is repeated only after so many times as long
 
@@ -40,11 +39,6 @@ class LogFile:
     def end(self) -> int:
         """Offset behind the file."""
         return self.base + len(self.bytes)
-
-
-def file_name(base: int) -> str:
-    """``00000000001073741824``"""
-    return f"{base:020d}"
 
 
 def load_log_files(disk: Disk, directories: LogDirectories, size: int) -> list[LogFile]:
@@ -94,9 +88,10 @@ def _list_log_files(disk: Disk, directories: LogDirectories) -> dict[int, str]:
             path = f"{directory}/{name}"
             if name.startswith("."):
                 continue
-            if not _NAME.fullmatch(name):
+            base = file_start(name)
+            if base is None:
                 raise WrongStore(f"{path}: not a log file: move it out of this directory", path=path)
-            twice = found.setdefault(int(name), path)
+            twice = found.setdefault(base, path)
             if twice != path:
                 raise WrongStore(f"{path}: the same log file is there as {twice}: move one of them away", path=path)
     return dict(sorted(found.items()))

@@ -110,18 +110,6 @@ def find_record(buffer, start, stop, physical_base, store_timestamp_min):
     return np.int64(-1)
 
 
-@njit([types.int64(_BYTES, types.int64, types.int64)], nogil=True, cache=True)
-def first_nonzero(buffer, start, end):
-    """Position of the first byte in ``buffer[start:end]`` that is not zero, ``end`` without one."""
-    address = address_of(buffer)
-    position = start
-    while position + 8 <= end and load_i64(address, position) == 0:
-        position += 8
-    while position < end and load_u8(address, position) == 0:
-        position += 1
-    return position
-
-
 @njit([types.int64(_BYTES, _ROWS, types.int64)], nogil=True, cache=True)
 def first_unsealed(buffer, rows, count):
     """The first row whose record has no whole-record checksum, ``count`` without one."""

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from penstock.formats.directory import is_safe_topic
+from penstock.formats.queue_entry import ENTRY_BYTES
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt
 from penstock.proto.names import LIGHT_PREFIX
@@ -22,9 +24,9 @@ from penstock.proto.names import LIGHT_PREFIX
 from ..absent import AbsentEntries
 from ..disk import Bytes, Disk
 from ..results import Arrived
-from .kernels import ENTRY, GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
+from .kernels import GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
 from .light_kernels import count_lights, expand_lights
-from .queue_files import QueueFiles, is_safe_topic
+from .queue_files import QueueFiles
 from .slots import ARENA_MAX, Slots
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ FILLED_MAX = 1 << 24
 LIGHT_FILLED_MAX = 1 << 16
 """As much for a light queue, whose offsets RocketMQ sometimes skips; an entry further ahead is passed over."""
 _FLUSHED_AT_ONCE = 32
-MAX_OFFSET = ((1 << 63) - 1) // (2 * ENTRY)
+MAX_OFFSET = ((1 << 63) - 1) // (2 * ENTRY_BYTES)
 """The byte position of an entry is a number of 63 bits."""
 _NO_SLOTS: Ints = np.zeros(0, np.int32)
 _MADE_INLINE_MAX = 64
@@ -145,15 +147,15 @@ class ConsumeQueues:
         with self.lock:
             written = int(slots.next_offsets[slot]) - int(slots.arena_counts[slot])
             if offset >= written:
-                first = (offset - written) * ENTRY
-                end = min((offset - written + count), int(slots.arena_counts[slot])) * ENTRY
+                first = (offset - written) * ENTRY_BYTES
+                end = min((offset - written + count), int(slots.arena_counts[slot])) * ENTRY_BYTES
                 return slots.arena[slot, first:end].copy()
             topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
             data = self.files.read(topic, queue_id, offset, min(count, written - offset))
-        if len(data) < ENTRY:
+        if len(data) < ENTRY_BYTES:
             path = f"{self.files.directory}/{topic}/{queue_id}"
             raise Corrupt(f"{path}: entry {offset} is missing: stop the broker and delete the folder", path=path)
-        return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY)
+        return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY_BYTES)
 
     def absent(self, slot: int, offset: int, count: int) -> list[AbsentEntries]:
         """What of ``count`` entries from ``offset`` on another thread should bring before :meth:`entries`."""
@@ -218,7 +220,7 @@ class ConsumeQueues:
         count = int(slots.arena_counts[slot])
         if count:
             offset = int(slots.next_offsets[slot]) - count
-            entries = slots.arena[slot, : count * ENTRY]
+            entries = slots.arena[slot, : count * ENTRY_BYTES]
             self.files.write(slots.topics[slot], slots.queue_ids[slot], offset, entries)
             slots.arena_counts[slot] = 0
 
@@ -265,7 +267,7 @@ class ConsumeQueues:
                 slot = int(touched[at])
                 first, entries = int(self._run_starts[at]), int(self._run_counts[at])
                 offset = int(table.next_offsets[slot]) - int(held[at])
-                run = self._runs[first : first + entries * ENTRY]
+                run = self._runs[first : first + entries * ENTRY_BYTES]
                 self.files.write(table.topics[slot], table.queue_ids[slot], offset, run)
         except BaseException:
             table.new_counts[touched] = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.formats.intrinsics.zeros import first_nonzero
 from penstock.formats.record.kernels import ScanStatus
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ROW
@@ -14,7 +15,7 @@ from penstock.proto.errors import Corrupt, WrongStore
 
 from ..log.commit_log import ROWS_AT_ONCE, Chunk, CommitLog
 from ..log.log_file import LogFile
-from ..log.log_kernels import find_record, first_nonzero, first_torn, first_unsealed
+from ..log.log_kernels import find_record, first_torn, first_unsealed
 from .marks import track
 from .recovery import Damage, MarkTracker, Verdict, judge
 

@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.formats.queue_entry import Entry
+
 from ..disk import Bytes, Disk, storage_error
 from ..index.index import Index
 from ..log.commit_log import CommitLog
 from ..queues.consume_queue import ConsumeQueues
-from ..queues.kernels import BLANK_SIZE
 from ..queues.other_queues import OtherQueues
 from ..queues.queue_search import first_offset
 from .cleaning import DiskUse, FileAge
@@ -199,7 +200,5 @@ class Removal:
         return first_offset(read, low, high, lambda physical: physical >= physical_offset)
 
     def _physical(self, slot: int, offset: int) -> int:
-        entry = self._queues.entries(slot, offset, 1)
-        if int.from_bytes(entry[8:12].tobytes(), "big", signed=True) == BLANK_SIZE:
-            return -1
-        return int.from_bytes(entry[:8].tobytes(), "big", signed=True)
+        entry = Entry.decode(self._queues.entries(slot, offset, 1).tobytes())
+        return -1 if entry.is_filler else entry.physical_offset

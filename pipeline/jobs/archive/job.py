@@ -25,6 +25,7 @@ from ...lake.lake import Lake, Manifest, folder_name, manifest_name, reach, wate
 from ...lake.lake_files import COLUMNS, write_sorted
 from ...spark.arrow_types import arrow_schema
 from ...spark.workers import keep_loaded
+from ...stores.epochs import epochs_of
 from ...stores.files import FileReader, open_file_system
 from ...stores.model import LogFile, Store
 from ...stores.options import StoreOptions
@@ -35,7 +36,6 @@ from ..framework.report import Plot, Report, Table
 from .check import check_lake
 from .logs import (
     checksums_of,
-    epochs_of,
     epochs_within,
     ranges_of,
     report_holes,

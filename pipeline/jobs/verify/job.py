@@ -31,16 +31,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.formats.directory import EXTENSIONS, is_safe_topic
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
 from penstock.proto.errors import ConfigError, StorageError
 
-from ...stores.derived import QUEUE_ENTRY, QueueFile, list_queue_files, read_queue_file
+from ...stores.derived import QueueFile, list_queue_files, read_queue_file
 from ...stores.directory import list_store
 from ...stores.files import FileReader, open_file_system
 from ...stores.model import Damage, Store
 from ...stores.options import PART_OFFSETS
 from ..framework.config import setting
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
-from ..framework.reading import is_sound, is_sound_name, list_stores, one_task_each, require_names
+from ..framework.reading import is_sound, list_stores, one_task_each, require_names
 from ..framework.report import PROBLEMS_MAX, Report, Table
 from .index import prove_index
 from .lives import prove_lives
@@ -148,13 +150,13 @@ def _compare(report: Report, frames: Frames) -> None:
         if row["damaged"]:
             _name_damage(report, frames, row["brokerName"], row["rows"])
     for broker in frames.stores:
-        wrong = [row for row in sound if row["brokerName"] == broker and not is_sound_name(row["topic"])]
+        wrong = [row for row in sound if row["brokerName"] == broker and not is_safe_topic(row["topic"])]
         if wrong:
             _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
     report.figures["records"] = sum(row["messages"] for row in sound)
     report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
     report.figures["queue_entries"] = sum(row["messages"] for row in entries)
-    in_log = [row for row in sound if row["hasEntries"] and is_sound_name(row["topic"])]
+    in_log = [row for row in sound if row["hasEntries"] and is_safe_topic(row["topic"])]
     for row, last in jumps(in_log):
         where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
         report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
@@ -239,7 +241,7 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
                 queue = row["topic"], row["queueId"]
                 reached[queue] = max(row["last"], reached.get(queue, -1))
         topics = tuple({place.topic for place in places})
-        chosen = topics if len(topics) <= _TOPICS_MAX and all(map(is_sound_name, topics)) else ()
+        chosen = topics if len(topics) <= _TOPICS_MAX and all(map(is_safe_topic, topics)) else ()
         log = frames.one(broker, "parts", _ENTRIES, partOffsets=PART_OFFSETS, onCorrupt="emit", topics=chosen)
         # Retention may have deleted log files of an open store since its queues were summed up.
         start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
@@ -279,7 +281,7 @@ class _Comparison:
         self._reached = reached
         self._examples = examples
         file_system, path = open_file_system(store.root)
-        self._has_extension = file_system.get_file_info(f"{path}/consumequeue_ext").type != fs.FileType.NotFound
+        self._has_extension = file_system.get_file_info(f"{path}/{EXTENSIONS}").type != fs.FileType.NotFound
 
     def as_function(self) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
         """Spark counts the parameters of functions, and ``self`` as one."""
@@ -309,10 +311,10 @@ class _Comparison:
         """Offsets and entries of the part, of records that the log has."""
         store = self._store
         file_system, _ = open_file_system(store.root)
-        found = [(np.empty(0, np.int64), np.empty(0, QUEUE_ENTRY))]
+        found = [(np.empty(0, np.int64), np.empty(0, ENTRY))]
         for file in self._files.get((topic, queue_id), ()):
-            first = file.start // QUEUE_ENTRY.itemsize
-            if first + file.size // QUEUE_ENTRY.itemsize <= part or first >= part + PART_OFFSETS:
+            first = file.start // ENTRY_BYTES
+            if first + file.size // ENTRY_BYTES <= part or first >= part + PART_OFFSETS:
                 continue
             try:
                 offsets, entries = read_queue_file(file_system, file)
