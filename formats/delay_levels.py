@@ -22,10 +22,10 @@ def levels_ms(text: str = DEFAULT_LEVELS) -> tuple[int, ...]:
     """Milliseconds of each delay level of ``1s 5s 1m 2h``; the first level is 1, at index 0.
 
     Raises:
-        ValueError: a word is not a number with a unit; the error is the word.
+        ValueError: a word is not a number with a unit, or there is none; the error is the word.
     """
     levels = []
-    for word in text.split():
+    for word in text.split() or [""]:
         if not (word.isascii() and word[:-1].isdecimal() and word[-1] in _UNITS_MS and len(word) <= 10):
             raise ValueError(word)
         levels.append(int(word[:-1]) * _UNITS_MS[word[-1]])

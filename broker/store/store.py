@@ -73,7 +73,7 @@ class Store:
         self._is_closed = False
         self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)
         self._flusher.on_committed = self._tell_committed
-        self._committer = Committer(config, opened.log, self._flusher) if config.transient_store_pool_size else None
+        self._committer = Committer(config, opened.log, self._flusher) if config.buffers else None
         self._checkpoints = CheckpointWriter(str(config.root), opened, self._flusher)
         self._truncation = Truncation(str(config.root), opened, self._flusher, self._checkpoints, self._placement)
         self._checkpointer = Checkpointer(
@@ -189,7 +189,7 @@ class Store:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        if self._config.multi_dispatch:
+        if self._config.has_light_queues:
             result = self._append_lit(ends, topic, data, count)
         else:
             result = self._log.append(ends, data, count=count, is_state=is_state)
@@ -214,7 +214,7 @@ class Store:
 
         Offsets in light queues and checksums make each record longer by as much as it happens to need.
         """
-        may_differ = self._config.multi_dispatch or self._config.append_record_crc or end - start != len(sent)
+        may_differ = self._config.has_light_queues or self._config.append_record_crc or end - start != len(sent)
         return self._log.sizes(start, end) if may_differ and start >= self.min_offset else []
 
     def holds(self, start: int, end: int, sent: memoryview) -> bool:

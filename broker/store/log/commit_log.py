@@ -111,8 +111,8 @@ class CommitLog:
         self.files = load_log_files(self._disk, self.directories, self.segment_bytes)
         if self.files:
             self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
-        if self._config.transient_store_pool_size:
-            self._buffers = WriteBuffers(self._disk, self._config.transient_store_pool_size, self.segment_bytes)
+        if self._config.buffers:
+            self._buffers = WriteBuffers(self._disk, self._config.buffers, self.segment_bytes)
 
     @property
     def appended_offset(self) -> int:

@@ -48,7 +48,7 @@ class Flusher(LogFollower):
         self._log = commit_log
         self._on_flushed = on_flushed
         self._on_failed = on_failed
-        self._has_pool = config.transient_store_pool_size > 0
+        self._has_pool = config.buffers > 0
         self._syncing = threading.Lock()
         self._cuts = 0
         self.failure: SyncFailed | None = None

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.formats.checkpoint import Positions
+from penstock.formats.delay_levels import levels_ms
 from penstock.formats.intrinsics.zeros import first_nonzero
 from penstock.proto.errors import Corrupt
 from penstock.runtime.clock import Clock
 
-from ..config import StoreConfig, delay_levels_ms
+from ..config import StoreConfig
 from ..disk import Disk, make_directories_durably
 from ..dispatch import Dispatcher
 from ..index.index import Index
@@ -224,7 +225,7 @@ class _Opening:
         self._index.settled_ms = standard.index_msg_timestamp
         index_good = self._index.load(known, clean=clean if known is not None else not aborted)
         start = derived if derived is not None and loaded and index_good else self._log.min_offset
-        dispatcher = Dispatcher(self._log, self._queues, self._index, delay_levels_ms(self._config.delay_levels))
+        dispatcher = Dispatcher(self._log, self._queues, self._index, levels_ms(self._config.delay_levels))
         dispatcher.offset = start
         dispatcher.deletes = self._deletes
         last_ms = self._log.last_store_timestamp_ms
@@ -248,7 +249,7 @@ class _Opening:
             self._config.queue_directory,
             self._config.consume_queue_bytes,
             handles,
-            has_lights=self._config.multi_dispatch,
+            has_lights=self._config.has_light_queues,
         )
 
     def _tell(self, report: RecoveryReport) -> None:

@@ -151,7 +151,13 @@ def test_a_directory_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "change",
-    [{"consume_queue_bytes": 401}, {"segment_bytes": 50}, {"index_entries": 1}, {"delay_levels": "5x"}],
+    [
+        {"consume_queue_bytes": 0},
+        {"segment_bytes": 50},
+        {"index_entries": 1},
+        {"delay_levels": "5x"},
+        {"delay_levels": ""},
+    ],
 )
 def test_impossible_settings_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
