@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from penstock.proto.errors import InvalidArgument
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .cluster.timeouts import check_timeout
-from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require
+from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id
 from .consume.consumer_core import ConsumerCore
 from .consume.group.rebalance import Strategy
 from .consume.local_queue import Chunk, LocalQueue, Standing, Taken

@@ -13,10 +13,11 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 from penstock.proto.errors import InvalidArgument
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .cluster.timeouts import check_timeout
-from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
+from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, stable_client_id
 from .consume.consumer_core import ConsumerCore
 from .consume.dispatcher import ConsumeResult, Dispatcher, Listener
 from .consume.group.rebalance import Strategy

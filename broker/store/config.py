@@ -10,7 +10,7 @@ from penstock.formats.delay_levels import DEFAULT_LEVELS, levels_ms
 from penstock.formats.directory import COMMIT_LOG, CONSUME_QUEUE, INDEX
 from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from penstock.formats.queue_entry import ENTRY_BYTES, FILE_ENTRIES
-from penstock.formats.record.layout import BLANK_BYTES, FIXED_BYTES, NO_HOST, Host
+from penstock.formats.record.layout import BLANK_BYTES, BODY_BYTES_MAX, FIXED_BYTES, NO_HOST, Host
 from penstock.runtime.conf import key, require
 
 from .log.log_directories import split_paths
@@ -39,7 +39,7 @@ class StoreConfig:
     )
     segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
     consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=FILE_ENTRIES * ENTRY_BYTES)
-    body_bytes_max: int = key("maxMessageSize", default=4 * MIB, doc="largest message body")
+    body_bytes_max: int = key("maxMessageSize", default=BODY_BYTES_MAX, doc="largest message body")
     index_enable: bool = key("messageIndexEnable", default=True)
     index_slots: int = key("maxHashSlotNum", default=DEFAULT_SLOTS)
     index_entries: int = key("maxIndexNum", default=DEFAULT_ENTRIES)

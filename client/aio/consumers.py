@@ -17,10 +17,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster.timeouts import check_timeout
-from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
+from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig
 from ..consume.dispatcher import ConsumeResult, Listener
 from ..consume.group.rebalance import Strategy
 from ..consume.message_batch import MessageBatch

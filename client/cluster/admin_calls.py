@@ -25,9 +25,9 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import GroupDescription, GroupName
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import ClusterView, RouteQuery, ShardName, ShardView, TopicRoute
+from penstock.runtime.nearest import hint
 
 from .connections import Connections, rpc_error
-from .nearest import hint
 from .routes import master_of
 from .timeouts import check_timeout
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.formats.record.properties import (
     KEY_SEPARATOR,
     KEYS,
+    MARK_ROOM,
     PROPERTIES_BYTES_MAX,
+    PROPERTIES_ROOM,
     RECORD_CRC,
     SHARDING_KEY,
     TAGS,
@@ -24,11 +26,6 @@ if TYPE_CHECKING:
 
 RESERVED = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, PRODUCER_PROPERTY, RECORD_CRC})
 """Property names that users give through their own arguments, or not at all."""
-
-MARK_ROOM = 128
-"""Left free in every property string: the first record of a batch holds the producer's mark as well."""
-
-PROPERTIES_ROOM = PROPERTIES_BYTES_MAX - MARK_ROOM
 
 
 def checked_body(body: object, bytes_max: int) -> bytes:

@@ -17,6 +17,9 @@ from penstock.proto.errors import InvalidArgument
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 PROPERTIES_BYTES_MAX = 32767
+MARK_ROOM = 128
+"""Left free by producers in every property string: the first record of a batch holds their mark as well."""
+PROPERTIES_ROOM = PROPERTIES_BYTES_MAX - MARK_ROOM
 
 KEYS = "KEYS"
 KEY_SEPARATOR = " "

@@ -27,8 +27,8 @@ from pyarrow import fs
 from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE
 from penstock.proto.errors import ConfigError, StorageError
 from penstock.proto.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, is_system_topic
+from penstock.runtime.nearest import hint
 
-from ..columns.schema import nearest
 from .derived import list_queue_files
 from .files import open_file_system
 from .model import Store
@@ -64,13 +64,13 @@ def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
     missing -= known
     topic = min(missing)
     roots = ", ".join(store.root for store in stores)
-    hint = nearest(topic, sorted(known))
+    near = hint(topic, known)
     if all(_has_none(store, missing) or (store.is_open and store not in nameless) for store in stores):
         raise ConfigError(
-            f"{SOURCE}: there is no topic {topic!r} in {roots}{hint}: no queue or topics.json has the name, nor "
+            f"{SOURCE}: there is no topic {topic!r} in {roots}{near}: no queue or topics.json has the name, nor "
             "a record of a closed store; set useConsumeQueue to false to read without looking for it"
         )
-    log.warning("no queue of the topic was found topic=%s%s stores=%s", topic, hint, roots)
+    log.warning("no queue of the topic was found topic=%s%s stores=%s", topic, near, roots)
 
 
 def require_queue_ids(stores: Sequence[Store], options: StoreOptions) -> None:

@@ -27,9 +27,9 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
+from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import PLAIN, Security, SecurityFiles
 
-from ..columns.schema import nearest
 from .offsets import Offsets, Queue, Range
 from .options import SourceOptions
 
@@ -226,7 +226,7 @@ class Cluster:
         if silent:
             raise BrokerUnavailable(f"group {group}: unknown to those who answer, and {', '.join(silent)} do not")
         raise ConfigError(
-            f"option group: no broker knows {group!r}{nearest(group, calls.groups(timeout_s))}; give a group that has "
+            f"option group: no broker knows {group!r}{hint(group, calls.groups(timeout_s))}; give a group that has "
             "committed offsets, or other startingOffsets"
         )
 

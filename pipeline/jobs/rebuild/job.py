@@ -29,8 +29,8 @@ from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import LIGHT_PREFIX, SCHEDULE_TOPIC
+from penstock.runtime.nearest import hint
 
-from ...columns.schema import nearest
 from ...stores.directory import list_store
 from ...stores.files import expand_roots
 from ...stores.parts import PART_ENTRY
@@ -154,7 +154,7 @@ def _require_topics(
     names = read_stores(spark, (store,), columns, view="parts", useConsumeQueue="false", onCorrupt="skip")
     known = sorted(row["topic"] for row in names.select("topic").distinct().collect())
     for topic in missing:
-        text = f"no record in {store} is of the topic {topic!r}{nearest(topic, known)}"
+        text = f"no record in {store} is of the topic {topic!r}{hint(topic, known)}"
         if topic in deletions:
             text = f"no record in {store} is behind the deletion of the topic {topic!r} at {deletions[topic][-1]}"
         if not found:

@@ -28,8 +28,10 @@ from penstock.client.produce.kernels import hash_rows
 from penstock.client.produce.later import BYTES_MAX as LATER_BYTES_MAX
 from penstock.client.produce.later import PROPERTIES as LATER_PROPERTIES
 from penstock.client.produce.later import with_property
+from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.formats.record.properties import (
     KEYS,
+    PROPERTIES_ROOM,
     RECORD_CRC,
     SHARDING_KEY,
     TAGS,
@@ -39,8 +41,7 @@ from penstock.formats.record.properties import (
 )
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
-
-from ...columns.schema import nearest
+from penstock.runtime.nearest import hint
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -56,9 +57,7 @@ SINK_COLUMNS = {
     "queueId": ("int", "bigint", "smallint", "tinyint"),
     DELIVER_AT: ("timestamp", "bigint"),
 }
-BODY_BYTES_MAX = 4 * 1024 * 1024
 _QUEUE_ID_MAX = (1 << 31) - 1
-PROPERTIES_BYTES_MAX = 32767 - 128  # the mark of a batch needs some of its first record's
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
@@ -72,7 +71,7 @@ def check_sink_schema(schema: Any, topic: str) -> None:
         allowed = SINK_COLUMNS.get(name)
         if allowed is None:
             raise ConfigError(
-                f"penstock sink: column {name!r} means nothing{nearest(name, list(SINK_COLUMNS))}; known are "
+                f"penstock sink: column {name!r} means nothing{hint(name, SINK_COLUMNS)}; known are "
                 f"{', '.join(SINK_COLUMNS)}"
             )
         if kind not in allowed:
@@ -114,7 +113,7 @@ class Rows:
         if "properties" in columns:
             self._join(_property_strings(columns["properties"], frozenset(given)))
         lengths = self.properties.lengths
-        room = PROPERTIES_BYTES_MAX - (LATER_BYTES_MAX if DELIVER_AT in columns else 0)
+        room = PROPERTIES_ROOM - (LATER_BYTES_MAX if DELIVER_AT in columns else 0)
         if self.count and int(lengths.max()) > room:
             row = int(lengths.argmax())
             raise MessageTooLarge(

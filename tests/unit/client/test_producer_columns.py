@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from penstock.client.produce.accumulator import Accumulator, Buffer, limited, new_part
 from penstock.client.produce.columns import Column, column_of
 from penstock.client.produce.keys import (
-    MARK_ROOM,
-    PROPERTIES_ROOM,
     checked_body,
     hashes_of,
     property_bytes,
@@ -21,7 +19,7 @@ from penstock.client.produce.keys import (
 )
 from penstock.client.produce.parts import RECORD_COST, Kind
 from penstock.formats.hashing import string_hash
-from penstock.formats.record.properties import decode_properties
+from penstock.formats.record.properties import MARK_ROOM, PROPERTIES_ROOM, decode_properties
 from penstock.proto.errors import BufferFull, InvalidArgument, MessageTooLarge
 
 VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=30)
