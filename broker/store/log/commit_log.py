@@ -27,6 +27,7 @@ from ..config import MIB, FlushMode, StoreConfig
 from ..disk import Bytes, Disk
 from ..queues.kernels import Ints, Longs, Rows, count_records
 from ..results import AppendResult
+from .copying import copy_ascending
 from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files
 from .log_kernels import same_messages
@@ -37,9 +38,6 @@ from .warming import Warming
 _BLANK = struct.Struct(">ii")
 _PAGE = 4096
 _TAIL_SHARE = 64
-_PIECE_BYTES = 1 << 16  # copied at once: far below where the C library begins to copy several pages in turn
-_HEAD_BYTES = 256  # more than any of its copies leaves for last
-_STEP_BYTES = 64  # less than a record
 ROWS_AT_ONCE = 1 << 13
 _TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
 
@@ -444,18 +442,3 @@ class CommitLog:
         if status == PlaceStatus.BAD_QUEUE:
             reason += f", the topic has {len(ends.next_offsets)}"
         return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)
-
-
-def copy_ascending(target: Bytes, at: int, data: Bytes) -> None:
-    """Copy so that a process killed in the middle leaves a beginning of ``data``, and nothing behind a gap.
-
-    The C library's copy stores its first bytes last, and large copies in several places at once. So the head of each
-    piece is copied beforehand, in steps, and the pieces are small: else a killed slave's log would have sound records
-    behind bytes that were never written, which is what damage looks like.
-    """
-    for first in range(0, len(data), _PIECE_BYTES):
-        piece = data[first : first + _PIECE_BYTES]
-        for step in range(0, min(_HEAD_BYTES, len(piece)), _STEP_BYTES):
-            part = piece[step : min(step + _STEP_BYTES, _HEAD_BYTES)]
-            target[at + first + step : at + first + step + len(part)] = part
-        target[at + first : at + first + len(piece)] = piece

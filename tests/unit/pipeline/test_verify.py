@@ -14,7 +14,8 @@ from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at
 from penstock.formats.queue_entry import ENTRY
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify.index import prove_index_file
-from penstock.pipeline.jobs.verify.job import BLOCK_BYTES, differing_parts, differing_records, jumps, runs_of
+from penstock.pipeline.jobs.verify.job import differing_parts, jumps
+from penstock.pipeline.jobs.verify.replica import BLOCK_BYTES, differing_records, runs_of
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.derived import (
     INDEX_COLUMNS,
