@@ -67,7 +67,7 @@ class StoreDirectory:
 
     @property
     def aborted(self) -> bool:
-        """Whether the store is open now or was not closed: what lies behind the checkpoint is not settled."""
+        """True if the store is open now or was not closed: what lies behind the checkpoint is not settled."""
         return (self.root / ABORT).exists()
 
     @property

@@ -83,7 +83,7 @@ def dump(path: Path, *, at: int | None = None, count: int | None = None, kind: s
 
     Raises:
         Unreadable: the file cannot be opened.
-        InvalidArgument: it is none of a store's files, or has no such byte.
+        InvalidArgument: no file of a store is like it, or it has no such byte.
     """
     with InputFile(path) as file:
         kind = kind or infer_kind(file)

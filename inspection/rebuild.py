@@ -291,7 +291,7 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _index_shape(store: StoreDirectory) -> tuple[int, int]:
-    """(slots, entries) of the old index files; the default where there are none that tell."""
+    """(slots, entries) of the old index files, or the default if no file tells."""
     for segment in store.index_files:
         try:
             index = IndexFile(segment.path)

@@ -15,7 +15,7 @@ from .findings import Findings
 
 
 def load_checkpoint(root: Path, findings: Findings) -> Standard | None:
-    """The checkpoint of the store, None if there is none that can be read; says what is wrong with it."""
+    """The store's checkpoint, or None if it cannot be read. Tells ``findings`` what is wrong with it."""
     path = root / CHECKPOINT
     if not path.exists():
         findings.problem(path, None, "missing: recovery after a crash has to begin at the log's first file")

@@ -235,7 +235,7 @@ class _Verifier:
         return "wrong"
 
     def _is_behind(self, missing: Missing) -> bool:
-        """Whether the keys lie behind everything that the index has, and behind the checkpoint."""
+        """True if the keys lie behind everything that the index has, and behind the checkpoint."""
         last = missing.physical_offset > self._index.last_indexed
         return last and missing.store_timestamp >= self._checkpoint.index_msg_timestamp
 

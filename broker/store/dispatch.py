@@ -119,7 +119,7 @@ class Dispatcher:
             yield DispatchResult(start, [], state_records, marks)
 
     def _tells_loss(self, start: int, end: int) -> bool:
-        """Whether a record between the two stands for lost ones, as ``penstock store rebuild`` leaves it."""
+        """True if a record between the two stands for lost ones, as ``penstock store rebuild`` leaves it."""
         if start <= self._lost[0] < self._lost[1] <= end:
             return True
         topic = names.LOST_TOPIC.encode()

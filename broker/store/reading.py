@@ -151,7 +151,7 @@ class Reader:
         count_max: int,
         condition: Condition,
     ) -> bool:
-        """Take what holds of ``part``, within the limits; whether all of it was looked at."""
+        """Take what holds of ``part``, within the limits. Returns True if all of it was looked at."""
         begin = result.next_offset
         for source, positions, sizes in part.parts:
             verdicts = condition.judge(source, positions, sizes)
@@ -281,7 +281,7 @@ class Reader:
             self.damages[topic, queue_id, offset] = result.problem
 
     def _is_plausible(self, slot: int, offset: int, physical: int) -> bool:
-        """Whether the entry at ``offset`` fits between its neighbours, so that its record is what is wrong."""
+        """True if the entry at ``offset`` fits between its neighbours, so that its record is what is wrong."""
         low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
         start, end = self._log.min_offset, self._log.end_offset
         if offset > low:
@@ -351,8 +351,8 @@ class Reader:
         return int(sizes.mean()) if len(sizes) else 0
 
     def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
-        """Lower: the first offset stored at or after the time, the maximum if all are older. Upper: the last one
-        stored at or before it, the minimum if all are newer.
+        """Lower: the first offset stored at or after the time, the maximum if all are older. Upper: the last offset
+        stored at or before the time, the minimum if all are newer.
         """
         slot = self._queues.slots.find(topic, queue_id)
         if slot is None:

@@ -130,7 +130,7 @@ class Host(NamedTuple):
 
     @property
     def is_ipv6(self) -> bool:
-        """Whether the address takes 16 bytes."""
+        """True if the address takes 16 bytes."""
         return len(self.ip) == 16
 
     def __str__(self) -> str:

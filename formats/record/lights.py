@@ -98,7 +98,7 @@ def lists_at(address, start, end, readable):
 
 @njit([types.boolean(types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def allows_lights_at(address, topic, size):
-    """Whether records of that topic may stand in light queues: not retry topics, nor those of the broker."""
+    """True if records of that topic may stand in light queues: not retry topics, nor those of the broker."""
     if size >= 8:
         head = load_i64(address, topic)
         if head == _SYSTEM_HEAD or (
@@ -112,7 +112,7 @@ def allows_lights_at(address, topic, size):
 
 @njit([types.boolean(types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def is_light_name_at(address, start, end):
-    """Whether ``[start, end)`` is ``%LMQ%`` and more, of the signs that a topic may have."""
+    """True if ``[start, end)`` is ``%LMQ%`` and more, of the signs that a topic may have."""
     if not 5 < end - start <= _NAME_MAX:
         return False
     if load_i32(address, start) != _PREFIX_HEAD or load_u8(address, start + 4) != _PREFIX_TAIL:
@@ -128,7 +128,7 @@ def is_light_name_at(address, start, end):
 
 @njit([types.UniTuple(types.int64, 2)(types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def offset_at(address, start, end):
-    """(the number in ``[start, list end)`` up to its separator, where that is); -1 for what is none."""
+    """(the number in ``[start, list end)`` up to its separator, where that is); -1 if that is no number."""
     at, number = start, np.int64(0)
     while at < end and load_u8(address, at) != COMMA:
         digit = load_u8(address, at) - 48
@@ -142,7 +142,7 @@ def offset_at(address, start, end):
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def equally_long_at(address, names, names_end, offsets, offsets_end):
-    """Whether the two lists behind ``address`` have as many parts."""
+    """True if the two lists behind ``address`` have as many parts."""
     difference = np.int64(0)
     for at in range(names, names_end):
         difference += load_u8(address, at) == COMMA

@@ -86,7 +86,7 @@ class IndexFile:
                 yield smallest + 5 * row
 
     def _fits(self, slots: int) -> bool:
-        """Whether most chains are right with that many slots."""
+        """True if most chains are right with that many slots."""
         if slots <= 0 or entry_at(slots, self.entries + 1) > self.file.size:
             return False
         count = min(self.entries, TRIED_ENTRIES)

@@ -127,7 +127,7 @@ class LogPass:
         self.entry_count += 1
 
     def lost_before(self, physical: int) -> bool:
-        """Whether records in front of that position are lost, now or since before a rebuild."""
+        """True if records in front of that position are lost, now or since before a rebuild."""
         damaged = any(damage.lost and damage.start < physical for damage in self.damages)
         return damaged or (self.lost_at is not None and self.lost_at < physical)
 

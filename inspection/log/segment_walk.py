@@ -61,7 +61,7 @@ class SegmentWalk:
         self._passed = 0  # what of the record at the position has been dealt with
 
     def run(self) -> Generator[Batch, None, bool]:
-        """Generator of batches that ends with whether the log ends in this file."""
+        """Batches of the file; the generator returns True if the log ends in it."""
         self._load(min(WINDOW_BYTES, self._bytes - self.position))
         while True:
             status = self._check()
@@ -116,7 +116,7 @@ class SegmentWalk:
         reader.show_progress(self._start + self.position)
 
     def _slide(self) -> bool:
-        """Load the next window, from the position on; false if that cannot help."""
+        """Load the next window, from the position on. False if that cannot help."""
         left = self._bytes - self.position
         if self._window_end == self._bytes:
             return False
@@ -217,7 +217,7 @@ class SegmentWalk:
         return True
 
     def _was_appended(self) -> bool:
-        """Whether a record is at the position now, sound or blank: a broker wrote it since the window was loaded."""
+        """True if a record is at the position now, sound or blank: a broker wrote it since the window was loaded."""
         left = self._bytes - self.position
         self._load(min(WINDOW_BYTES, left))
         buffer, size = self._reader.buffer, self._number_at(0)
@@ -228,7 +228,7 @@ class SegmentWalk:
         return fits and bool(kernels.find_sound(buffer, 0, size, base, TIME_MIN) == 0)
 
     def _at_end(self, status: Check) -> Generator[Batch, None, bool]:
-        """Nothing sound follows in this file: whether the log ends here."""
+        """Deal with a place behind which nothing sound follows in this file. True if the log ends here."""
         start, end = self._start + self.position, self._start + self._bytes
         if self._goes_on():
             if self._was_appended():
@@ -255,7 +255,7 @@ class SegmentWalk:
         return f"no record: its lengths do not add up to its size {size}"
 
     def _goes_on(self) -> bool:
-        """Whether a later file holds a sound record."""
+        """True if a later file holds a sound record."""
         for segment in self._reader.store.segments[self._number + 1 :]:
             try:
                 with InputFile(segment.path) as file:

@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def can_name_directory(topic: str, queue_id: int) -> bool:
-    """Whether a queue may have a directory: damaged bytes must not lead out of the store's."""
+    """True if a queue may have a directory: damaged bytes must not lead out of the store's."""
     fits = 0 < len(topic.encode("utf-8", "surrogateescape")) <= 255 and queue_id >= 0
     return fits and topic not in (".", "..") and "/" not in topic and "\0" not in topic
 

@@ -146,7 +146,7 @@ def _configured(root: str) -> dict[str, Any]:
 
 
 def _has_none(store: Store, topics: set[str], queue_ids: Set[int] = frozenset()) -> bool:
-    """Whether the closed store certainly has no record of the topics (of any, without one) and queues."""
+    """True if the closed store certainly has no record of the topics (of any, without one) and queues."""
     if store.is_open or store.gaps:
         return False
     from .scan.messages import read_split  # with its kernels, which most queries do not need here

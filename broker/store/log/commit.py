@@ -50,7 +50,7 @@ class Committer(LogFollower):
         return self._flusher.failure is None
 
     def _is_asked(self) -> bool:
-        """Whether somebody waits for bytes that are not committed; those of a log that was cut are not waited for."""
+        """True if somebody waits for bytes that are not committed; those of a log that was cut are not waited for."""
         return min(self._asked, self._log.appended_offset) > self._log.end_offset
 
     def _bytes_behind(self) -> int:

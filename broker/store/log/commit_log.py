@@ -82,12 +82,15 @@ class CommitLog:
         self.directories = LogDirectories(
             disk, config.log_directories, split_paths(config.read_only_log_paths), config.segment_bytes
         )
-        self.files: list[LogFile] = []
+        # Written by the owner thread, read by those that flush and write checkpoints:
+        # min_offset <= confirm_offset <= end_offset <= appended_offset. They only grow, but for cut(), during which the
+        # caller lets no sync run (Flusher.held), and start_at(), before which the log holds nothing.
+        self.files: list[LogFile] = []  # ascending, of one size, without a gap; others iterate over a copy
         self.min_offset = 0
         self.end_offset = 0  # behind the last byte in the files; with buffers a commit moves it, in whatever thread
         self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
         self.whole_end = 0  # the end of a record; behind it there may be a part of one, from a master
-        self.last_store_timestamp_ms = 0
+        self.last_store_timestamp_ms = 0  # of the last record; an append is never stored earlier
         self._warming = Warming(
             disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
         )
@@ -100,7 +103,8 @@ class CommitLog:
         # Called when an append finds no free buffer, and told whether it is of state: commits everything, or refuses.
         self.on_no_buffer: Callable[[bool], None] = lambda is_state: None
         self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
-        self._stamp = 0
+        self._stamp = 0  # of the batch, in QueueEnds.seen; grows, so that nobody has to clear that
+        # Memory of one append: the queues of the batch, and its first offset in each.
         self._touched_queues: Ints = np.zeros(64, np.int32)
         self._touched_offsets: Longs = np.zeros(64, np.int64)
 
@@ -119,12 +123,10 @@ class CommitLog:
 
     @property
     def is_buffered(self) -> bool:
-        """Whether appends have gone to buffers since :meth:`give_back_buffers`."""
+        """True if appends have gone to buffers since :meth:`give_back_buffers`."""
         return self._buffers is not None and self._buffers.is_in_use
 
-    def append(
-        self, ends: QueueEnds, records: Bytes, *, count: int | None = None, is_state: bool = False
-    ) -> AppendResult:
+    def append(self, ends: QueueEnds, records: Bytes, *, count: int | None, is_state: bool) -> AppendResult:
         """Check, place and patch a batch of complete records, of ``count``; the bytes are visible, not yet synced.
 
         With a pool they are visible, and safe from the process's death, when ``end_offset`` has passed them.
@@ -232,7 +234,7 @@ class CommitLog:
         return self.files[(offset - self.files[0].base) // self.segment_bytes]
 
     def record_at(self, offset: int) -> memoryview | None:
-        """The record that begins at ``offset`` and says so itself, None if none does."""
+        """The record at ``offset``, or None. A record is only believed if its own PHYSICALOFFSET is ``offset``."""
         if not self.min_offset <= offset < self.end_offset or not self.files:
             return None
         file = self.file_of(offset)
@@ -252,7 +254,7 @@ class CommitLog:
         return found
 
     def holds(self, start: int, end: int, sent: Bytes) -> bool:
-        """Whether the records of ``[start, end)``, appended together, have the bodies and queues of those ``sent``."""
+        """True if the records of ``[start, end)``, appended together, have the bodies and queues of those ``sent``."""
         return bool(same_messages(*self._appended(start, end), sent))
 
     def _appended(self, start: int, end: int) -> tuple[Bytes, int, int]:

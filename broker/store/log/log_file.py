@@ -114,7 +114,7 @@ def _without_gap(bases: list[int], paths: dict[int, str], directories: LogDirect
 
 
 def _is_blank(disk: Disk, path: str, size: int) -> bool:
-    """Whether the file holds nothing but zeros."""
+    """True if the file holds nothing but zeros."""
     descriptor = disk.open(path)
     try:
         pieces = (disk.pread(descriptor, _PIECE, start) for start in range(0, size, _PIECE))
@@ -151,7 +151,7 @@ def _map_file(disk: Disk, path: str, base: int, size: int, *, must_write: bool) 
 class FileAllocator:
     """Makes log files ahead of need in a thread of its own, so that an append hardly ever waits for one."""
 
-    def __init__(self, disk: Disk, directories: LogDirectories, size: int, warming: Warming | None = None) -> None:
+    def __init__(self, disk: Disk, directories: LogDirectories, size: int, warming: Warming) -> None:
         self.keep_free = 0  # bytes of the disk that no log file may take
         self._failed: StorageError | None = None
         self._not_before = 0.0
@@ -252,15 +252,14 @@ class FileAllocator:
             failure = storage_error(error, path, "allocating the log file")
             log.warning("log file not made path=%s error=%s", path, failure)
             raise failure from error
-        prefault(mapped, 0, AHEAD_BYTES)
-        if self._warming is not None:
-            try:
-                self._warming.warm(path, mapped, descriptor)
-            except StorageError as error:
-                self._disk.close(descriptor)
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(path)
-                log.warning("log file not made path=%s error=%s", path, error)
-                raise
+        prefault(mapped, 0, AHEAD_BYTES, is_file=True)
+        try:
+            self._warming.warm(path, mapped, descriptor)
+        except StorageError as error:
+            self._disk.close(descriptor)
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+            log.warning("log file not made path=%s error=%s", path, error)
+            raise
         log.info("log file made path=%s bytes=%d", path, self._size)
         return LogFile(base, path, descriptor, mapped)

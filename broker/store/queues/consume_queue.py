@@ -46,26 +46,29 @@ _MADE_INLINE_MAX = 64
 class ConsumeQueues:
     """The queues of one store."""
 
-    def __init__(
-        self, disk: Disk, directory: str, file_bytes: int, handles_max: int, *, has_lights: bool = False
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, file_bytes: int, handles_max: int, *, has_lights: bool) -> None:
         """``has_lights``: records have entries in the light queues that they name, see :mod:`.light_queues`."""
-        self.slots = Slots()
-        self.files = QueueFiles(disk, directory, file_bytes, handles_max)
+        # Held by the owner thread while it changes what a checkpoint must see as one (slots, arenas, files; and the
+        # dispatched offset and the index with them), and by the checkpoint thread while it writes arenas out.
+        # ``files.making`` may be taken inside, never the other way round.
         self.lock = threading.RLock()
-        self.filled = 0  # blank entries in place of lost records
+        self.slots = Slots()  # only the owner adds and removes; the checkpoint thread empties arenas, under the lock
+        self.files = QueueFiles(disk, directory, file_bytes, handles_max)  # under the lock, but for prepare()
+        self.filled = 0  # blank entries in place of lost records; owner
         self.tells_loss: Callable[[int, int], bool] = lambda start, end: False  # of stretches of the log
         self.has_lights = has_lights
         self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
-        self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")
+        self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")  # calls files.prepare(), without the lock
+        # Memory of one put(), of the owner alone. ``_runs``: the entries of each slot end to end, in order of first
+        # appearance; ``_touched``, ``_run_starts`` and ``_run_counts`` say whose, where and how many.
         self._runs: Bytes = np.zeros(1 << 16, np.uint8)
         self._touched: Ints = np.zeros(1 << 12, np.int32)
         self._run_counts: Ints = np.zeros(1 << 12, np.int32)
         self._run_starts: Longs = np.zeros(1 << 12, np.int64)
         self._light_rows: Rows = np.zeros(0, ROW)
         self._light_slots: Ints = np.zeros(0, np.int32)
-        self._seen: Longs = np.zeros(0, np.int64)
-        self._stamp = 1
+        self._seen: Longs = np.zeros(0, np.int64)  # per slot the stamp of the record that was counted last
+        self._stamp = 1  # grows with every record, so that ``_seen`` is never cleared
 
     def assign(self, buffer: Bytes, rows: Rows, count: int, slots: Ints) -> None:
         """The slot of each row's queue, which is made when it is new; -1 for rows without an entry."""
@@ -340,7 +343,7 @@ class ConsumeQueues:
         return True
 
     def _is_lost(self, slot: int, row: np.void) -> bool:
-        """Whether the log tells that it has lost records between the queue's last one and this."""
+        """True if the log tells that it has lost records between the queue's last one and this."""
         return self.rebuilding or self.tells_loss(int(self.slots.ends[slot]), int(row["physical_offset"]))
 
     def _add(self, buffer: Bytes, row: np.void) -> None:

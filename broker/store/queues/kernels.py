@@ -77,7 +77,7 @@ def key_hash(key):
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def equal_at(left, left_start, right, right_start, size):
-    """Whether the same ``size`` bytes stand at two places; both addresses."""
+    """True if the same ``size`` bytes stand at two places; both addresses."""
     whole = size & ~7
     for i in range(0, whole, 8):
         if load_i64(left, left_start + i) != load_i64(right, right_start + i):
@@ -297,8 +297,8 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
     """Choose from ``count`` entries those to return; answers (entries looked at, chosen, their bytes).
 
     Entries below ``log_start`` and blank ones are passed over; at one that cannot be true it ends, with -1 chosen.
-    ``tags`` are sorted. A tags code
-    that is no 32-bit hash says nothing about the tag, so its record is chosen. Stops at the limits; one record
+    ``tags`` are sorted. A tags code that
+    is no 32-bit hash says nothing about the tag, so its record is chosen. Stops at the limits; one record
     is chosen whatever its size.
     """
     found, total = 0, np.int64(0)
@@ -346,7 +346,9 @@ def touch_records(buffer, positions, sizes):
 
 @njit([types.int64(_BYTES, _LONGS, _INTS, types.int64, types.boolean)], nogil=True, cache=True)
 def first_damaged(buffer, positions, sizes, base, whole):
-    """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one.
+    """The number of the first record that is not what its entry says, or -1: ``positions`` in a log file, and sizes.
+
+    A record is only believed if its own size and PHYSICALOFFSET are those of the entry.
 
     ``whole``: lengths and checksums of the record are proved as well.
     """

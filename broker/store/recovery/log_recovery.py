@@ -37,7 +37,7 @@ class LogEnd:
     reason: str  # why it ends there, empty for a log that just ends
 
 
-def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None, *, sealed: bool = False) -> LogEnd:
+def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None, *, sealed: bool) -> LogEnd:
     """Scan the log from ``start``; changes nothing.
 
     ``synced``: everything below it was synced; None for a store of another program. ``sealed``: every record must
@@ -189,7 +189,7 @@ def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -
 
 
 def _sector_lost(file: LogFile, offset: int, later: int) -> bool:
-    """Whether a sector between the damage and the next sound record lacks its end, or all of it.
+    """True if a sector between the damage and the next sound record lacks its end, or all of it.
 
     It lacks its end when it was written out while a record was only in part there, as a slave's may be.
     """

@@ -180,7 +180,7 @@ class _Opening:
                 )
 
     def _is_unused(self, positions: Positions | None) -> bool:
-        """Whether nothing follows what was the log's end: a quick look, in case somebody else has written."""
+        """True if nothing follows what was the log's end: a quick look, in case somebody else has written."""
         if positions is None or not self._log.files or positions.end >= self._log.files[-1].end:
             return True
         if not self._log.files[0].base <= positions.end or self._log.files[-1].base > positions.end:

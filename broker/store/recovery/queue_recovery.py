@@ -75,7 +75,7 @@ class QueueLoader:
                 self._files.remove(queue.topic, queue.queue_id)
 
     def _is_whole(self, queue: QueueName) -> bool:
-        """Whether the queue has files, and none is missing between two."""
+        """True if the queue has files, and none is missing between two."""
         steps = {later - base for base, later in itertools.pairwise(queue.bases)}
         return bool(queue.bases) and steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
 
@@ -164,7 +164,7 @@ class QueueLoader:
         return read
 
     def _agrees(self, queue: QueueName, offset: int, physical: int) -> bool:
-        """Whether the record of an entry says that it is that queue's."""
+        """True if the record of an entry says that it is that queue's."""
         found = self._log.record_at(physical)
         if found is None or len(found) < FIXED_BYTES:
             return False

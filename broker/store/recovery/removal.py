@@ -137,7 +137,7 @@ class Removal:
         return self._physical(slot, offset) if low <= offset < high else None
 
     def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let the queue begin at ``offset``, unless it begins later already; whether that changed anything.
+        """Let the queue begin at ``offset``, unless it begins later already. Returns True if that changed anything.
 
         The records stay in the log and the entries in the queue's files: it holds until the store is closed.
         """

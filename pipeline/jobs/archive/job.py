@@ -189,7 +189,7 @@ def _pending(store: Store, manifests: list[Manifest], *, tail: bool) -> list[Log
 
 
 def _is_pending(file: LogFile, manifest: Manifest | None, *, tail: bool) -> bool:
-    """Whether the store has more of the file than the lake: a replica that follows may have less."""
+    """True if the store has more of the file than the lake: a replica that follows may have less."""
     if not file.end or not (file.is_sealed or tail):  # an empty file stays a gap
         return False
     if manifest is None:

@@ -88,7 +88,7 @@ class Account:
 
 
 def _ends_at(file_system: fs.FileSystem, file: LogFile, position: int) -> bool:
-    """Whether the file's last record, or, of what is read of it, ends there."""
+    """True if the file's last record, or, of what is read of it, ends there."""
     if position == file.end and not file.is_sealed:
         return True
     with FileReader(file_system, file.path) as reader:
@@ -132,7 +132,7 @@ def account_for(
 def _names_own(
     file_system: fs.FileSystem, files: Sequence[LogFile], queue: QueueFile, positions: Longs, sizes: Longs
 ) -> bool:
-    """Whether the first and the last record in ``files`` that these entries of a queue name are of this queue."""
+    """True if the first and the last record in ``files`` that these entries of a queue name are of this queue."""
     within: Longs = np.flatnonzero((positions >= files[0].start) & (positions < files[-1].start + files[-1].end))
     for number in {int(within[0]), int(within[-1])} if len(within) else ():
         position, size = int(positions[number]), int(sizes[number])
@@ -145,7 +145,7 @@ def _names_own(
 
 
 def _is_of(file_system: fs.FileSystem, file: LogFile, position: int, queue: QueueFile) -> bool:
-    """Whether the record at this position of the log says that it is of the queue."""
+    """True if the record at this position of the log says that it is of the queue."""
     at = position - file.start
     with FileReader(file_system, file.path) as reader:
         head = reader.read(at, _TAIL_AT + 2 * IPV6_EXTRA_BYTES + TAIL.size).tobytes()
