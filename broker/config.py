@@ -15,12 +15,12 @@ from penstock.proto.errors import InvalidName
 from penstock.runtime.conf import bind, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings
 
+from .store.config import FlushMode, StoreConfig
 from .unsupported_keys import UNSUPPORTED_KEYS
 
 log = logging.getLogger(__name__)
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-QUEUE_ENTRY_BYTES = 20
+KIB, MIB = 1 << 10, 1 << 20
 RECORD_OVERHEAD_BYTES = 64 * KIB  # what a record may be longer than its body: properties, topic, fixed fields
 
 _BY_ROLE = -(1 << 62)  # inSyncReplicas before __post_init__: RocketMQ's default 1 makes SYNC_MASTER wait for nobody
@@ -35,13 +35,6 @@ class BrokerRole(enum.Enum):
     ASYNC_MASTER = "ASYNC_MASTER"  # acknowledges without waiting for slaves
     SYNC_MASTER = "SYNC_MASTER"  # acknowledges when inSyncReplicas brokers have it, itself included
     SLAVE = "SLAVE"
-
-
-class FlushDiskType(enum.Enum):
-    """Whether an acknowledgement waits for the disk."""
-
-    ASYNC_FLUSH = "ASYNC_FLUSH"
-    SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class MetricsExporterType(enum.Enum):
@@ -223,115 +216,22 @@ class ReplicationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlushSettings:
-    """When appended bytes are made durable."""
+class AppendSettings:
+    """How long an append may take."""
 
-    mode: FlushDiskType = key("flushDiskType", default=FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
-    interval_ms: int = key("flushIntervalCommitLog", default=500, doc="ASYNC_FLUSH: time between two syncs")
-    thorough_interval_ms: int = key(
-        "flushCommitLogThoroughInterval", default=10_000, doc="ASYNC_FLUSH: sync even little"
-    )
-    sync_timeout_ms: int = key(
+    flush_timeout_ms: int = key(
         "syncFlushTimeout", default=5000, doc="SYNC_FLUSH, or a store pool: then the outcome is unknown"
     )
-
-    def __post_init__(self) -> None:
-        for name, value in (
-            ("flushIntervalCommitLog", self.interval_ms),
-            ("flushCommitLogThoroughInterval", self.thorough_interval_ms),
-            ("syncFlushTimeout", self.sync_timeout_ms),
-        ):
-            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitSettings:
-    """Appends to memory first, and from there to the files; for ASYNC_FLUSH and masters.
-
-    Unlike in RocketMQ, a message that is only in memory is neither acknowledged, replicated nor read: whoever waits
-    has it committed at once, and the intervals are for what nobody waits for.
-    """
-
-    is_pooled: bool = key(
-        "transientStorePoolEnable", default=False, doc="append to buffers, not to mapped files; lost by no kill"
-    )
-    pool_size: int = key("transientStorePoolSize", default=5, doc="buffers, each of mappedFileSizeCommitLog bytes")
-    fast_fail_if_no_buffer: bool = key(
-        "fastFailIfNoBufferInStorePool", default=False, doc="refuse messages then; else they wait for a commit"
-    )
-    interval_ms: int = key("commitIntervalCommitLog", default=200, doc="time between two commits, at most")
-    least_pages: int = key("commitCommitLogLeastPages", default=4, doc="of 4 KiB: fewer wait until all are committed")
-    thorough_interval_ms: int = key("commitCommitLogThoroughInterval", default=200, doc="commit even little")
-
-    def __post_init__(self) -> None:
-        require(1 <= self.pool_size <= 1000, "transientStorePoolSize must be 1..1000", self.pool_size)
-        in_range = 0 <= self.least_pages <= 1 << 20
-        require(in_range, f"commitCommitLogLeastPages must be 0..{1 << 20}", self.least_pages)
-        for name, value in (
-            ("commitIntervalCommitLog", self.interval_ms),
-            ("commitCommitLogThoroughInterval", self.thorough_interval_ms),
-        ):
-            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
-    """Where the store lies and how large its files are. Sizes cannot be changed on existing data."""
-
-    root: Path = key("storePathRootDir", default_factory=lambda: Path("~/store").expanduser())  # noqa: RUF009
-    commit_log_path: str = key(
-        "storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir; several with , between them"
-    )
-    read_only_log_paths: str = key(
-        "readOnlyCommitLogStorePaths", default="", doc="directories with log files that get no new ones"
-    )
-    segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
-    consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=300_000 * QUEUE_ENTRY_BYTES)
-    body_bytes_max: int = key("maxMessageSize", default=4 * MIB, doc="largest message body")
-    index_enable: bool = key("messageIndexEnable", default=True)
-    index_slots: int = key("maxHashSlotNum", default=5_000_000)
-    index_entries: int = key("maxIndexNum", default=20_000_000)
-    warm_files: bool = key("warmMapedFileEnable", default=False, doc="touch a new log file's pages ahead of need")
-    lock_files: bool = key("mlockMappedFileEnable", default=False, doc="keep the log file being written in memory")
-    append_record_crc: bool = key(
-        "enabledAppendPropCRC", default=False, doc="add a checksum of the whole record to each; 20 bytes"
-    )
-    force_record_crc: bool = key(
-        "forceVerifyPropCRC", default=False, doc="recovery takes no record without that checksum"
-    )
-    lmq_enable: bool = key("enableLmq", default=False, doc="light queues, with enableMultiDispatch")
-    multi_dispatch: bool = key(
-        "enableMultiDispatch", default=False, doc="messages also stand in the light queues (%LMQ%…) that they name"
-    )
-    light_queues_max: int = key("maxLmqConsumeQueueNum", default=20_000)
     stall_limit_ms: int = key(
         "osPageCacheBusyTimeOutMills", default=1000, doc="after an append that took longer, messages are refused"
     )
 
     def __post_init__(self) -> None:
-        whole = -(-self.consume_queue_bytes // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES  # as RocketMQ rounds
-        object.__setattr__(self, "consume_queue_bytes", whole)
-        in_range = 1 <= self.body_bytes_max <= 32 * MIB
-        require(in_range, f"maxMessageSize must be 1..{32 * MIB}", self.body_bytes_max)
-        smallest = 128 * KIB
-        in_range = smallest <= self.segment_bytes <= 2 * GIB - 1
-        require(in_range, f"mappedFileSizeCommitLog must be {smallest}..{2 * GIB - 1}", self.segment_bytes)
-        require(
-            self.segment_bytes >= self.body_bytes_max + RECORD_OVERHEAD_BYTES,
-            f"mappedFileSizeCommitLog must be at least maxMessageSize + {RECORD_OVERHEAD_BYTES}: "
-            "one record never spans two files; raise it or lower maxMessageSize",
-            self.segment_bytes,
-        )
-        in_range = QUEUE_ENTRY_BYTES <= self.consume_queue_bytes <= GIB
-        require(in_range, f"mappedFileSizeConsumeQueue must be {QUEUE_ENTRY_BYTES}..{GIB}", self.consume_queue_bytes)
-        require(1 <= self.index_slots <= 100_000_000, "maxHashSlotNum must be 1..100000000", self.index_slots)
-        require(2 <= self.index_entries <= 100_000_000, "maxIndexNum must be 2..100000000", self.index_entries)
-        in_range = 0 <= self.light_queues_max <= 1_000_000
-        require(in_range, "maxLmqConsumeQueueNum must be 0..1000000", self.light_queues_max)
-        if self.lmq_enable != self.multi_dispatch:
-            log.warning("light queues are off: enableLmq and enableMultiDispatch must both be true")
-        in_range = 1 <= self.stall_limit_ms <= 600_000
-        require(in_range, "osPageCacheBusyTimeOutMills must be 1..600000 ms", self.stall_limit_ms)
+        for name, value in (
+            ("syncFlushTimeout", self.flush_timeout_ms),
+            ("osPageCacheBusyTimeOutMills", self.stall_limit_ms),
+        ):
+            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,9 +337,8 @@ class BrokerConfig:
     identity: IdentityConfig = field(default_factory=IdentityConfig)
     nameservers: NameserversConfig = field(default_factory=NameserversConfig)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
-    flush: FlushSettings = field(default_factory=FlushSettings)
-    commit: CommitSettings = field(default_factory=CommitSettings)
-    store: StoreSettings = field(default_factory=StoreSettings)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    appends: AppendSettings = field(default_factory=AppendSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     timers: TimerSettings = field(default_factory=TimerSettings)
@@ -448,6 +347,12 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         broker_id, role = self.identity.broker_id, self.replication.role
+        require(
+            self.store.segment_bytes >= self.store.body_bytes_max + RECORD_OVERHEAD_BYTES,
+            f"mappedFileSizeCommitLog must be at least maxMessageSize + {RECORD_OVERHEAD_BYTES}: "
+            "one record never spans two files; raise it or lower maxMessageSize",
+            self.store.segment_bytes,
+        )
         if self.replication.is_elected:
             message = "namesrvAddr must be given with enableControllerMode: nameservers elect the master"
             require(bool(self.nameservers.addresses), message, "none")
@@ -468,12 +373,12 @@ class BrokerConfig:
     @property
     def uses_transient_store_pool(self) -> bool:
         """Whether appends go to memory first."""
-        return self.commit.is_pooled and not self.pool_unused_because
+        return self.store.is_pooled and not self.pool_unused_because
 
     @property
     def pool_unused_because(self) -> str:
         """The setting with which there is no use for a transient store pool; empty when there may be."""
-        if self.flush.mode is FlushDiskType.SYNC_FLUSH:
+        if self.store.flush_mode is FlushMode.SYNC_FLUSH:
             return "flushDiskType=SYNC_FLUSH"
         return "brokerRole=SLAVE" if self.replication.role is BrokerRole.SLAVE else ""
 
@@ -505,6 +410,8 @@ def load_broker_config(path: str | Path) -> BrokerConfig:
     """
     config = bind(BrokerConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
     config.security.check_file(path)
-    if config.commit.is_pooled and config.pool_unused_because:
+    if config.store.is_pooled and config.pool_unused_because:
         log.warning("transientStorePoolEnable has no effect with %s file=%s", config.pool_unused_because, path)
+    if config.store.lmq_enable != config.store.multi_dispatch:
+        log.warning("light queues are off: enableLmq and enableMultiDispatch must both be true file=%s", path)
     return config

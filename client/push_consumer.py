@@ -13,12 +13,13 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 from penstock.proto.errors import InvalidArgument
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .cluster import Expression, check_timeout
 from .cluster.subscription import ALL, parse_subscription
 from .consume.assignment import Assignment
-from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
+from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, stable_client_id
 from .consume.core import ConsumerCore
 from .consume.group.membership import Membership
 from .consume.group.rebalance import Strategy, strategy_named

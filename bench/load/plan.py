@@ -6,7 +6,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.formats.properties import BODY_BYTES_MAX
+from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.proto.errors import ConfigError
 
 from .ledger import HEADER_BYTES

@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster import Expression, check_timeout
 from ..cluster.subscription import ALL
-from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
+from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig
 from ..consume.group.rebalance import Strategy
 from ..consume.message_batch import MessageBatch
 from ..consume.workers import ConsumeResult, Listener

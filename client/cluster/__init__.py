@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .calls import Calls
 from .connections import BROKER, Connections, Service, fetched, parse_addresses, rpc_error
-from .directory import Directory, hint
+from .directory import Directory
 from .hosts import local_host, store_host_of
 from .queues import (
     WriteQueues,
@@ -37,7 +37,6 @@ __all__ = [
     "back_off_s",
     "check_timeout",
     "fetched",
-    "hint",
     "local_host",
     "master_of",
     "offsets_by_broker",

@@ -25,10 +25,11 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, FetchHeader, FetchReply, GroupDescription, GroupName
 from penstock.proto.wire.common_pb2 import Empty, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import ShardView, TopicRoute
+from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .connections import BROKER, Connections, Service, fetched
-from .directory import ROUTE_TIMEOUT_S, Directory, hint
+from .directory import ROUTE_TIMEOUT_S, Directory
 from .retry import again, check_timeout
 from .routes import covers, master_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import queue
 import threading
@@ -31,6 +30,7 @@ from penstock.proto.wire.nameserver_pb2 import (
     TopicRoute,
     WatchRequest,
 )
+from penstock.runtime.nearest import hint
 
 from .connections import Connections
 from .retry import back_off_s, check_timeout
@@ -43,16 +43,8 @@ VIEW_AGE_S = 1.0
 ROUTE_POLL_S = 0.02
 SETTLE_S = 2.5
 """A nameserver that has just started hears of every broker within this time; of some of them later than of others."""
-LIKENESS_MIN = 0.6
 
 Listener = Callable[[TopicRoute], None]
-
-
-def hint(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'NAME'?`` with the known name that is most like ``name``; nothing where none is like it."""
-    spellings = {each.lower(): each for each in sorted(known)}
-    near = difflib.get_close_matches(name.lower(), spellings, n=1, cutoff=LIKENESS_MIN)
-    return f"; did you mean {spellings[near[0]]!r}?" if near else ""
 
 
 class Directory:

@@ -6,18 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.formats.properties import BODY_BYTES_MAX
+from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.proto.errors import ConfigError
-
-from ..cluster.directory import hint
+from penstock.runtime.conf import require
+from penstock.runtime.nearest import hint
 
 COMPRESSIONS = (None, "zlib", "lz4", "zstd")
-
-
-def require(condition: bool, message: str, value: object) -> None:
-    """Raise :class:`ConfigError` naming ``value`` unless ``condition`` holds."""
-    if not condition:
-        raise ConfigError(f"{message}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +89,7 @@ class ProducerConfig:
         names = [field.name for field in dataclasses.fields(self)]
         for name in settings:
             if name not in names:
-                raise ConfigError(
-                    f"unknown producer setting {name!r}{hint(name, names) or '; known: ' + ', '.join(names)}"
-                )
+                raise ConfigError(f"unknown producer setting {name!r}{hint(name, names)}; known: {', '.join(names)}")
         try:
             return dataclasses.replace(self, **settings)
         except TypeError as error:

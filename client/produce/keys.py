@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from penstock.formats.columns import Column, column_of, with_property
-from penstock.formats.properties import MARK_ROOM, PROPERTIES_ROOM, RESERVED
 from penstock.formats.record.properties import (
     KEY_SEPARATOR,
     KEYS,
+    MARK_ROOM,
     PROPERTIES_BYTES_MAX,
+    PROPERTIES_ROOM,
+    RESERVED,
     SHARDING_KEY,
     TAGS,
     TRANSIENT_PREFIX,

@@ -54,7 +54,7 @@ def parse_producer_mark(mark: bytes | memoryview) -> ProducerMark:
     """The numbers of a mark.
 
     Raises:
-        InvalidArgument: the bytes are none.
+        InvalidArgument: the bytes are no mark.
     """
     found = _MARK.fullmatch(mark)
     if found is None:

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.client import Producer
-from penstock.formats.properties import RESERVED
-from penstock.formats.record.properties import TRANSIENT_PREFIX
+from penstock.formats.record.properties import RESERVED, TRANSIENT_PREFIX
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.proto.errors import ConfigError
-
-from ..columns.schema import nearest
+from penstock.runtime.nearest import hint
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
@@ -70,7 +69,7 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
     for key, value in given.items():
         name = by_case.get(key.lower())
         if name is None:
-            raise ConfigError(f"{SOURCE}: no option {key!r}{nearest(key, _NAMES)}; there are {', '.join(_NAMES)}")
+            raise ConfigError(f"{SOURCE}: no option {key!r}{hint(key, _NAMES)}; there are {', '.join(_NAMES)}")
         values[name] = value
     options = StoreOptions(
         roots=_roots(values),

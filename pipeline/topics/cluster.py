@@ -32,9 +32,9 @@ from penstock.proto.wire.broker_pb2 import (
 from penstock.proto.wire.nameserver_pb2 import QueueData, TopicRoute
 from penstock.proto.wire.pipeline_pb2 import TopicPositions, TopicPositionsRequest
 from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
+from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import PLAIN, Security, SecurityFiles
 
-from ..columns.schema import nearest
 from .offsets import Offsets, Queue, Range
 from .options import SourceOptions
 
@@ -235,7 +235,7 @@ class Cluster:
         if silent:
             raise BrokerUnavailable(f"group {group}: unknown to those who answer, and {', '.join(silent)} do not")
         raise ConfigError(
-            f"option group: no broker knows {group!r}{nearest(group, calls.groups(timeout_s))}; give a group that has "
+            f"option group: no broker knows {group!r}{hint(group, calls.groups(timeout_s))}; give a group that has "
             "committed offsets, or other startingOffsets"
         )
 

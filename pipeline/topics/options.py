@@ -14,9 +14,10 @@ from typing import Any, Final
 from penstock.client.cluster import parse_addresses
 from penstock.proto import names
 from penstock.proto.errors import ConfigError, PenstockError
+from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import SecurityFiles
 
-from ..columns.schema import PROPERTIES_TYPES, nearest
+from ..columns.schema import PROPERTIES_TYPES
 from .offsets import Queue, parse_user_offsets
 
 GUARANTEES: Final = ("at-least-once", "idempotent", "exactly-once")
@@ -95,9 +96,7 @@ class Given:
             if name.lower() in by_case:
                 self._values[by_case[name.lower()]] = value
             elif name.lower() not in SPARKS_OWN:
-                raise ConfigError(
-                    f"penstock: unknown option {name!r}{nearest(name, known)}; there are {', '.join(known)}"
-                )
+                raise ConfigError(f"penstock: unknown option {name!r}{hint(name, known)}; there are {', '.join(known)}")
 
     def text(self, name: str) -> str | None:
         """The value without blanks around it, None when it is not given or empty."""
@@ -132,7 +131,7 @@ class Given:
         """One of ``allowed``."""
         value = self.text(name) or default
         if value not in allowed:
-            raise ConfigError(f"option {name}: {value!r}{nearest(value, allowed)}: one of {', '.join(allowed)}")
+            raise ConfigError(f"option {name}: {value!r}{hint(value, allowed)}: one of {', '.join(allowed)}")
         return value
 
     def at_most_one(self, *wanted: str) -> str | None:
@@ -415,7 +414,7 @@ def _position(given: Given, which: str, default: str) -> Position:
     if text in words:
         return Position(at=text, option=option)
     if not text.startswith("{"):
-        raise ConfigError(f"option {option}: {text!r:.80}{nearest(text, words)}: one of {', '.join(words)}, or JSON")
+        raise ConfigError(f"option {option}: {text!r:.80}{hint(text, words)}: one of {', '.join(words)}, or JSON")
     given_offsets = parse_user_offsets(option, text)
     if which == "ending" and -2 in given_offsets.values():
         raise ConfigError(f"option {option}: -2 (earliest) is no end")

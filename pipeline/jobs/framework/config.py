@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from penstock.proto.errors import ConfigError
-
-from ...columns.schema import nearest
+from penstock.runtime.nearest import hint
 
 T = TypeVar("T")
 _REQUIRED: Any = dataclasses.MISSING
@@ -24,12 +23,12 @@ def setting(help_text: str, default: Any = _REQUIRED) -> Any:
 
 def kind_of(config: type[Any], name: str) -> tuple[type[Any], bool]:
     """The type of a field's values, and whether it holds several."""
-    hint = typing.get_type_hints(config)[name]
-    if typing.get_origin(hint) is tuple:
-        return typing.get_args(hint)[0], True
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
-    return hint, False
+    annotation = typing.get_type_hints(config)[name]
+    if typing.get_origin(annotation) is tuple:
+        return typing.get_args(annotation)[0], True
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        (annotation,) = (arg for arg in typing.get_args(annotation) if arg is not type(None))
+    return annotation, False
 
 
 def make_config(kind: type[T], values: Mapping[str, Any], job: str) -> T:
@@ -43,7 +42,7 @@ def make_config(kind: type[T], values: Mapping[str, Any], job: str) -> T:
     for key, value in values.items():
         name = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", key).replace("-", "_").lower()
         if name not in fields:
-            raise ConfigError(f"{job}: no option {key!r}{nearest(name, list(fields))}; there are {', '.join(fields)}")
+            raise ConfigError(f"{job}: no option {key!r}{hint(name, fields)}; there are {', '.join(fields)}")
         given[name] = _converted(kind, name, value, job)
         is_required = fields[name].default is dataclasses.MISSING
         if given[name] in ((), "") and (is_required or (given[name] == () and isinstance(value, str))):

@@ -24,10 +24,11 @@ import pyarrow.compute as pc
 
 from penstock.formats.columns import Column, column_of, hashes_of, with_property
 from penstock.formats.destination import LATER_BYTES_MAX, LATER_PROPERTIES
-from penstock.formats.properties import BODY_BYTES_MAX, PROPERTIES_ROOM
 from penstock.formats.record.compression import compressor
+from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.formats.record.properties import (
     KEYS,
+    PROPERTIES_ROOM,
     RECORD_CRC,
     SHARDING_KEY,
     TAGS,
@@ -37,8 +38,7 @@ from penstock.formats.record.properties import (
 )
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
-
-from ...columns.schema import nearest
+from penstock.runtime.nearest import hint
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -68,7 +68,7 @@ def check_sink_schema(schema: Any, topic: str) -> None:
         allowed = SINK_COLUMNS.get(name)
         if allowed is None:
             raise ConfigError(
-                f"penstock sink: column {name!r} means nothing{nearest(name, list(SINK_COLUMNS))}; known are "
+                f"penstock sink: column {name!r} means nothing{hint(name, SINK_COLUMNS)}; known are "
                 f"{', '.join(SINK_COLUMNS)}"
             )
         if kind not in allowed:

@@ -15,8 +15,7 @@ from penstock.client.produce.keys import checked_body, property_bytes, property_
 from penstock.client.produce.parts import RECORD_COST, Kind, limited, new_part
 from penstock.formats.columns import Column, column_of, hashes_of
 from penstock.formats.hashing import string_hash
-from penstock.formats.properties import MARK_ROOM, PROPERTIES_ROOM
-from penstock.formats.record.properties import decode_properties
+from penstock.formats.record.properties import MARK_ROOM, PROPERTIES_ROOM, decode_properties
 from penstock.proto.errors import BufferFull, InvalidArgument, MessageTooLarge
 
 VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=30)

@@ -18,7 +18,7 @@ from penstock.pipeline.jobs.framework.reading import list_stores, require_stores
 from penstock.pipeline.jobs.framework.report import Plot, Report, Table
 from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.jobs.verify.index import epoch_starts
-from penstock.pipeline.jobs.verify.job import differing_blocks
+from penstock.pipeline.jobs.verify.replica import differing_blocks
 from penstock.pipeline.lake.lake import Lake, Manifest, watermark
 from penstock.pipeline.spark.sessions import own_error
 from penstock.pipeline.stores.directory import list_store
