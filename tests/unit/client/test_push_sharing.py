@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -20,31 +21,40 @@ def cluster() -> Iterator[RunningCluster]:
         yield made
 
 
+@contextlib.contextmanager
+def work(cluster: RunningCluster) -> Iterator[None]:
+    """Numbered messages for both queues for the length of the block."""
+    stop = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not stop.is_set():
+            cluster.put("orders", [b"%d" % number], number % 2)
+            number += 1
+            stop.wait(0.001)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        producer.join()
+
+
 def test_two_members_never_get_one_message_both_while_sharing_changes(cluster: RunningCluster) -> None:
     first_seen, second_seen = Seen(), Seen()
     with consumer(cluster, first_seen) as first:
         wait_until(lambda: len(first.assignment()) == 2, what="both queues")
-        stop = threading.Event()
-
-        def produce() -> None:
-            number = 0
-            while not stop.is_set():
-                cluster.put("orders", [b"%d" % number], number % 2)
-                number += 1
-                stop.wait(0.001)
-
-        producer = threading.Thread(target=produce)
-        producer.start()
-        wait_until(lambda: len(first_seen) > 50, what="work")
-        with consumer(cluster, second_seen) as second:
-            wait_until(lambda: len(second.assignment()) == 1, what="the second one's share")
-            assert len(first.assignment()) == 1
-            wait_until(lambda: len(second_seen) > 50, what="work of the second one")
-        wait_until(lambda: len(first.assignment()) == 2, what="both queues again")
-        after = len(first_seen)
-        wait_until(lambda: len(first_seen) > after + 50, what="work after it left")
-        stop.set()
-        producer.join()
+        with work(cluster):
+            wait_until(lambda: len(first_seen) > 50, 30, "work")
+            with consumer(cluster, second_seen) as second:
+                wait_until(lambda: len(second.assignment()) == 1, what="the second one's share")
+                assert len(first.assignment()) == 1
+                wait_until(lambda: len(second_seen) > 50, 30, "work of the second one")
+            wait_until(lambda: len(first.assignment()) == 2, what="both queues again")
+            after = len(first_seen)
+            wait_until(lambda: len(first_seen) > after + 50, 30, "work after it left")
         total = len(cluster.brokers["broker-a"].bodies("orders"))
         wait_until(lambda: len(first_seen) + len(second_seen) >= total, what="everything")
     everything = first_seen.bodies() + second_seen.bodies()
