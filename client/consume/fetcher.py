@@ -54,7 +54,7 @@ class _Flight:
 
 @dataclass(eq=False, slots=True)
 class _Broker:
-    """What is known about fetching from one broker group."""
+    """One broker group, as far as fetching from it goes."""
 
     flights: list[_Flight] = field(default_factory=list)
     suggested_id: int | None = None
@@ -99,10 +99,10 @@ class Fetcher:
         self._client_id = client_id
         self._subscription_of = subscription_of
         self._on_refused = on_refused
-        self._brokers: dict[str, _Broker] = {}
-        # Flights that are done, and None for "look again".
+        self._brokers: dict[str, _Broker] = {}  # the fetching thread's
+        # Flights that are done, and None for "look again"; gRPC's threads and all others put, the fetching one takes.
         self._news: queue.SimpleQueue[tuple[str, _Flight] | None] = queue.SimpleQueue()
-        self._routes_changed = False
+        self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{group}", daemon=True)
         buffers.on_room(self.wake)

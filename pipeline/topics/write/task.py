@@ -137,7 +137,7 @@ class Task:
         sender.send(key, Chunk(destination, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark))
 
     def _require_no_more(self) -> None:
-        """Nothing, unless the brokers hold more of this batch than came now; then raises ChangedBatch."""
+        """Raise ChangedBatch if the brokers hold more of this batch than came now."""
         identity, options = self._identity, self._options
         timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
         require_none(
