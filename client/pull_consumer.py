@@ -18,7 +18,7 @@ from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_clie
 from .consume.core import ConsumerCore
 from .consume.group.membership import Membership
 from .consume.group.rebalance import Strategy, strategy_named
-from .consume.local_queue import Chunk, LocalQueue, Standing, Taken
+from .consume.local_queue import Fetched, LocalQueue, Standing, Taken
 from .consume.message_batch import MessageBatch
 from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, query_range, search_offset
 from .message import MessageQueue, MessageView
@@ -43,7 +43,7 @@ class PulledQueue(LocalQueue):
 
     def take(self, max_messages: int) -> Taken:
         """Hand out the next messages of the first chunk."""
-        chunk: Chunk = self.chunks[0]
+        chunk: Fetched = self.chunks[0]
         if self._auto_commit and not self.is_outstanding:
             self._processed = self.front()
         self.is_outstanding = True

@@ -24,7 +24,7 @@ from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
 from ..cluster import Connections, Directory, Subscription, back_off_s, rpc_error
 from .consumer_config import ConsumerConfig
-from .local_queue import Buffers, Chunk, LocalQueue, Standing
+from .local_queue import Buffers, Fetched, LocalQueue, Standing
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
@@ -358,12 +358,12 @@ class Fetcher:
         from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
 
         local, result = arrival.local, arrival.result
-        chunk: Chunk | None = None
+        chunk: Fetched | None = None
         is_bad = False
         try:
             end = arrival.position + result.bytes
             batch = RecordBatch(message, arrival.position, end, check_crc=self._config.check_crc)
-            chunk = _chunk_of(batch, result.bytes, arrival.subscription)
+            chunk = _fetched_of(batch, result.bytes, arrival.subscription)
         except PenstockError as error:
             log.warning("fetched records were bad, their broker will prove them queue=%s error=%s", local.queue, error)
             is_bad = True
@@ -398,7 +398,7 @@ class Fetcher:
             self._on_refused(error)
 
 
-def _chunk_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Chunk | None:
+def _fetched_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Fetched | None:
     indexes: Sequence[int] = range(len(batch))
     if subscription.tags:
         buffer, starts, sizes = batch.buffer, batch.values("properties_position"), batch.values("properties_size")
@@ -407,4 +407,4 @@ def _chunk_of(batch: RecordBatch, record_bytes: int, subscription: Subscription)
             for index in indexes
             if subscription.wants(bytes(buffer[starts[index] : starts[index] + sizes[index]]))
         ]
-    return Chunk(batch, indexes, record_bytes) if indexes else None
+    return Fetched(batch, indexes, record_bytes) if indexes else None

@@ -34,7 +34,7 @@ class Taken(NamedTuple):
     record_bytes: int
 
 
-class Chunk:
+class Fetched:
     """The messages of one reply that are not handed out yet: rows ``indexes[cursor:]`` of ``batch``, never none."""
 
     __slots__ = ("batch", "bytes_left", "cursor", "indexes")
@@ -92,7 +92,7 @@ class LocalQueue:
         self.damage: DamagedRecord | None = None  # why nothing comes, while it is not stepped over
         self.is_damage_told = False  # the user has seen that error
         # Between both and the consumer.
-        self.chunks: deque[Chunk] = deque()  # fetched and not handed out: the fetcher appends, the consumer takes
+        self.chunks: deque[Fetched] = deque()  # fetched and not handed out: the fetcher appends, the consumer takes
         self.held_bytes = 0  # fetched and not finished; their sum over all queues is Buffers.held_bytes
         self.held_messages = 0
         self.is_ready = False  # True while it stands in Buffers.ready
@@ -207,7 +207,7 @@ class Buffers:
         local.held_messages += messages
         self.held_bytes += record_bytes
 
-    def arrive(self, local: LocalQueue, chunk: Chunk | None, record_bytes: int, messages: int) -> None:
+    def arrive(self, local: LocalQueue, chunk: Fetched | None, record_bytes: int, messages: int) -> None:
         """The expected reply is read: ``chunk`` holds its wanted messages, None if there are none."""
         local.arriving_from = None
         wanted = len(chunk) if chunk is not None else 0
