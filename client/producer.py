@@ -161,7 +161,7 @@ class Producer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send one message once; nobody learns whether it arrived."""
+        """Send one message once; nobody learns its outcome."""
         draft = Draft(topic, body, tag, keys, properties, sharding_key)
         delivery, part = self._taken(Kind.ONEWAY, draft, self._deadline(timeout_s))
         delivery.join(part)
@@ -304,7 +304,7 @@ class Producer:
         return self._buffer.pending + sum(len(accumulator) for accumulator in tuple(self._open.values()))
 
     def would_block(self, topic: str, body_bytes: int) -> bool:
-        """Whether a message to ``topic`` would wait now, for its route or for room in the buffer."""
+        """True if a message to ``topic`` would wait now, for its route or for room in the buffer."""
         accumulator = self._open.get(topic)
         if accumulator is None:
             return True
@@ -372,7 +372,7 @@ class Producer:
         return tuple(self._deliveries.values())
 
     def _taken(self, kind: Kind, draft: Draft, deadline: float) -> tuple[TopicDelivery, Part]:
-        """What is to send the message, and a part of it alone, which is counted into the buffer."""
+        """The delivery that is to send the message, and a part of it alone, which is counted into the buffer."""
         delivery = self._delivery(draft.destination, deadline)
         part = self._maker.one(kind, draft, deadline)
         self._hold(delivery, part, deadline)

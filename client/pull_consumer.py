@@ -19,7 +19,7 @@ from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_clie
 from .consume.core import ConsumerCore
 from .consume.group.membership import Membership
 from .consume.group.rebalance import Strategy, strategy_named
-from .consume.local_queue import Chunk, LocalQueue, Standing, Taken
+from .consume.local_queue import Fetched, LocalQueue, Standing, Taken
 from .consume.message_batch import MessageBatch
 from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, query_range, search_offset
 from .message import MessageQueue, MessageView
@@ -34,7 +34,7 @@ class PulledQueue(LocalQueue):
     def __init__(self, queue: MessageQueue, auto_commit: bool) -> None:
         super().__init__(queue)
         self._auto_commit = auto_commit
-        self._processed = -1  # below it the caller is done
+        self._processed = -1  # below it the caller is done, by what it has polled or committed
         self.is_outstanding = False  # the caller has messages that the last poll returned
 
     def start(self, offset: int) -> None:
@@ -44,7 +44,7 @@ class PulledQueue(LocalQueue):
 
     def take(self, max_messages: int) -> Taken:
         """Hand out the next messages of the first chunk."""
-        chunk: Chunk = self.chunks[0]
+        chunk: Fetched = self.chunks[0]
         if self._auto_commit and not self.is_outstanding:
             self._processed = self.front()
         self.is_outstanding = True
@@ -126,8 +126,8 @@ class PullConsumer:
             new_queue=lambda queue: PulledQueue(queue, auto_commit),
         )
         self._lock = self._core.buffers.lock
-        self._returned: set[PulledQueue] = set()
-        self._is_manual: bool | None = None
+        self._returned: set[PulledQueue] = set()  # queues whose messages the caller has; guarded by the lock
+        self._is_manual: bool | None = None  # None until the caller subscribes or assigns
 
     @property
     def group(self) -> str:
@@ -141,7 +141,7 @@ class PullConsumer:
 
     @property
     def is_closed(self) -> bool:
-        """Whether :meth:`close` was called."""
+        """True once :meth:`close` was called."""
         return self._core.is_closed
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -268,7 +268,7 @@ class PullConsumer:
         owner.poke()
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, asked of the broker; ``None`` if there is none."""
+        """The group's committed offset, asked of the broker, or None if nothing was committed."""
         found = query_committed(self._core.connections, self._core.address_of(queue), self._core.group, queue)
         return None if found == NEVER_COMMITTED else found
 
@@ -303,7 +303,7 @@ class PullConsumer:
             self.seek(each, query_range(self._core.connections, self._core.address_of(each), each)[1])
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset whose message was stored at that time or later; the queue's end when there is none."""
+        """The first offset whose message was stored at that time or later, else the queue's end."""
         return search_offset(self._core.connections, self._core.address_of(queue), queue, timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:

@@ -186,7 +186,7 @@ class PushConsumer:
         return True
 
     def has_ended(self) -> bool:
-        """Whether the consumer was closed; raises what it failed with, as :meth:`wait`."""
+        """True if the consumer was closed. Raises what it failed with, as :meth:`wait` does."""
         if self._core.failure is not None and not self._ended.is_set():
             raise self._core.failure
         return self._ended.is_set()

@@ -15,7 +15,7 @@ from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicS
 
 
 class GroupOffsets:
-    """What :class:`~penstock.client.Admin` knows and changes about offsets."""
+    """Looks at offsets and moves them for :class:`~penstock.client.Admin`."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -47,7 +47,7 @@ class GroupOffsets:
         return TopicStats(topic, sum(queue.messages for queue in queues), queues, unreachable)
 
     def group_lag(self, group: str, timeout_s: float) -> GroupLag:
-        """What is stored and not committed, over all topics that the group reads or has read."""
+        """Messages stored and not committed, over all topics that the group reads or has read."""
         descriptions, unreachable = self._calls.describe_group(group, timeout_s)
         committed, holders = _committed(descriptions), _holders(descriptions)
         topics = {queue.topic for queue in (*committed, *holders)}

@@ -19,7 +19,7 @@ FETCH_BYTES = 64 * 1024  # of the one message wanted; a larger one is returned a
 
 
 class MessageLookup:
-    """What :class:`~penstock.client.Admin` finds."""
+    """Looks single messages up for :class:`~penstock.client.Admin`."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls

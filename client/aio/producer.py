@@ -118,7 +118,7 @@ class AsyncProducer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send one message once; nobody learns whether it arrived. Returns at once, as :meth:`send_async`."""
+        """Send one message once; nobody learns its outcome. Returns at once, as :meth:`send_async`."""
         send = self._timed(self._sync.send_oneway, (topic, body, tag, keys, properties, sharding_key), timeout_s)
         if self._must_wait(topic, body):
             self._turns.line_up(topic, send)

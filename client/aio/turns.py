@@ -53,7 +53,7 @@ class Turns:
         self._waiting = 0
 
     def is_waiting(self, topic: str) -> bool:
-        """Whether a call for ``topic`` has not been taken yet: the next one has to line up behind it."""
+        """True if a call for ``topic`` has not been taken yet: the next one has to line up behind it."""
         return topic in self._last
 
     def line_up(self, topic: str, call: Callable[[], Any]) -> asyncio.Task[Any]:

@@ -99,7 +99,7 @@ class Calls:
         )
 
     def on(self, broker_name: str, call: Callable[[str, float], T], timeout_s: float, *, reading: bool = False) -> T:
-        """What ``call(address, seconds left)`` returns for the master, or with ``reading`` also for a slave.
+        """The result of ``call(address, seconds left)`` for the master, or with ``reading`` also for a slave.
 
         Raises:
             PenstockError: the last one.
@@ -194,7 +194,7 @@ class Calls:
         return sorted({group.group for answer in answers.values() for group in answer.groups})
 
     def describe_group(self, group: str, timeout_s: float) -> tuple[dict[str, GroupDescription], list[str]]:
-        """What each broker group that has the consumer group ``group`` tells of it, and which did not answer.
+        """The descriptions of a consumer group, by broker group that has it, and the groups that did not answer.
 
         Raises:
             GroupNotFound: nobody has it; with the nearest group there is.

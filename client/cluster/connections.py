@@ -81,10 +81,10 @@ class Connections:
         is_given = tls is not None or credentials is not None
         given = Security(tls=tls, credentials=credentials)
         self._security = given if is_given else SecurityFiles.from_environment().read()
-        self._lock = threading.Lock()
-        self._links: dict[str, _BrokerLink] = {}
+        self._lock = threading.Lock()  # guards what follows, where it is written
+        self._links: dict[str, _BrokerLink] = {}  # by address; only grows until it is closed
         self._nameservers: dict[str, tuple[grpc.Channel, Any]] = {}
-        self._preferred = 0  # index of the nameserver that answered last
+        self._preferred = 0  # index of the nameserver that answered last; whoever asked writes it, a guess only
         self._closed = False
         self._appends = AppendStreams()
 
@@ -202,7 +202,7 @@ def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:
 
 
 def fetched(call: Any, address: str) -> tuple[FetchReply, memoryview]:
-    """What a call of :meth:`Connections.fetch` brought: the reply, and the records of all its results end to end."""
+    """The reply that a call of :meth:`Connections.fetch` brought, and the records of all its results end to end."""
     try:
         return frames.unpack(call.result(), FetchReply)
     except grpc.RpcError as error:

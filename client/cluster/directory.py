@@ -100,7 +100,7 @@ class Directory:
         )
 
     def known(self, topic: str) -> TopicRoute | None:
-        """What the cache holds for ``topic``, without asking or watching."""
+        """The route that is known of ``topic``, without asking or watching, or None."""
         return self._routes.get(topic)
 
     def wait_for(self, topic: str, condition: Callable[[TopicRoute], bool], timeout_s: float) -> TopicRoute | None:
@@ -312,7 +312,7 @@ class Directory:
                 self._settling.start()
 
     def _settle(self) -> None:
-        """What the nameserver has said is all that it knows."""
+        """Believe the nameserver: by now it has said all that it knows."""
         with self._telling:
             self._take(list(self._told.values()), {})
 

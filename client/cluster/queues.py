@@ -95,7 +95,7 @@ class WriteQueues:
 
     @classmethod
     def of(cls, route: TopicRoute) -> WriteQueues:
-        """What ``route`` allows."""
+        """The queues that ``route`` allows to write."""
         with_master = {shard.broker_name for shard in route.shards if master_of(shard)}
         return cls(
             (queues.broker_name, queues.write_queues)

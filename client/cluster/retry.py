@@ -38,7 +38,7 @@ _NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed
 
 
 class Outcome(enum.Enum):
-    """What is known about a batch after a call that brought no receipt."""
+    """The state of a batch after a call that brought no receipt."""
 
     NOT_STORED = "not stored"  # may be sent anywhere
     UNKNOWN = "unknown"  # only the same broker group, with the same sequence, keeps it single
@@ -76,7 +76,7 @@ def counts_as_refusal(error: PenstockError) -> bool:
 
 
 def reworded(error: PenstockError, addition: str) -> PenstockError:
-    """The same error with more words; its class and details stay."""
+    """The same error with more words; class and details stay."""
     kind = type(error)
     made = kind.__new__(kind)
     PenstockError.__init__(made, f"{error.message}; {addition}", **error.details)
@@ -100,7 +100,7 @@ def pause_before_retry_s(error: PenstockError, attempt: int, deadline: float) ->
 
 
 def again(call: Callable[[], T], timeout_s: float) -> T:
-    """What ``call()`` returns, made again by the rule of :func:`pause_before_retry_s` for at most ``timeout_s``.
+    """The result of ``call()``, made again by the rule of :func:`pause_before_retry_s` for at most ``timeout_s``.
 
     Raises:
         PenstockError: the last one.

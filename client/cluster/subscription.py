@@ -42,7 +42,7 @@ class Subscription:
         return cls(topic, Filter(kind=Filter.ALL))
 
     def wants(self, properties: bytes) -> bool:
-        """Whether a message with these encoded properties is wanted, judged by the text of its tag.
+        """True if a message with these encoded properties is wanted, judged by the text of its tag.
 
         Brokers compare hashes of tags, and different tags may have one hash.
         """

@@ -69,7 +69,7 @@ class ConsumerCore:
         )
 
     def subscription_of(self, topic: str) -> Subscription:
-        """What is wanted of ``topic``; everything where nothing was said."""
+        """The subscription of ``topic``; of everything where nothing was said."""
         return self.subscriptions.get(topic) or Subscription.of_all(topic)
 
     def begin(self, owner: Owner) -> None:

@@ -24,7 +24,7 @@ from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
 from ..cluster import Connections, Directory, Subscription, back_off_s, rpc_error
 from .consumer_config import ConsumerConfig
-from .local_queue import Buffers, Chunk, LocalQueue, Standing
+from .local_queue import Buffers, Fetched, LocalQueue, Standing
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
@@ -54,7 +54,7 @@ class _Flight:
 
 @dataclass(eq=False, slots=True)
 class _Broker:
-    """What is known about fetching from one broker group."""
+    """One broker group, as far as fetching from it goes."""
 
     flights: list[_Flight] = field(default_factory=list)
     suggested_id: int | None = None
@@ -99,10 +99,10 @@ class Fetcher:
         self._client_id = client_id
         self._subscription_of = subscription_of
         self._on_refused = on_refused
-        self._brokers: dict[str, _Broker] = {}
-        # Flights that are done, and None for "look again".
+        self._brokers: dict[str, _Broker] = {}  # the fetching thread's
+        # Flights that are done, and None for "look again"; gRPC's threads and all others put, the fetching one takes.
         self._news: queue.SimpleQueue[tuple[str, _Flight] | None] = queue.SimpleQueue()
-        self._routes_changed = False
+        self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{group}", daemon=True)
         buffers.on_room(self.wake)
@@ -358,12 +358,12 @@ class Fetcher:
         from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
 
         local, result = arrival.local, arrival.result
-        chunk: Chunk | None = None
+        chunk: Fetched | None = None
         is_bad = False
         try:
             end = arrival.position + result.bytes
             batch = RecordBatch(message, arrival.position, end, check_crc=self._config.check_crc)
-            chunk = _chunk_of(batch, result.bytes, arrival.subscription)
+            chunk = _fetched_of(batch, result.bytes, arrival.subscription)
         except PenstockError as error:
             log.warning("fetched records were bad, their broker will prove them queue=%s error=%s", local.queue, error)
             is_bad = True
@@ -398,7 +398,7 @@ class Fetcher:
             self._on_refused(error)
 
 
-def _chunk_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Chunk | None:
+def _fetched_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Fetched | None:
     indexes: Sequence[int] = range(len(batch))
     if subscription.tags:
         buffer, starts, sizes = batch.buffer, batch.values("properties_position"), batch.values("properties_size")
@@ -407,4 +407,4 @@ def _chunk_of(batch: RecordBatch, record_bytes: int, subscription: Subscription)
             for index in indexes
             if subscription.wants(bytes(buffer[starts[index] : starts[index] + sizes[index]]))
         ]
-    return Chunk(batch, indexes, record_bytes) if indexes else None
+    return Fetched(batch, indexes, record_bytes) if indexes else None

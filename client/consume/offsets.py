@@ -59,7 +59,7 @@ def query_range(connections: Connections, address: str, queue: MessageQueue) -> 
 
 
 def search_offset(connections: Connections, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-    """The first offset whose message was stored at ``timestamp_ms`` or later; the queue's end when there is none."""
+    """The first offset whose message was stored at ``timestamp_ms`` or later, else the queue's end."""
     request = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms)
     offset: int = connections.call(address, "SearchOffset", request, REQUEST_TIMEOUT_S).offset
     return offset

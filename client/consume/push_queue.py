@@ -107,7 +107,7 @@ class Run:
         self.items.clear()
 
     def unfinished(self) -> int | None:
-        """The first offset that is not finished; ``None`` when all are."""
+        """The first offset that is not finished, or None if all are."""
         offsets = [first_offset_of(slot.current) if slot.current else self.first_offset for slot in self.slots]
         if self.pending is not None:
             offsets.append(first_offset_of(self.pending))
@@ -182,7 +182,7 @@ class PushedQueue(LocalQueue):
         return run
 
     def leave(self, run: Run, slot: Slot) -> bool:
-        """A worker found nothing more in ``run``; whether it was the last one, so that the run is over."""
+        """A worker found nothing more in ``run``. Returns True if it was the last one, so that the run is over."""
         run.slots.remove(slot)
         if run.slots:
             return False

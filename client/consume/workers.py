@@ -325,7 +325,7 @@ class Workers:
 
 
 def _complaint(outcome: object) -> BaseException | None:
-    """What is wrong with a listener's answer that is not success; ``None`` for RETRY_LATER.
+    """The error in a listener's answer that is not success, or None for RETRY_LATER.
 
     An answer of another kind says nothing about the message, so it comes again, as after RocketMQ's null.
     """

@@ -51,7 +51,7 @@ class Accumulator:
         )
 
     def withdraw(self, body: bytes, properties: bytes | None, key: str | None) -> bool:
-        """Take one open message of exactly these objects back; whether there was one.
+        """Take one open message of exactly these objects back. Returns False if there is no such message.
 
         Call it under the topic's lock only.
         """

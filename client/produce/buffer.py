@@ -1,4 +1,4 @@
-"""The limit on what is accepted and not yet acknowledged."""
+"""Flow control: the limit on what is accepted and not yet acknowledged, and waiting for room or for all of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Buffer:
             return sum(self._live.values())
 
     def has_room(self, cost: int) -> bool:
-        """Whether ``cost`` fits now."""
+        """True if ``cost`` fits now."""
         return self._used + cost <= self.bytes_max or not self._used
 
     def wait_for_room(self, cost: int, timeout_s: float, on_wait: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class Buffer:
             self._changed.notify_all()
 
     def wait_settled(self, timeout_s: float) -> bool:
-        """Whether everything that is held now is settled within ``timeout_s``."""
+        """Wait for everything that is held now. Returns True if it is settled within ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             last = self._last_ticket

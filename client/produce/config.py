@@ -58,8 +58,8 @@ class ProducerConfig:
     """Queues per broker of a topic created like that; 0: the broker's ``defaultTopicQueueNums``."""
 
     retry_another_shard_on_unknown: bool = False
-    """When a broker group died with a batch of which it is unknown whether it is stored: send it to another group
-    after a second. Off, because the batch is there twice when the group comes back with it; on, a death delays
+    """When a broker group died with a batch that it may have stored or not: send the batch to another group after a
+    second. Off, because the batch is there twice when the group comes back with it; on, a death delays
     messages by a second instead of until the group is back or the time is up."""
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ BODIES_SHOWN = 10
 
 @dataclass(slots=True)
 class Shipping:
-    """What all topics of one producer share."""
+    """The things that all destinations of one producer share."""
 
     config: ProducerConfig
     connections: Connections
@@ -72,10 +72,11 @@ class TopicDelivery:
         self._shipping = shipping
         self._config = shipping.config
         self._lock = threading.Lock()
+        # Guarded by the lock, like everything but `open` and `_new_queues`.
         self._lanes = Lanes(self.topic, shipping.config, shipping.health, queues, turn)
-        self._new_queues: WriteQueues | None = None
+        self._new_queues: WriteQueues | None = None  # put by the watch thread, taken by the sender thread
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
-        self._is_given_up = False
+        self._is_given_up = False  # once true, nothing is taken any more; never taken back
 
     # What callers' threads do.
 
@@ -158,9 +159,9 @@ class TopicDelivery:
         self._tell_all()
 
     def check_taken(self, body: bytes, properties: bytes | None, key: str | None) -> None:
-        """Whether a message that was put into :attr:`open` while the producer was closing has an outcome.
+        """Make sure of the outcome of a message that was put into :attr:`open` while the producer was closing.
 
-        Until :meth:`give_up` it will have one: that takes everything out. What was put there later is taken back.
+        Until :meth:`give_up` the message will have one: that takes everything out. A later message is taken back.
 
         Raises:
             ClientClosed: it was too late; the message is not sent.
@@ -239,7 +240,10 @@ class TopicDelivery:
         return NEVER
 
     def _join(self, part: Part) -> bool:
-        """Whether the sender thread has to know of it: it knows of what ``part`` joined, until that is half full."""
+        """Add a waiting message. Returns True if the sender thread has to hear of it.
+
+        The thread knows of what ``part`` may join, until that is half full.
+        """
         taken_by = self._lanes.join(part)
         if taken_by is None:
             return True

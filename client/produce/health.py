@@ -33,5 +33,5 @@ class BrokerHealth:
         self.on_latency(broker_name, FAILURE_LATENCY_MS, now_ms)
 
     def is_avoided(self, broker_name: str, now_ms: float) -> bool:
-        """Whether another broker is preferred now."""
+        """True if another broker is preferred now."""
         return now_ms < self._avoid_until_ms.get(broker_name, 0.0)

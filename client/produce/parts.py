@@ -84,11 +84,11 @@ class Part:
         return self.properties
 
     def is_like(self, other: Part) -> bool:
-        """Whether both may be in one batch."""
+        """True if both may be in one batch."""
         return self.kind is other.kind and self.sys_flag == other.sys_flag and not self.is_alone and not other.is_alone
 
     def may_grow(self, bytes_max: int, count_max: int) -> bool:
-        """Whether other waiting messages may still become a part of this one (see :meth:`may_take`)."""
+        """True if other waiting messages may still become a part of this one (see :meth:`may_take`)."""
         return (
             self.kind is Kind.SEND
             and self.hashes is None
@@ -99,7 +99,7 @@ class Part:
         )
 
     def may_take(self, other: Part, bytes_max: int, count_max: int) -> bool:
-        """Whether ``other``, one waiting message, may become a part of this one, which was never sent."""
+        """True if ``other``, one waiting message, may become a part of this one, which was never sent."""
         return (
             self.is_like(other)
             and self.kind is not Kind.PRODUCE
@@ -273,7 +273,7 @@ class Lane:
 
     @property
     def is_free(self) -> bool:
-        """Whether a batch may start without overtaking anything."""
+        """True if a batch may start without overtaking anything."""
         return self.batch is None and not self.pending
 
 

@@ -1,4 +1,4 @@
-"""What senders learn: a receipt per message out of a broker's receipt for a batch, or why there is none."""
+"""What senders learn: a receipt per message out of a broker's receipt for a batch, or the error instead."""
 
 from __future__ import annotations
 

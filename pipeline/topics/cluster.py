@@ -195,7 +195,7 @@ class Cluster:
         return answer
 
     def _require_gone(self, topic: str, brokers: list[str]) -> None:
-        """Nothing, if one of the groups says that it has no such topic, or if there are none."""
+        """Return if one of the groups says that it has no such topic, or if there are no groups; else raise."""
         for broker in brokers:
             try:
                 self.topic_positions(broker, topic, GONE_ASKED_S)

@@ -222,6 +222,11 @@ class SinkOptions:
     compression: str = "none"
     transaction_timeout_ms: int = 900_000
 
+    @property
+    def timeout_s(self) -> float:
+        """How long one thing is tried at brokers, all tries together."""
+        return (self.retry_timeout_ms + self.send_timeout_ms) / 1000
+
 
 def properties_form(options: Mapping[str, str]) -> str:
     """The option ``properties`` alone: the schema depends on it, also where the others are not complete."""

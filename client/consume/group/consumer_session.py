@@ -31,7 +31,7 @@ LOG_EVERY = 20
 
 
 class SessionListener(Protocol):
-    """What a session tells, from its own thread; no call may block."""
+    """Hears of one session, in the session's own thread; no call may block."""
 
     def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None: ...
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None: ...
@@ -90,7 +90,7 @@ class Claims:
         return self.claim(ready)
 
     def is_granted(self, queue: MessageQueue) -> bool:
-        """Whether a grant of ``queue`` that has just come answers a standing claim."""
+        """True if a grant of ``queue`` that has just come answers a standing claim."""
         return queue in self._claimed
 
 
@@ -116,9 +116,9 @@ class ConsumerSession:
         self._subscriptions = dict(subscriptions)
         self._host = host
         self._listener = listener
-        self._lock = threading.Lock()
-        self._stream: _Stream | None = None
-        self._route_changed = threading.Event()
+        self._lock = threading.Lock()  # guards _stream, its claims, and _subscriptions
+        self._stream: _Stream | None = None  # made and ended by the session's thread; others send on it
+        self._route_changed = threading.Event()  # ends a pause
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"penstock-session-{broker_name}", daemon=True)
 
@@ -197,7 +197,7 @@ class ConsumerSession:
                 self._route_changed.wait(back_off_s(max(failures, 1)))
 
     def _follow(self) -> tuple[bool, PenstockError | None]:
-        """One stream from its begin to its end: whether it was joined, and what ended it; None: nobody lives."""
+        """Follow one stream to its end. Returns True if it was joined, and its error (None: nobody lives)."""
         joined = False
         error: PenstockError = BrokerUnavailable(f"broker group {self.broker_name}: the broker ended the session")
         error_source = f"broker group {self.broker_name}"
@@ -273,15 +273,15 @@ class _Stream:
 
     def __init__(self, address: str, stub: Any) -> None:
         self.address = address
-        self.claims = Claims()
-        self.heard_s = time.monotonic()
-        self.call: Any = None
+        self.claims = Claims()  # guarded by the session's lock
+        self.heard_s = time.monotonic()  # written by the session's thread, read by gRPC's
+        self.call: Any = None  # from open on
         self._stub = stub
         self._outgoing: queue.SimpleQueue[ConsumerRequest | None] = queue.SimpleQueue()
         self._order = threading.Lock()  # numbers heartbeats in the order in which they are sent
-        self._heartbeats_sent = 0
-        self._heartbeats_answered = 0
-        self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S
+        self._heartbeats_sent = 0  # guarded by _order
+        self._heartbeats_answered = 0  # the session's thread's; never more than were sent
+        self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S  # gRPC's thread's
         self._is_cancelled = False
 
     def open(self) -> None:

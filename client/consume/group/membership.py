@@ -241,7 +241,7 @@ class Membership(QueueOwner):
             shard.session.release([local.queue for local in locals_])
 
     def _finished_here(self, queue: MessageQueue) -> int:
-        """What this member finished of the queue before its broker went away, if that was lately; else -1.
+        """The offset up to which this member finished the queue before its broker went away lately, else -1.
 
         Not for long: an administrator may have reset the group since.
         """
@@ -372,7 +372,7 @@ class Membership(QueueOwner):
 
 
 class Mismatches:
-    """What the brokers said of other members' subscriptions. Thread-safe.
+    """Other members' subscriptions that differ, as brokers tell of them. Thread-safe.
 
     Each broker group of a topic says the same; a warning is logged when it is new, or has changed.
     """

@@ -233,7 +233,7 @@ class SliceReader:
             self._gone(each)
 
     def _is_told_by_master(self, shard: _Shard, address: str, what: str) -> bool:
-        """Whether the answer counts; else the master is asked from now on."""
+        """True if the answer counts, being the master's; else the master is asked from now on."""
         try:
             is_master = self._cluster.calls.directory.address(shard.name, fresh=True) == address
         except PenstockError:  # nobody knows of one just now

@@ -1,4 +1,4 @@
-"""What was written, in a few bytes: to know whether the same is written again, by a job or to a lane."""
+"""What was written, in a few bytes: for recognizing what is written again, by a job or to a lane."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Content:
         return found
 
     def is_same(self, known: str) -> bool:
-        """Whether ``known``, some content's text, tells of the same messages."""
+        """True if ``known``, some content's text, tells of the same messages."""
         return known.split(";")[:2] == str(self).split(";")[:2]
 
     def is_anew(self, known: str) -> bool:
-        """Whether one of the topics was created after ``known`` had been written; earlier versions do not tell."""
+        """True if one of the topics was created after ``known`` had been written; earlier versions do not tell."""
         newest = "".join(known.split(";")[2:])
         return newest.isdecimal() and 0 < int(newest) < self.oldest
 

@@ -58,7 +58,7 @@ _QUEUE_ID_MAX = (1 << 31) - 1
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
-    """Nothing, if rows of ``schema`` (a ``StructType``) can be messages; ``topic``: the option, perhaps empty.
+    """Return if rows of ``schema`` (a ``StructType``) can be messages; ``topic``: the option, perhaps empty.
 
     Raises:
         ConfigError: a column is unknown, missing or of a wrong type.

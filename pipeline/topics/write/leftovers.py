@@ -37,7 +37,7 @@ def require_none(
     sent: Mapping[LaneKey, int],
     timeout_s: float,
 ) -> None:
-    """Nothing, if no lane of the partition holds more chunks of the batch than were ``sent`` to it.
+    """Return if no lane of the partition holds more chunks of the batch than were ``sent`` to it.
 
     Raises:
         ChangedBatch: one does.

@@ -98,7 +98,7 @@ class Settings(NamedTuple):
 
     @property
     def counts_topics(self) -> bool:
-        """Whether a topic's length is part of what a message takes of ``batch_bytes``."""
+        """True if a topic's length is part of what a message takes of ``batch_bytes``."""
         return self.bytes != COLUMN_BYTES
 
     def __str__(self) -> str:

@@ -37,12 +37,7 @@ class Task:
         self._cluster = cluster
         self._options = options
         self._identity = identity
-        self._calls = WriterCalls(
-            cluster.calls,
-            identity.writer,
-            identity.run,
-            timeout_s=(options.retry_timeout_ms + options.send_timeout_ms) / 1000,
-        )
+        self._calls = WriterCalls(cluster.calls, identity.writer, identity.run, timeout_s=options.timeout_s)
         self._layouts: dict[str, Layout] = {}
         self._chunk_numbers: dict[LaneKey, int] = {}
         self._digests: dict[LaneKey, int] = {}
@@ -137,17 +132,15 @@ class Task:
         sender.send(key, Chunk(destination, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark))
 
     def _require_no_more(self) -> None:
-        """Nothing, unless the brokers hold more of this batch than came now; then raises ChangedBatch."""
-        identity, options = self._identity, self._options
-        timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
+        """Raise ChangedBatch if the brokers hold more of this batch than came now."""
         require_none(
             self._cluster.calls,
             self._layouts.values(),
             self._producer_id,
-            identity.partition,
-            identity.batch,
+            self._identity.partition,
+            self._identity.batch,
             self._chunk_numbers,
-            timeout_s,
+            self._options.timeout_s,
         )
 
     def _new_layout(self, topic: str) -> Layout:
