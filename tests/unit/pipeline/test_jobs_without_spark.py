@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from penstock.bench.spark.generate import TOPIC, generate
+from penstock.judge.history import EVENT
 from penstock.pipeline.jobs import query, replay, stats
 from penstock.pipeline.jobs.archive import job as archive
-from penstock.pipeline.jobs.audit.history import EVENT, list_history, read_rows
-from penstock.pipeline.jobs.audit.offsets import went_back
+from penstock.pipeline.jobs.audit.history import list_history, read_rows
 from penstock.pipeline.jobs.framework.config import make_config
 from penstock.pipeline.jobs.framework.reading import list_stores, require_stores
 from penstock.pipeline.jobs.framework.report import Plot, Report, Table
@@ -94,21 +94,6 @@ def test_the_watermark_is_the_end_of_what_is_archived_without_a_gap() -> None:
     assert watermark(found, "b", 150) == 300
     assert watermark(found, "b", 0) == 0
     assert watermark(found, "other", 7) == 7
-
-
-def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
-    conditions = histories.CONDITIONS
-    second = 1_000 * histories.MS
-    rising = [(at * second, 0, at * 10, at * 5) for at in range(12)]
-    assert went_back(rising, conditions, "broker-a") == []
-    behind = [*rising]
-    behind[5] = (5 * second, 0, 30, 25)  # in the fault, and it comes back
-    assert went_back(behind, conditions, "broker-a") == []
-    behind[9] = (9 * second, 0, 70, 45)
-    assert went_back(behind, conditions, "broker-a") == ["the max offset went back from 80 to 70"]
-    reset = [*rising]
-    reset[9] = (9 * second, 0, 90, 0)
-    assert went_back(reset, conditions, "broker-a") == ["the committed offset went back from 40 to 0"]
 
 
 def test_rows_of_a_history_are_read_in_parts_and_a_torn_one_is_left_out(tmp_path: Path) -> None:
