@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError, StorageError
 
 from ...columns.schema import CORRUPT_COLUMN, STORE_COLUMNS, as_struct
@@ -31,7 +32,7 @@ from ...stores.options import StoreOptions
 from ...stores.scan.planning import Split, plan_splits
 from ..framework.config import setting
 from ..framework.reading import list_stores, one_task_each, require_names
-from ..framework.report import Plot, Report, Table
+from ..framework.report import Report, Table
 from .check import check_lake
 from .logs import (
     checksums_of,

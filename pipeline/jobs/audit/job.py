@@ -33,12 +33,13 @@ from penstock.judge.judging import epoch_limits, judge_epochs, judge_groups, set
 from penstock.judge.pieces import QUEUE, Column, Group
 from penstock.judge.queues import Queue
 from penstock.judge.tally import SECOND_NS, Tally, percentiles_ms
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
 from ...spark.workers import keep_loaded
 from ..framework.config import setting
 from ..framework.reading import local_path, require_absent
-from ..framework.report import Plot, Report, Table
+from ..framework.report import Report, Table
 from .history import block_frame, list_history, load_conditions, read_history
 from .shuffle import PIECE_SCHEMA, cut, groups
 from .stored import PLACE, Stored, Stores, as_reads, shards_of

@@ -10,12 +10,14 @@ import pytest
 
 from penstock.bench.spark.generate import TOPIC, generate
 from penstock.judge.history import EVENT
+from penstock.pages.plots import Plot
 from penstock.pipeline.jobs import query, replay, stats
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.audit.history import list_history, read_rows
 from penstock.pipeline.jobs.framework.config import make_config
+from penstock.pipeline.jobs.framework.page import render
 from penstock.pipeline.jobs.framework.reading import list_stores, require_stores
-from penstock.pipeline.jobs.framework.report import Plot, Report, Table
+from penstock.pipeline.jobs.framework.report import Report, Table
 from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.jobs.verify.index import epoch_starts
 from penstock.pipeline.jobs.verify.job import differing_blocks
@@ -51,8 +53,16 @@ def test_a_report_is_one_page_or_one_document(tmp_path: Path) -> None:
     assert "12,345" in page
     assert "<script>" not in page
     assert page.count("<svg") == 2
+    assert "&lt;script&gt;" in page
     report.write(tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["problems"] == [{"problem": "broken", "path": "x"}]
+
+
+def test_a_page_says_how_the_job_ended() -> None:
+    report = Report("job", {})
+    for verdict in ("passed", "failed: 1 problem", "failed: 2 problems"):
+        assert f"{verdict}</span>" in render(report)
+        report.problem("wrong")
 
 
 def manifest(segment: int, end: int) -> Manifest:
