@@ -16,6 +16,7 @@ import tenacity
 from penstock.bench.health import await_replicas, cluster_views, serves
 from penstock.bench.load.crew import Worker
 from penstock.client import Admin
+from penstock.client.cluster.retry import back_off_s
 from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place
 from penstock.judge.conditions import Stop, Window
 from penstock.judge.history import SUFFIX
@@ -110,6 +111,7 @@ class Lab:
         self.log_starts = {state.node.name: state.log_path.stat().st_size for state in self.cluster.states()}
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(OutcomeUnknown),  # slaves that are still slow: it may be asked again
+            wait=lambda state: back_off_s(state.attempt_number),
             stop=tenacity.stop_after_delay(TOPIC_TIMEOUT_S),
             reraise=True,
         )
