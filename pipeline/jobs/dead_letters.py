@@ -14,7 +14,7 @@ from penstock.pages.plots import Plot
 from penstock.proto import names
 from penstock.proto.errors import ConfigError
 
-from .framework.config import setting
+from ..options import setting
 from .framework.reading import read_stores
 from .framework.report import Report, Table
 from .framework.topics import check_target, copies, matching_topics, read_topics, require_topic

@@ -18,9 +18,9 @@ from penstock.formats.record.properties import TRANSIENT_PREFIX
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
+from ..options import setting
 from ..spark.registration import register
 from . import query
-from .framework.config import setting
 from .framework.reading import own_errors
 from .framework.report import Report, Table
 from .framework.topics import check_target, copies, require_topic

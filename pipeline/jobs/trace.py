@@ -20,7 +20,7 @@ from typing import Any
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
-from .framework.config import setting
+from ..options import setting
 from .framework.reading import read_stores
 from .framework.report import Report, Table
 from .framework.topics import read_topics, require_topic

@@ -36,8 +36,8 @@ from penstock.judge.tally import SECOND_NS, Tally, percentiles_ms
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
+from ...options import setting
 from ...spark.workers import keep_loaded
-from ..framework.config import setting
 from ..framework.reading import local_path, require_absent
 from ..framework.report import Report, Table
 from .history import block_frame, list_history, load_conditions, read_history

@@ -19,7 +19,7 @@ from typing import Any
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
-from ..framework.config import setting
+from ...options import setting
 from ..framework.reading import claim_checkpoint, ended_by_signals, local_path, same_servers
 from ..framework.report import Report, Table
 from ..framework.topics import require_topic

@@ -27,11 +27,11 @@ from penstock.proto.errors import ConfigError
 from penstock.proto.names import LIGHT_PREFIX
 
 from ...columns.schema import nearest
+from ...options import setting
 from ...stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
 from ...stores.directory import list_store
 from ...stores.files import expand_roots
 from ...stores.parts import DELAY_TOPIC, PART_ENTRY, delivery_times
-from ..framework.config import setting
 from ..framework.lives import Deletions, find_deletions, with_lives
 from ..framework.reading import is_sound_name, read_stores
 from ..framework.report import Report, Table

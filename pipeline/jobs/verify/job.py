@@ -33,12 +33,12 @@ from pyarrow import fs
 
 from penstock.proto.errors import ConfigError, StorageError
 
+from ...options import setting
 from ...stores.derived import QUEUE_ENTRY, QueueFile, list_queue_files, read_queue_file
 from ...stores.directory import list_store
 from ...stores.files import FileReader, open_file_system
 from ...stores.model import Damage, Store
 from ...stores.options import PART_OFFSETS
-from ..framework.config import setting
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
 from ..framework.reading import is_sound, is_sound_name, list_stores, one_task_each, require_names
 from ..framework.report import PROBLEMS_MAX, Report, Table

@@ -14,7 +14,6 @@ from penstock.pages.plots import Plot
 from penstock.pipeline.jobs import query, replay, stats
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.audit.history import list_history, read_rows
-from penstock.pipeline.jobs.framework.config import make_config
 from penstock.pipeline.jobs.framework.page import render
 from penstock.pipeline.jobs.framework.reading import list_stores, require_stores
 from penstock.pipeline.jobs.framework.report import Report, Table
@@ -22,6 +21,7 @@ from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.jobs.verify.index import epoch_starts
 from penstock.pipeline.jobs.verify.job import differing_blocks
 from penstock.pipeline.lake.lake import Lake, Manifest, watermark
+from penstock.pipeline.options import made
 from penstock.pipeline.spark.sessions import own_error
 from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
@@ -31,14 +31,14 @@ from tests.unit.pipeline.test_store_splits import rows
 
 
 def test_a_configuration_takes_names_in_any_spelling_and_refuses_the_rest() -> None:
-    config = make_config(stats.Config, {"store": "a,b", "onCorrupt": "skip", "system-topics": "true"}, "stats")
+    config = made(stats.Config, {"store": "a,b", "onCorrupt": "skip", "system-topics": "true"}, "stats")
     assert (config.store, config.on_corrupt, config.system_topics) == (("a", "b"), "skip", True)
     with pytest.raises(ConfigError, match=r"stats: no option 'stroe' .did you mean 'store'"):
-        make_config(stats.Config, {"stroe": "a"}, "stats")
+        made(stats.Config, {"stroe": "a"}, "stats")
     with pytest.raises(ConfigError, match="stats: store is missing"):
-        make_config(stats.Config, {}, "stats")
-    with pytest.raises(ConfigError, match="stats: top is 'many': expected int"):
-        make_config(stats.Config, {"store": "a", "top": "many"}, "stats")
+        made(stats.Config, {}, "stats")
+    with pytest.raises(ConfigError, match="stats: top is 'many': expected a whole number"):
+        made(stats.Config, {"store": "a", "top": "many"}, "stats")
 
 
 def test_a_report_is_one_page_or_one_document(tmp_path: Path) -> None:
