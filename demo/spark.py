@@ -108,7 +108,7 @@ class Story:
         self._totals: dict[str, tuple[int, int]] = {}
 
     def play(self) -> bool:
-        """All of it; whether every place agrees."""
+        """Run all of it. True if every place agrees."""
         self._start_cluster()
         self._produce()
         self._stream()

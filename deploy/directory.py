@@ -28,7 +28,7 @@ class NodeState:
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process, frozen or not."""
+        """True if there is a process, frozen or not."""
         return self.state != "dead"
 
 
@@ -53,7 +53,7 @@ class ClusterDirectory:
     def planned(
         self, given: dict[str, int | str], settings: Mapping[str, str], places: Mapping[str, Place] | None
     ) -> tuple[Plan, list[str]]:
-        """The plan with what is given changed in it, and notes about that; a new one where there is none.
+        """The plan with the given changes, and notes about them; a new plan in an empty directory.
 
         Raises:
             DeployUsage: the directory holds something else, or a cluster of another shape.

@@ -27,7 +27,7 @@ def judged(folder: Path) -> Document:
     """Judge the drill that was recorded in ``folder``.
 
     Raises:
-        ValueError: there is none, or its files are damaged.
+        ValueError: no drill was recorded there, or its files are damaged.
     """
     conditions = load_conditions(folder)
     files = history_files(folder)

@@ -223,7 +223,7 @@ def _look_at_what_is_left(drill: Drill, lab: Lab, conditions: Conditions) -> Non
 
 
 def _where_lost_messages_are(lab: Lab, conditions: Conditions) -> list[str]:
-    """Whether what is missing is on a disk after all: two different defects."""
+    """Where the first lost messages are: on some disk after all, or on none, which are two different defects."""
     history = read_history(history_files(lab.folder))
     told = []
     for stream, sequence in tallied(history, conditions).lost[:3]:

@@ -73,7 +73,7 @@ def options_of(declared: type[Any]) -> tuple[Option, ...]:
 
 
 def _type_of(hint_of_field: Any) -> tuple[type[Any], bool]:
-    """The type of a field's values, and whether it holds several."""
+    """The type of a field's values, and True if the field holds several."""
     origin, arguments = typing.get_origin(hint_of_field), typing.get_args(hint_of_field)
     if origin is tuple:
         return arguments[0], True

@@ -227,7 +227,7 @@ class Lab:
 
     @property
     def elects(self) -> bool:
-        """Whether masters are elected; else each shard's first broker is its master for ever."""
+        """True if masters are elected; else each shard's first broker is its master for ever."""
         return self.owns_cluster or self.cluster.plan.is_elected
 
     @property
@@ -331,7 +331,7 @@ class Lab:
         self.stops.append(Stop(name, round(report.seconds, 3), report.exit_code, report.killed, marker))
 
     def note_start(self, name: str) -> None:
-        """Note whether a broker that was stopped cleanly started without a scan of its log."""
+        """Note if a broker that was stopped cleanly had to scan its log at its start."""
         opened = [line for line in self.cluster.log_lines(name, 500) if " store opened " in line]
         if opened and " clean=True " not in opened[-1]:
             self.stops[-1] = replace(self.stops[-1], scanned=True)
@@ -366,7 +366,7 @@ class Lab:
             time.sleep(POLL_S)
 
     def nameservers_agree(self) -> bool:
-        """Whether every nameserver knows every broker."""
+        """True if every nameserver knows every broker."""
         wanted = {state.node.address for state in self.broker_states()}
         views = cluster_views(self.nameservers.split(";"))
         return all(view is not None and wanted <= {m.address for s in view.shards for m in s.members} for view in views)

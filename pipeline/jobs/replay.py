@@ -187,7 +187,7 @@ def write(
 
 
 def used_before(name_server: str, producer_id: str) -> tuple[bool, bool, list[str]]:
-    """Whether a job of this id has written, or begun to, and whether, as exactly-once, it was decided and is published.
+    """True if a job of this id has written, or begun to; and True if, as exactly-once, it was decided and is published.
 
     Brokers keep that for days. Last, the broker groups that are down and were not asked.
 

@@ -27,7 +27,7 @@ def list_history(folder: Path) -> list[HistoryFile]:
     """The files of one drill.
 
     Raises:
-        ConfigError: there is none; drills in the folders below are named, each has to be judged by itself.
+        ConfigError: no history is there; drills in the folders below are named, each has to be judged by itself.
         Corrupt: one is no history, or of another drill.
     """
     if not folder.is_dir():
@@ -45,7 +45,7 @@ def list_history(folder: Path) -> list[HistoryFile]:
 
 
 def load_conditions(folder: Path) -> Conditions:
-    """The conditions beside the history; those of a run without faults where there are none.
+    """The conditions beside the history, or those of a run without faults.
 
     Raises:
         Corrupt: they are no such document; the field and its value are named.

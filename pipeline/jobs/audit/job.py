@@ -76,8 +76,8 @@ def check(config: Config) -> None:
     """Nothing, if there is a history to judge and the options fit it, as far as can be told without Spark.
 
     Raises:
-        ConfigError: there is none, a store is of no shard of the history, or the output exists.
-        Corrupt: the history or its conditions are none. WrongStore: a directory is no store.
+        ConfigError: no history is there, a store is of no shard of the history, or the output exists.
+        Corrupt: the history or its conditions cannot be read. WrongStore: a directory holds no store.
     """
     _prepared(config)
 
@@ -305,7 +305,7 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Co
 
 
 def _search_stores(report: Report, wanted: Any, records: Any) -> None:
-    """Whether what is missing lies on a disk."""
+    """Note how much of what is missing lies on a disk."""
     wanted = wanted.persist()
     try:
         found = wanted.join(records, PLACE, "left_semi").count()

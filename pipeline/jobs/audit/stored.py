@@ -161,6 +161,6 @@ def as_reads(batch: pa.RecordBatch, shards: Sequence[str], streams: Collection[i
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> Column:
-    """A column of numbers, -1 where there is none."""
+    """A column of numbers, with -1 for null."""
     column: Column = pc.fill_null(batch.column(name), -1).to_numpy()
     return column

@@ -34,7 +34,7 @@ SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
 
 
 def is_sound_name(topic: str) -> bool:
-    """Whether a topic may be called so."""
+    """True if a topic may have this name."""
     return re.fullmatch(SOUND_NAME, topic) is not None
 
 
