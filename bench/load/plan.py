@@ -74,7 +74,7 @@ class LoadPlan:
 
     @property
     def has_end(self) -> bool:
-        """Whether count or time end it."""
+        """True if a count or a time ends the load."""
         return self.count is not None or self.seconds is not None
 
     def share(self, number: int) -> dict[str, Any]:

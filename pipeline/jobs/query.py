@@ -16,8 +16,7 @@ from penstock.proto.errors import ConfigError, Corrupt, PenstockError, StorageEr
 from penstock.runtime.nearest import hint
 
 from ..lake.lake import Lake, Manifest
-from ..stores.options import parse_time_ms
-from .framework.config import setting
+from ..options import parse_time_ms, setting
 from .framework.reading import local_path, require_absent
 from .framework.report import Report, Table
 

@@ -17,9 +17,9 @@ from penstock.formats.record.properties import RESERVED, TRANSIENT_PREFIX
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
+from ..options import setting
 from ..spark.registration import register
 from . import query
-from .framework.config import setting
 from .framework.reading import own_errors
 from .framework.report import Report, Table
 from .framework.topics import check_target, copies, require_topic
@@ -186,7 +186,7 @@ def write(
 
 
 def used_before(name_server: str, producer_id: str) -> tuple[bool, bool, list[str]]:
-    """Whether a job of this id has written, or begun to, and whether, as exactly-once, it was decided and is published.
+    """True if a job of this id has written, or begun to; and True if, as exactly-once, it was decided and is published.
 
     Brokers keep that for days. Last, the broker groups that are down and were not asked.
 

@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 COMPONENTS = (
     *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "inspection"),
-    *("judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
+    *("pages", "judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
 )
-PACKAGED = {".py", ".pyi", ".proto", ".typed"}
+PACKAGED = {".py", ".pyi", ".proto", ".typed", ".html", ".css", ".jinja"}
 
 
 def test_the_wheel_holds_exactly_the_tracked_code(tmp_path: Path) -> None:

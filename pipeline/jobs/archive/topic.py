@@ -18,14 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import StorageError
 
 from ...columns.schema import as_struct
 from ...lake.lake import Lake, Manifest
 from ...lake.lake_files import COLUMNS, write_sorted
+from ...options import setting
 from ...topics.offsets import EARLIEST
-from ..framework.config import setting
-from ..framework.report import Plot, Report, Table
+from ..framework.report import Report, Table
 from ..framework.topics import read_topics, require_topic
 from .job import move_in, require_kind, staging, totals
 from .marks import archive_marks, require_forward, set_watermarks

@@ -31,10 +31,10 @@ from penstock.proto.errors import ConfigError
 from penstock.proto.names import LIGHT_PREFIX, SCHEDULE_TOPIC
 from penstock.runtime.nearest import hint
 
+from ...options import setting
 from ...stores.directory import list_store
 from ...stores.files import expand_roots
 from ...stores.parts import PART_ENTRY
-from ..framework.config import setting
 from ..framework.lives import Deletions, find_deletions, with_lives
 from ..framework.reading import read_stores
 from ..framework.report import Report, Table

@@ -35,12 +35,12 @@ from penstock.formats.directory import EXTENSIONS, is_safe_topic
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
 from penstock.proto.errors import ConfigError, StorageError
 
+from ...options import setting
 from ...stores.derived import QueueFile, list_queue_files, read_queue_file
 from ...stores.directory import list_store
 from ...stores.files import open_file_system
 from ...stores.model import Store
 from ...stores.options import PART_OFFSETS
-from ..framework.config import setting
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
 from ..framework.reading import is_sound, list_stores, require_names
 from ..framework.report import PROBLEMS_MAX, Report

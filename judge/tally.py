@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .splitting import Column, Rows, take
+from .pieces import Column, Rows, take
 
 EXAMPLES_MAX = 20
 _BINS_PER_E = 1000
@@ -44,11 +44,16 @@ def percentiles_ms(bins: Column, shares: Iterable[float]) -> list[float]:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts by invariant, with the first examples of what is wrong; latencies and rates."""
+    """Counts by invariant, with the first examples of what is wrong; latencies and rates.
+
+    Each part of a history has one of its own; :meth:`add` makes them one, in any order.
+    """
 
     checked: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
+    excused: int = 0  # of I1: missing, as the mode allows at a fault
+    lost: list[tuple[int, int]] = field(default_factory=list)  # stream and sequence of I1's examples
     delivered_again: int = 0
     again_examples: list[str] = field(default_factory=list)
     epochs: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -65,6 +70,12 @@ class Tally:
             self.wrong[invariant] += count
             kept = self.examples.setdefault(invariant, [])
             kept += list(texts)[: EXAMPLES_MAX - len(kept)]
+
+    def on_lost(self, rows: Rows, excused: int) -> None:
+        """Note which acknowledged sends are missing, and how many more are excused."""
+        left = EXAMPLES_MAX - len(self.lost)
+        self.lost += zip(rows["stream"][:left].tolist(), rows["sequence"][:left].tolist(), strict=True)
+        self.excused += excused
 
     def on_epochs(self, shard: int, rows: Rows) -> None:
         """Note acknowledged sends of a shard that name their epoch."""
@@ -92,6 +103,8 @@ class Tally:
         self.checked += other.checked
         for name, count in other.wrong.items():
             self.tell(name, other.examples[name], count)
+        self.excused += other.excused
+        self.lost = (self.lost + other.lost)[:EXAMPLES_MAX]
         self.delivered_again += other.delivered_again
         self.again_examples = (self.again_examples + other.again_examples)[:EXAMPLES_MAX]
         for key, (end, start) in other.epochs.items():
@@ -110,6 +123,8 @@ class Tally:
                 "checked": self.checked,
                 "wrong": self.wrong,
                 "examples": self.examples,
+                "excused": self.excused,
+                "lost": self.lost,
                 "delivered_again": self.delivered_again,
                 "again_examples": self.again_examples,
                 "epochs": [[*key, *times] for key, times in self.epochs.items()],
@@ -129,6 +144,8 @@ class Tally:
             Counter(document["checked"]),
             Counter(document["wrong"]),
             document["examples"],
+            document["excused"],
+            [(stream, sequence) for stream, sequence in document["lost"]],
             document["delivered_again"],
             document["again_examples"],
             {(shard, epoch): (end, start) for shard, epoch, end, start in document["epochs"]},

@@ -76,7 +76,7 @@ def test_conditions_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_other_conditions_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "conditions.json").write_text('{"drill": "x"}')
+    (tmp_path / "conditions.json").write_text('{"drll": "x"}')
     with pytest.raises(ValueError, match=r"conditions\.json: not the conditions of a drill"):
         load_conditions(tmp_path)
     assert Conditions(drill="d", seed=1, mode="sync", shards=[], queues=1, command="", ended_ns=9).fault_start_ns == 9

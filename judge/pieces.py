@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.errors import Corrupt
-
-from .history import EVENT, INVOKE, OK, POSITION, READ, RECEIVE, SEND
+from .history import EVENT, DamagedHistory, Op, Outcome
 
 Column = npt.NDArray[Any]
 Rows = Mapping[str, Column]
 """Columns of the same length, by name."""
+Group = tuple[int, int, int, dict[str, Column]]
+"""Kind, its two numbers, and the rows of a whole queue or stretch."""
 
 QUEUE, STRETCH = range(2)
 QUEUE_FIELDS = ("start_ns", "end_ns", "sequence", "offset", "stream", "crc", "key", "epoch", "op")
@@ -53,46 +53,58 @@ def split(events: Column, parts: int) -> Iterator[Piece]:
     """The pieces of ``events``, an array of :data:`EVENT`; for ``2 * parts`` tasks.
 
     Raises:
-        Corrupt: a message's number is out of range.
+        DamagedHistory: a message's number is out of range.
     """
     op, outcome = (np.ascontiguousarray(events[name]) for name in ("op", "outcome"))
-    stream, sequence = (events[name][op != POSITION] for name in ("stream", "sequence"))
+    stream, sequence = (events[name][op != Op.POSITION] for name in ("stream", "sequence"))
     if len(sequence):
         low, high = int(sequence.min()), int(sequence.max())
         known = stream[stream != NOBODY]
         if low < 0 or high >= 1 << SEQUENCE_BITS or int(known.max(initial=0)) >= STREAMS_MAX:
-            raise Corrupt(
+            raise DamagedHistory(
                 f"a history numbers messages from {low} to {high}, streams up to {known.max(initial=0)}: "
                 f"sequences below 2^{SEQUENCE_BITS} and streams below {STREAMS_MAX} are possible"
             )
-    is_message = (op == SEND) | (op == RECEIVE) | (op == READ)
+    is_message = (op == Op.SEND) | (op == Op.RECEIVE) | (op == Op.READ)
     yield from _stretches(events, np.flatnonzero(is_message), parts)
-    announced = _cut_to_stretches(events[op == INVOKE])
+    announced = _cut_to_stretches(events[op == Op.INVOKE])
     yield from _stretches(announced, np.arange(len(announced)), parts)
-    is_placed = (op == POSITION) | (is_message & ((op != SEND) | (outcome == OK)))
+    is_placed = (op == Op.POSITION) | (is_message & ((op != Op.SEND) | (outcome == Outcome.OK)))
     shards, queues = (events[name].astype(np.int64) for name in ("shard", "queue"))
     for at, count, data in _runs(shards << 16 | (queues & 0xFFFF), np.flatnonzero(is_placed), events, QUEUE_FIELDS):
         shard, queue = int(shards[at]), int(queues[at])
         yield Piece((queue + 31 * shard) % parts, QUEUE, shard, queue, count, data)
 
 
-def join(pieces: Iterable[tuple[int, Any]], kind: int) -> dict[str, Column]:
-    """The rows of pieces, each with its count and a buffer, in this order."""
+def grouped(pieces: Iterable[tuple[int, int, int, tuple[int, int], int, Any]]) -> Iterator[Group]:
+    """The whole queues and stretches that pieces make up: kind, two numbers, place in the order, rows and their buffer.
+
+    Rows of one file, which the first number of the place names, must stay in their order.
+    """
+    found: dict[tuple[int, int, int], list[tuple[tuple[int, int], int, Any]]] = {}
+    for kind, a, b, place, count, data in pieces:
+        found.setdefault((kind, a, b), []).append((place, count, data))
+    for kind, a, b in sorted(found):
+        ordered = sorted(found.pop((kind, a, b)), key=lambda piece: piece[0])
+        yield kind, a, b, _joined([(count, data) for _, count, data in ordered], kind)
+
+
+def _joined(pieces: Iterable[tuple[int, Any]], kind: int) -> dict[str, Column]:
     columns: dict[str, list[Column]] = {name: [] for name in FIELDS[kind]}
     for count, data in pieces:
         at = 0
         for name, found in columns.items():
             found.append(np.frombuffer(data, EVENT[name], count, at))
             at += EVENT[name].itemsize * count
-    return {name: np.concatenate(found) for name, found in columns.items()}
+    return {name: found[0] if len(found) == 1 else np.concatenate(found) for name, found in columns.items()}
 
 
 def take(rows: Rows, chosen: Column) -> dict[str, Column]:
-    """The rows of a mask, or at these indexes."""
+    """The rows that a mask or indexes choose."""
     return {name: column[chosen] for name, column in rows.items()}
 
 
-def message_ids(rows: Rows) -> Column:
+def message_ids(rows: Rows | Column) -> Column:
     """Stream and sequence as one number."""
     return _numbered(rows["stream"], rows["sequence"])
 
@@ -113,7 +125,9 @@ def _cut_to_stretches(announced: Column) -> Column:
     """Rows that announce sequences, each once for every stretch that it reaches into, and cut to it."""
     first, count = announced["sequence"], np.maximum(announced["offset"], 0)
     if int(count.max(initial=0)) > ANNOUNCED_MAX:
-        raise Corrupt(f"a history announces {count.max()} messages at once: at most {ANNOUNCED_MAX} are possible")
+        raise DamagedHistory(
+            f"a history announces {count.max()} messages at once: at most {ANNOUNCED_MAX} are possible"
+        )
     end = first + count
     low, high = first >> STRETCH_BITS, -(-end >> STRETCH_BITS)
     which = np.repeat(np.arange(len(announced)), high - low)
@@ -139,7 +153,7 @@ def _runs(keys: Column, chosen: Column, events: Column, fields: tuple[str, ...])
 def _column(events: Column, name: str, chosen: Column) -> Column:
     column: Column = events[name][chosen]
     if name == "start_ns":
-        looks = events["op"][chosen] == POSITION
+        looks = events["op"][chosen] == Op.POSITION
         if looks.any():
             column[looks] = events["position"][chosen[looks]]
     return column

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from penstock.judge import TITLES, Verdict, judge
-from penstock.judge.conditions import LogComparison, Stop, StoreFinding, Window
+from penstock.judge.conditions import Conditions, LogComparison, Stop, StoreFinding, Window
 from penstock.judge.history import NO_KEY, Op, Outcome
-from penstock.judge.offsets import outages
+from penstock.judge.looks import went_back
+from penstock.judge.progress import outages
 from tests.support.cluster.drill_history import FAULT_END, FAULT_START, MS, Damaged, clean, rows
 
 
@@ -192,11 +193,11 @@ def rule_left(damaged: Damaged) -> None:
 
 
 DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
-    ("I1", drop_read, "it is not there"),
+    ("I1", drop_read, "was acknowledged and is not there"),
     ("I1", lose_at_another_place, "it lies elsewhere"),
-    ("I2", read_refused, "message 7.10, read at broker-b queue 0 offset 2, was refused"),
+    ("I2", read_refused, "message 7.10 at broker-b queue 0 offset 2 was read and had been refused"),
     ("I2", read_never_sent, "message 99.0"),
-    ("I3", two_values_at_one_place, "holds message 7.25 and message 7.5"),
+    ("I3", two_values_at_one_place, "message 7.25 at broker-a queue 1 offset 2 shares its place with 7.5"),
     ("I4", acknowledged_behind_a_later_one, "was sent after one behind it was acknowledged"),
     ("I4", key_out_of_order, "lies behind a later one of its key"),
     ("I4", delivered_out_of_order, "was delivered after one behind it"),
@@ -208,7 +209,7 @@ DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I5", max_goes_back_for_good, "the max offset went back from 95 to 40"),
     ("I6", never_delivered, "was never delivered"),
     ("I6", not_settled, "12 messages left"),
-    ("I7", stored_twice, "is stored again at broker-a queue 0"),
+    ("I7", stored_twice, "message 7.100 at broker-a queue 0 offset 1199 is stored again"),
     ("I7", delivered_again_too_often, "was delivered again"),
     ("I8", silent_for_too_long, "broker-a acknowledged nothing for"),
     ("I9", old_epoch_acknowledged, "was acknowledged in epoch 1 after epoch 2 had begun"),
@@ -335,7 +336,7 @@ def test_many_messages_are_judged_as_arrays() -> None:
     print(f"judged in {time.process_time() - began:.1f} s of processor time")  # a million: 10 s
 
 
-def test_the_checker_needs_no_sockets_and_no_clients() -> None:
+def test_the_judge_needs_no_sockets_and_no_clients() -> None:
     program = (
         "import sys, penstock.judge; "
         "sys.exit(any(name in sys.modules for name in ('grpc', 'numba', 'psutil', 'penstock.client')))"
@@ -351,3 +352,19 @@ def test_positions_are_judged_queue_by_queue() -> None:
     damaged.extra.append(other)
     assert damaged.history.of(Op.POSITION).size == 40
     assert violated(damaged) == {}
+
+
+def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
+    conditions = Conditions(windows=[Window("kill", "broker-a-0", FAULT_START, FAULT_END)])
+    second = 1_000 * MS
+    rising = [(at * second, 0, at * 10, at * 5) for at in range(12)]
+    assert went_back(rising, conditions, "broker-a") == []
+    behind = [*rising]
+    behind[5] = (5 * second, 0, 30, 25)  # in the fault, and it comes back
+    assert went_back(behind, conditions, "broker-a") == []
+    behind[9] = (9 * second, 0, 70, 45)
+    assert went_back(behind, conditions, "broker-a") == ["the max offset went back from 80 to 70"]
+    reset = [*rising]
+    reset[9] = (9 * second, 0, 90, 0)
+    (told,) = went_back(reset, conditions, "broker-a")
+    assert told == "the committed offset went back from 40 to 0; 35 was committed 1000 ms before"

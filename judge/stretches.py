@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .history import INVOKE, OK, READ, RECEIVE, REFUSED, SEND
-from .splitting import STRETCH_ROWS, Column, Rows, take
+from .history import Op, Outcome
+from .pieces import STRETCH_ROWS, Column, Rows, take
 from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
 
 _NEVER = np.iinfo(np.int64).max
@@ -26,8 +26,8 @@ class Stretch:
         op, outcome = self._rows["op"], self._rows["outcome"]
         self._phantoms(tally)
         self._stored_again(tally)
-        sent = take(self._rows, (op == SEND) & (outcome == OK))
-        received = take(self._rows, op == RECEIVE)
+        sent = take(self._rows, (op == Op.SEND) & (outcome == Outcome.OK))
+        received = take(self._rows, op == Op.RECEIVE)
         tally.on_sent(sent)
         tally.on_received(received)
         delivered = np.full(STRETCH_ROWS, _NEVER)
@@ -39,9 +39,9 @@ class Stretch:
     def _phantoms(self, tally: Tally) -> None:
         """I2."""
         op, outcome = self._rows["op"], self._rows["outcome"]
-        seen = take(self._rows, (op == READ) | (op == RECEIVE))
-        possible = self._marked((op == SEND) & (outcome != REFUSED))
-        refused = self._marked((op == SEND) & (outcome == REFUSED))
+        seen = take(self._rows, (op == Op.READ) | (op == Op.RECEIVE))
+        possible = self._marked((op == Op.SEND) & (outcome != Outcome.REFUSED))
+        refused = self._marked((op == Op.SEND) & (outcome == Outcome.REFUSED))
         tally.checked["I2"] += len(seen["at"])
         wrong = take(seen, ~possible[seen["at"]])
         was_refused = refused[wrong["at"]]
@@ -49,14 +49,14 @@ class Stretch:
         others = take(wrong, ~was_refused)
         if len(others["at"]):
             reserved = np.zeros(STRETCH_ROWS, np.bool_)
-            announced = take(self._rows, op == INVOKE)
+            announced = take(self._rows, op == Op.INVOKE)
             for at, count in zip(announced["at"].tolist(), announced["offset"].tolist(), strict=True):
                 reserved[at : at + count] = True
             self._tell(tally, "I2", take(others, ~reserved[others["at"]]), "was read and never sent")
 
     def _stored_again(self, tally: Tally) -> None:
         """I7: what was read at more than one place."""
-        read = take(self._rows, self._rows["op"] == READ)
+        read = take(self._rows, self._rows["op"] == Op.READ)
         read = take(read, np.argsort(read["end_ns"], kind="stable"))
         queues = (read["shard"].astype(np.int64) << 16) | (read["queue"].astype(np.int64) & 0xFFFF)
         first_queue, first_offset = np.zeros(STRETCH_ROWS, np.int64), np.zeros(STRETCH_ROWS, np.int64)

@@ -1,4 +1,4 @@
-"""Whether the ends and the committed offset of queues went back, as somebody who looked at them again and again saw.
+"""What is wrong with the ends and the committed offset of a queue, as somebody who looked again and again saw them.
 
 While something is broken, a slave may answer that has not heard yet how far all is confirmed: then the maximum may be
 behind for that time, if it comes back. The committed offset may go back at a change of master, to what was committed
@@ -8,17 +8,14 @@ the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-RETURN_NS = 2_000_000_000
-"""How long after a heal a slave may still answer in its master's place."""
-REPLICATED = ("sync", "durable")
+from .conditions import RETURN_NS, Conditions
 
 
-def went_back(looks: Sequence[tuple[int, int, int, int]], conditions: Mapping[str, Any], shard: str) -> list[str]:
+def went_back(looks: Sequence[tuple[int, int, int, int]], conditions: Conditions, shard: str) -> list[str]:
     """What is wrong with ``looks`` at one queue of ``shard``: (time, minimum, maximum, committed), by time."""
     if len(looks) < 2:
         return []
@@ -27,33 +24,32 @@ def went_back(looks: Sequence[tuple[int, int, int, int]], conditions: Mapping[st
         f"the min offset went back from {lowest[at]} to {lowest[at + 1]}"
         for at in np.flatnonzero(lowest[1:] < lowest[:-1]).tolist()
     ]
-    if conditions["mode"] in REPLICATED:  # in others, what was lost at a failover was seen before
+    if conditions.is_replicated:  # in other modes, what was lost at a failover was seen before
         for at in np.flatnonzero(highest[1:] < highest[:-1]).tolist():
-            returns = highest[-1] >= highest[at] and _is_broken(int(times[at + 1]), conditions)
+            returns = highest[-1] >= highest[at] and conditions.is_broken(int(times[at + 1]))
             if not returns:
                 found.append(f"the max offset went back from {highest[at]} to {highest[at + 1]}")
     peaks = np.maximum.accumulate(committed)
-    interval_ns = int(conditions["commit_interval_ms"]) * 1_000_000
+    interval_ns = conditions.commit_interval_ms * 1_000_000
     for at in np.flatnonzero(committed[1:] < committed[:-1]).tolist():
         shared_ns = _last_shared(int(times[at]), conditions, shard)
         settled = int(np.searchsorted(times, shared_ns - interval_ns, side="right"))
         floor = int(peaks[settled - 1]) if settled else -1
         if committed[at + 1] < floor or (committed[at + 1] <= 0 and floor > 0):
-            found.append(f"the committed offset went back from {committed[at]} to {committed[at + 1]}")
+            found.append(
+                f"the committed offset went back from {committed[at]} to {committed[at + 1]}; {floor} was committed "
+                f"{conditions.commit_interval_ms} ms before"
+            )
     return found
 
 
-def _last_shared(at_ns: int, conditions: Mapping[str, Any], shard: str) -> int:
+def _last_shared(at_ns: int, conditions: Conditions, shard: str) -> int:
     """That time, or the begin of a partition that it lies in: a master cut off goes on telling what it took last."""
     cut_off = (
-        int(window["start_ns"])
-        for window in conditions["windows"]
-        if window["start_ns"] <= at_ns < window["end_ns"] + RETURN_NS
-        and str(window.get("target", "")).startswith(shard)
-        and str(window.get("what", "")).startswith(("partition", "lost on the way"))
+        window.start_ns
+        for window in conditions.windows
+        if window.start_ns <= at_ns < window.end_ns + RETURN_NS
+        and window.target.startswith(shard)
+        and window.what.startswith(("partition", "lost on the way"))
     )
     return min(cut_off, default=at_ns)
-
-
-def _is_broken(at_ns: int, conditions: Mapping[str, Any]) -> bool:
-    return any(window["start_ns"] <= at_ns < window["end_ns"] + RETURN_NS for window in conditions["windows"])
