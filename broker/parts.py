@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 
 import grpc
 import grpc.aio
 
+from penstock.proto import distribution
 from penstock.proto.channel import reporting, reporting_stream
 from penstock.proto.clock import SystemClock
 from penstock.proto.errors import DiskFull, PenstockError, StorageError
@@ -394,7 +394,7 @@ class _Assembly:
             self._opened.producers,
             self._counters,
             waiting_fetches=lambda: len(self._fetch.waiters),
-            version=metadata.version("penstock"),
+            version=distribution.version(),
         )
 
     def _make_retention(self, state_log: StateLog | None, timers: Timers) -> Retention:
