@@ -14,10 +14,28 @@ from ..schema import nearest
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
+# What stands behind a name here stands in the reference of options.
 _NAMES = (
-    *("storePath", "path", "paths", "brokerName", "view", "topics", "queueIds", "startTimestamp", "endTimestamp"),
-    *("startPhysicalOffset", "endPhysicalOffset", "verify", "onCorrupt", "splitBytes", "upTo", "batchRows"),
-    *("properties", "decompress", "useConsumeQueue", "partOffsets"),
+    "storePath",  # data directories, with commas: patterns and URIs too; so is what load() is given
+    "path",  # what load(…) is given
+    "paths",  # what load([…]) is given
+    "brokerName",  # names of the brokers of these directories, in their order
+    "view",  # what a row is
+    "topics",  # only these, with commas
+    "queueIds",  # only these queue numbers
+    "startTimestamp",  # stored at that time or later: ISO 8601, or ms
+    "endTimestamp",  # stored before it
+    "startPhysicalOffset",  # from this position of the log on
+    "endPhysicalOffset",  # before it
+    "verify",  # checksums; none; full: also against neighbours and queue entries
+    "onCorrupt",  # at damage: fail, skip, or emit a row that says why
+    "splitBytes",  # of the log in one task; k, m, g behind the number
+    "upTo",  # of a store in use: what its last checkpoint calls confirmed, or all that is there
+    "batchRows",  # rows handed to Spark at once
+    "properties",  # map, raw (one text), or none
+    "decompress",  # false: bodies as they are stored
+    "useConsumeQueue",  # false: scan, also where queues could tell positions
+    "partOffsets",  # of the views parts and queue_parts: offsets that one row sums up
 )
 SPLIT_BYTES = 128 << 20
 """A quarter of a second of work, beside which the start of a task is small."""

@@ -23,57 +23,58 @@ GUARANTEES: Final = ("at-least-once", "idempotent", "exactly-once")
 COMPRESSIONS: Final = ("none", "zstd", "lz4", "zlib")
 
 SECURITY: Final = {
-    "tlsCaFile": "tls_ca_file",
-    "tlsCertFile": "tls_cert_file",
-    "tlsKeyFile": "tls_key_file",
-    "tlsServerName": "tls_server_name",
-    "credentialsFile": "credentials_file",
+    "tlsCaFile": "tls_ca_file",  # authorities of the servers' certificates, PEM: turns TLS on
+    "tlsCertFile": "tls_cert_file",  # the certificate to show
+    "tlsKeyFile": "tls_key_file",  # its key
+    "tlsServerName": "tls_server_name",  # the name in the servers' certificates
+    "credentialsFile": "credentials_file",  # the user's accessKey and secretKey
 }
 """Options, and the fields of :class:`SecurityFiles` that they fill. Each process reads the files where it runs."""
+# What stands behind a name here stands in the reference of options.
 SOURCE: Final = (
-    "nameServer",
+    "nameServer",  # nameservers, host:port;host:port
     *SECURITY,
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelayMs",
-    "targetBytesPerPartition",
-    "minPartitions",
-    "maxPartitions",
-    "subExpression",
-    "filterSql",
-    "group",
-    "failOnDataLoss",
-    "fetchMaxBytes",
-    "fetchTimeoutMs",
-    "driverRetryTimeoutMs",
-    "batchRows",
-    "properties",
-    "decompress",
-    "includeSystemTopics",
+    "subscribe",  # topics, with commas
+    "subscribePattern",  # topics by a regular expression, also those that are made later
+    "assign",  # queues: {"topic": {"broker": [0, 1]}}
+    "startingOffsets",  # earliest (of streams: latest), latest, group, or JSON by topic, broker and queue
+    "startingTimestamp",  # ms: the first messages stored at that time or later
+    "startingOffsetsByTimestamp",  # the same for each queue, as JSON
+    "startingOffsetsByTimestampStrategy",  # where no message is that new: fail, or begin at the end
+    "endingOffsets",  # latest, or JSON; of batch reads
+    "endingTimestamp",  # ms; of batch reads
+    "endingOffsetsByTimestamp",  # the same for each queue, as JSON
+    "maxOffsetsPerTrigger",  # messages in one batch of a stream at most
+    "maxBytesPerTrigger",  # the same in bytes of the log
+    "minOffsetsPerTrigger",  # a stream waits for so many
+    "maxTriggerDelayMs",  # and not for longer than this
+    "targetBytesPerPartition",  # of the log in one task; default: about eight tasks of 16 to 128 MiB
+    "minPartitions",  # tasks of a read at least
+    "maxPartitions",  # tasks of a read at most
+    "subExpression",  # tags, as 'paid || refunded'
+    "filterSql",  # a condition on properties, which brokers evaluate
+    "group",  # consumer group: where to begin with startingOffsets=group, and what progress is committed as
+    "failOnDataLoss",  # false: go on where messages are gone, and count them
+    "fetchMaxBytes",  # asked of a broker at once
+    "fetchTimeoutMs",  # of one such call
+    "driverRetryTimeoutMs",  # how long the driver asks for routes and offsets
+    "batchRows",  # rows handed to Spark at once
+    "properties",  # map, raw (one text), or none
+    "decompress",  # false: bodies as they are stored
+    "includeSystemTopics",  # let patterns match internal topics too
 )
 SINK: Final = (
-    "nameServer",
+    "nameServer",  # nameservers, host:port;host:port
     *SECURITY,
-    "topic",
-    "deliveryGuarantee",
-    "producerId",
-    "batchBytes",
-    "maxInFlight",
-    "sendTimeoutMs",
-    "sendRetryTimeoutMs",
-    "compression",
-    "transactionTimeoutMs",
+    "topic",  # the topic, for rows without a column topic
+    "deliveryGuarantee",  # see the guide
+    "producerId",  # names a batch job, so that it can be repeated
+    "batchBytes",  # of one chunk
+    "maxInFlight",  # chunks under way of one task
+    "sendTimeoutMs",  # of one call
+    "sendRetryTimeoutMs",  # how long a chunk is tried
+    "compression",  # of bodies
+    "transactionTimeoutMs",  # exactly-once: after it, brokers resolve what nobody has decided
 )
 SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "__penstock"})
 """Options that Spark adds for itself."""
