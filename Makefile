@@ -64,4 +64,4 @@ constraints: setup ## choose the exact versions again, after a change of pyproje
 	@scripts/choose-versions
 
 clean: ## remove the environment, caches and the demo's directory
-	@rm -rf .venv .venv-docs site .demo .demo-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf .venv .venv-docs .venv-proto site .demo .demo-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
