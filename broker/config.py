@@ -79,12 +79,12 @@ def _require_address(address: str, key_name: str) -> None:
 class IdentityConfig:
     """Who this broker is and where it is found. Where it listens and what it advertises are two settings."""
 
-    cluster: str = key("brokerClusterName", default="DefaultCluster")
+    cluster: str = key("brokerClusterName", default="DefaultCluster", doc="peers of other clusters are refused")
     broker_name: str = key("brokerName", default_factory=_host_as_name, doc="the broker group (shard)")
     broker_id: int = key("brokerId", default=0, doc="0: the configured master; others: slaves")
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
-    listen_port: int = key("listenPort", default=10911)
-    bind_address: str = key("bindAddress", default="0.0.0.0")  # noqa: S104  RocketMQ's default
+    listen_port: int = key("listenPort", default=10911, doc="0: any free port")
+    bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
 
     def __post_init__(self) -> None:
         if not self.advertised_ip:
@@ -124,11 +124,14 @@ class NameserversConfig:
 class ReplicationSettings:
     """The broker's role and how many copies an acknowledgement stands for."""
 
-    role: BrokerRole = key("brokerRole", default=BrokerRole.ASYNC_MASTER)  # noqa: RUF009
+    role: BrokerRole = key(  # noqa: RUF009
+        "brokerRole", default=BrokerRole.ASYNC_MASTER, doc="acknowledge alone, or with replicas; or follow a master"
+    )
     in_sync_replicas: int = key(
         "inSyncReplicas",
         default=_BY_ROLE,
         doc="brokers that hold an acknowledged message, the master included; by role: 1 or, SYNC_MASTER, 2",
+        differs="1, with which SYNC_MASTER waits for nobody",
     )
     min_in_sync_replicas: int = key(
         "minInSyncReplicas", default=1, doc="with enableAutoInSyncReplicas: never acknowledge with fewer than this"
@@ -139,7 +142,8 @@ class ReplicationSettings:
     all_ack_in_set: bool = key(
         "allAckInSyncStateSet",
         default=True,
-        doc="elected: always true, since any member of the set may be elected (RocketMQ: false, which loses messages)",
+        doc="elected: always true, since any member of the set may be elected",
+        differs="false, which can lose acknowledged messages; refused here",
     )
     not_catchup_ms_max: int = key(
         "haMaxTimeSlaveNotCatchup", default=15_000, doc="elected: behind for longer, a slave leaves the set"
@@ -163,7 +167,7 @@ class ReplicationSettings:
         "asyncLearner", default=False, doc="slave: gets everything, its copy never counts, it is never elected"
     )
     transfer_batch_bytes: int = key(
-        "haTransferBatchSize", default=512 * KIB, doc="log bytes per message of the stream (RocketMQ: 32 KiB)"
+        "haTransferBatchSize", default=512 * KIB, doc="log bytes per message of the stream", differs="32 KiB"
     )
     flow_control: bool = key("haFlowControlEnable", default=False, doc="limit what one slave is sent per second")
     transfer_bytes_per_s_max: int = key(
@@ -244,12 +248,15 @@ class RetentionSettings:
     forced_from: int = key("diskSpaceCleanForciblyRatio", default=85, doc="above: the oldest files go, expired or not")
     full_from: int = key("diskSpaceWarningLevelRatio", default=90, doc="above: messages are refused as well")
     is_forcing: bool = key("cleanFileForciblyEnable", default=True, doc="allow deletion of files that are not expired")
-    interval_ms: int = key("cleanResourceInterval", default=10_000)
+    interval_ms: int = key("cleanResourceInterval", default=10_000, doc="ms between two looks")
     pause_ms: int = key("deleteCommitLogFilesInterval", default=100, doc="between two files")
     files_max: int = key("deleteFileBatchMax", default=10, doc="files per round")
     grace_ms: int = key("destroyMapedFileIntervalForcibly", default=120_000, doc="how long a reader keeps a file")
     protect_unread: bool = key(
-        "protectUnreadMessages", default=False, doc="keep what a group has not read until the disk forces it"
+        "protectUnreadMessages",
+        default=False,
+        doc="keep what a group has not read until the disk forces it",
+        differs="has no such key",
     )
 
     def __post_init__(self) -> None:
@@ -292,11 +299,11 @@ class RetentionSettings:
 class TopicsConfig:
     """What clients may make by merely using a name, and ask for."""
 
-    auto_create: bool = key("autoCreateTopicEnable", default=True)
-    default_queues: int = key("defaultTopicQueueNums", default=8)
-    auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True)
+    auto_create: bool = key("autoCreateTopicEnable", default=True, doc="producers may make topics")
+    default_queues: int = key("defaultTopicQueueNums", default=8, doc="queues of such a topic")
+    auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True, doc="consumers may make groups")
     property_filter: bool = key(
-        "enablePropertyFilter", default=True, doc="SQL92 filters; RocketMQ's default is false, and consumers fail"
+        "enablePropertyFilter", default=True, doc="SQL92 filters", differs="false, with which such consumers fail"
     )
 
     def __post_init__(self) -> None:
@@ -307,8 +314,13 @@ class TopicsConfig:
 class MetricsConfig:
     """The Prometheus endpoint, on a port of its own, which knows neither TLS nor users."""
 
-    exporter: MetricsExporterType = key("metricsExporterType", default=MetricsExporterType.DISABLE)  # noqa: RUF009
-    port: int = key("metricsPromExporterPort", default=5557)
+    exporter: MetricsExporterType = key(  # noqa: RUF009
+        "metricsExporterType",
+        default=MetricsExporterType.DISABLE,
+        doc="PROM: an endpoint for Prometheus",
+        differs="also OTLP_GRPC and LOG",
+    )
+    port: int = key("metricsPromExporterPort", default=5557, doc="0: any free port")
     host: str = key("metricsPromExporterHost", default="", doc="empty: all addresses")
 
     def __post_init__(self) -> None:
@@ -321,8 +333,13 @@ class MetricsConfig:
 class TimerSettings:
     """Messages that are delivered later."""
 
-    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600)
-    messages_max: int = key("timerMessagesMax", default=20_000_000, doc="that wait at once; 16 bytes of memory each")
+    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600, doc="how far ahead deliver_at may be")
+    messages_max: int = key(
+        "timerMessagesMax",
+        default=20_000_000,
+        doc="that wait at once; 16 bytes of memory each",
+        differs="has no such key",
+    )
 
     def __post_init__(self) -> None:
         in_range = 1 <= self.delay_s_max <= 366 * 24 * 3600

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 
 import grpc
 import grpc.aio
 
 from penstock.formats.record.layout import Host
+from penstock.proto import distribution
 from penstock.proto.errors import DiskFull, PenstockError, StorageError
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
@@ -396,7 +396,7 @@ class _Assembly:
             self._opened.producers,
             self._counters,
             waiting_fetches=lambda: len(self._fetch.waiters),
-            version=metadata.version("penstock"),
+            version=distribution.version(),
         )
 
     def _make_retention(self, state_log: StateLog | None, timers: Timers) -> Retention:

@@ -59,13 +59,15 @@ def key(
     default: Any = dataclasses.MISSING,
     default_factory: Any = dataclasses.MISSING,
     doc: str = "",
+    differs: str = "",
     secret: bool = False,
 ) -> Any:
     """A dataclass field that is read from the key ``name``. A key without a default must be given.
 
+    ``doc`` says what it means, ``differs`` what RocketMQ does otherwise; both stand in the reference of keys.
     A secret's value appears neither in ``repr`` nor in the log nor in an error.
     """
-    metadata = {"key": name, "doc": doc, "secret": secret}
+    metadata = {"key": name, "doc": doc, "differs": differs, "secret": secret}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata, repr=not secret)
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)

@@ -56,7 +56,7 @@ class _Jobs(click.Group):
 
 @click.group(cls=_Jobs)
 def pipeline() -> None:
-    """Spark jobs over stores, lakes and topics; they need the extra penstock[spark] and Java 17.
+    """Spark jobs over stores, lakes and topics; they need the extra penstock-mq[spark] and Java 17.
 
     Below about 1 GB the other commands answer sooner: Spark takes seconds to start.
     """

@@ -11,11 +11,11 @@ from typing import Any
 import click
 import pytest
 
-from penstock.cli import main as entry
 from penstock.cli.main import COMMANDS, cli, main
 from penstock.cli.output import ProgressLine
 from penstock.cli.signals import Terminated
 from penstock.deploy import DeployError, DeployUsage
+from penstock.proto import distribution
 from penstock.proto.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -98,7 +98,7 @@ def test_every_command_can_be_imported_and_explains_itself(name: str, capsys: py
 
 def test_json_is_the_only_thing_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": entry.version()}
+    assert json.loads(capsys.readouterr().out) == {"version": distribution.version()}
 
 
 def test_a_bad_nameserver_address_is_bad_configuration(capsys: pytest.CaptureFixture[str]) -> None:
