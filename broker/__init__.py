@@ -1,1 +1,1 @@
-"""A broker: one CommitLog and everything derived from it, served over gRPC. ``server.run`` is the process."""
+"""A broker: one CommitLog and everything derived from it, served over gRPC. ``process.run`` is the process."""

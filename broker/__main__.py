@@ -6,7 +6,7 @@ import argparse
 import faulthandler
 import sys
 
-from .server import run
+from .process import run
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from penstock.proto import names
 from penstock.proto.errors import InvalidName
+from penstock.proto.wire import common_pb2
 from penstock.runtime.conf import bind, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings
 
+from .features.later.settings import TimerSettings
+from .retention.settings import RetentionSettings
 from .store.config import FlushMode, StoreConfig
 from .unsupported_keys import UNSUPPORTED_KEYS
 
@@ -239,63 +242,6 @@ class AppendSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionSettings:
-    """How long messages are kept, and what happens when the disk fills up. Ratios are whole per cents."""
-
-    reserved_hours: int = key("fileReservedTime", default=72, doc="hours since a log file was last written")
-    delete_when: tuple[str, ...] = key("deleteWhen", default=("04",), doc="hours of the day, with ;")
-    used_max: int = key("diskMaxUsedSpaceRatio", default=75, doc="above: expired files go at any hour")
-    forced_from: int = key("diskSpaceCleanForciblyRatio", default=85, doc="above: the oldest files go, expired or not")
-    full_from: int = key("diskSpaceWarningLevelRatio", default=90, doc="above: messages are refused as well")
-    is_forcing: bool = key("cleanFileForciblyEnable", default=True, doc="allow deletion of files that are not expired")
-    interval_ms: int = key("cleanResourceInterval", default=10_000, doc="ms between two looks")
-    pause_ms: int = key("deleteCommitLogFilesInterval", default=100, doc="between two files")
-    files_max: int = key("deleteFileBatchMax", default=10, doc="files per round")
-    grace_ms: int = key("destroyMapedFileIntervalForcibly", default=120_000, doc="how long a reader keeps a file")
-    protect_unread: bool = key(
-        "protectUnreadMessages",
-        default=False,
-        doc="keep what a group has not read until the disk forces it",
-        differs="has no such key",
-    )
-
-    def __post_init__(self) -> None:
-        in_range = 0 <= self.reserved_hours <= 1_000_000
-        require(in_range, "fileReservedTime must be 0..1000000 hours", self.reserved_hours)
-        good = all(re.fullmatch("[0-9]{1,2}", hour, re.ASCII) and int(hour) < 24 for hour in self.delete_when)
-        require(
-            bool(self.delete_when) and good,
-            "deleteWhen must be hours of 00..23 with ; between them",
-            ";".join(self.delete_when) or "nothing",
-        )
-        if not 10 <= self.used_max <= 95:
-            log.warning("diskMaxUsedSpaceRatio=%d taken as the nearest of 10..95", self.used_max)
-            object.__setattr__(self, "used_max", min(95, max(10, self.used_max)))
-        for name, value in (
-            ("diskSpaceCleanForciblyRatio", self.forced_from),
-            ("diskSpaceWarningLevelRatio", self.full_from),
-        ):
-            require(30 <= value <= 100, f"{name} must be 30..100 per cent (100: never)", value)
-        require(
-            self.forced_from <= self.full_from,
-            f"diskSpaceCleanForciblyRatio must be at most diskSpaceWarningLevelRatio={self.full_from}",
-            self.forced_from,
-        )
-        for name, value, low in (
-            ("cleanResourceInterval", self.interval_ms, 100),
-            ("deleteCommitLogFilesInterval", self.pause_ms, 0),
-            ("destroyMapedFileIntervalForcibly", self.grace_ms, 0),
-        ):
-            require(low <= value <= 3_600_000, f"{name} must be {low}..3600000 ms", value)
-        require(1 <= self.files_max <= 10_000, "deleteFileBatchMax must be 1..10000", self.files_max)
-
-    @property
-    def delete_hours(self) -> frozenset[int]:
-        """The hours in which expired files go."""
-        return frozenset(map(int, self.delete_when))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsConfig:
     """What clients may make by merely using a name, and ask for."""
 
@@ -327,24 +273,6 @@ class MetricsConfig:
         _require_port(self.port, "metricsPromExporterPort")
         if self.host:
             _require_ip(self.host, "metricsPromExporterHost")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerSettings:
-    """Messages that are delivered later."""
-
-    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600, doc="how far ahead deliver_at may be")
-    messages_max: int = key(
-        "timerMessagesMax",
-        default=20_000_000,
-        doc="that wait at once; 16 bytes of memory each",
-        differs="has no such key",
-    )
-
-    def __post_init__(self) -> None:
-        in_range = 1 <= self.delay_s_max <= 366 * 24 * 3600
-        require(in_range, f"timerMaxDelaySec must be 1..{366 * 24 * 3600}", self.delay_s_max)
-        require(self.messages_max >= 1, "timerMessagesMax must be 1 or more", self.messages_max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,9 +333,15 @@ class BrokerConfig:
         return join_address(self.identity.advertised_ip, self.identity.listen_port)
 
     @property
-    def listen_address(self) -> str:
-        """``host:port`` to listen on."""
-        return join_address(self.identity.bind_address, self.identity.listen_port)
+    def wire_identity(self) -> common_pb2.BrokerIdentity:
+        """Who this broker is, for its peers."""
+        identity = self.identity
+        return common_pb2.BrokerIdentity(
+            cluster=identity.cluster,
+            broker_name=identity.broker_name,
+            broker_id=identity.broker_id,
+            address=self.advertised_address,
+        )
 
     def with_port(self, port: int) -> BrokerConfig:
         """The same with the port that the system chose for ``listenPort=0``."""

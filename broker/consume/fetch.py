@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
@@ -24,9 +24,8 @@ from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
 from penstock.proto.frames import allocate, unpack
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
+from ..core.core import Core
 from ..core.dispatch import hidden_records_max
-from ..core.metrics import Counters
-from ..core.state import State
 from .fetch_waiters import Waiter, Waiters, Wanted, finish
 
 if TYPE_CHECKING:
@@ -53,75 +52,20 @@ _NO_END = (1 << 63) - 1
 _FOUND, _NO_NEW, _NO_MATCH = int(FetchReply.FOUND), int(FetchReply.NO_NEW_MESSAGE), int(FetchReply.NO_MATCHED_MESSAGE)
 
 
-class ReadStore(Protocol):
-    """What of the store this module needs."""
-
-    @property
-    def dispatched_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    def check_readable(self, topic: str) -> None: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_bytes: int,
-        *,
-        max_count: int = ...,
-        tags: frozenset[int] | None = None,
-        verify: bool = False,
-    ) -> ReadResult: ...
-    def read_where(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_bytes: int,
-        *,
-        max_count: int,
-        condition: Condition,
-        max_searched: int,
-        verify: bool = False,
-    ) -> ReadResult: ...
-    def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]: ...
-    def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]: ...
-
-
-class ReaderRole(Protocol):
-    """What of the role this module needs."""
-
-    @property
-    def is_master(self) -> bool: ...
-    def suggested_broker_id(self, behind_bytes: int) -> int: ...
-
-
 class Fetch:
     """Reads for consumers."""
 
-    def __init__(
-        self,
-        store: ReadStore,
-        state: State,
-        role: ReaderRole,
-        counters: Counters,
-        *,
-        waiters: Waiters | None = None,
-        catch_up: Callable[[], None] = lambda: None,
-        takes_sql: bool = True,
-    ) -> None:
-        """``takes_sql``: filters by SQL92 are allowed."""
-        self._takes_sql = takes_sql
-        self.waiters = Waiters() if waiters is None else waiters
-        self._catch_up = catch_up
+    def __init__(self, core: Core) -> None:
+        self.waiters = Waiters()
         self.is_open = True
-        self._store = store
-        self._state = state
-        self._role = role
-        self._counters = counters
+        self._takes_sql = core.config.topics.property_filter
+        self._catch_up = core.dispatcher.catch_up
+        self._store = core.store
+        self._tables = core.tables
+        self._role = core.role
+        self._counters = core.counters
         self._turn = 0
-        self._start_end = store.end_offset
+        self._start_end = core.store.end_offset
         self._bringers = ThreadPoolExecutor(_BRINGERS, thread_name_prefix="cold-reads")
 
     def close(self) -> None:
@@ -163,7 +107,7 @@ class Fetch:
             await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
 
     def _wanted(self, header: FetchHeader) -> list[Wanted]:
-        group = self._state.group(header.group) if header.group else None
+        group = self._tables.group(header.group) if header.group else None
         if group is not None and not group.consume_enable:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
         wanted: list[Wanted] = []
@@ -172,7 +116,7 @@ class Fetch:
                 raise InvalidArgument(
                     f"topic {part.topic}: {len(part.queue_ids)} queues with {len(part.offsets)} offsets"
                 )
-            topic = self._state.topic(part.topic)
+            topic = self._tables.topic(part.topic)
             if topic is not None and not topic.is_readable:
                 raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
             self._store.check_readable(part.topic)
@@ -366,7 +310,7 @@ class _Reading:
         return self._store.queue_range(each.topic, each.queue_id)
 
     def _is_ready(self, each: Wanted) -> bool:
-        if each.queue_id >= self._service._state.read_queues(each.topic):
+        if each.queue_id >= self._service._tables.read_queues(each.topic):
             if self._service.knows_all_topics:
                 self._tell(each, FetchReply.QUEUE_NOT_FOUND, 0, 0, 0)
             return False

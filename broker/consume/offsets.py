@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
 from penstock.proto import names
 from penstock.proto.errors import (
@@ -19,32 +18,17 @@ from penstock.proto.errors import (
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
 
+from ..core.core import Core
 from ..core.dispatch import hidden_records_max
-from ..core.state import Offsets, State
-from ..core.state_log import StateLog
+from ..core.journal import Journal
+from ..core.tables.groups import GROUP, Group
+from ..core.tables.offsets import OffsetsByQueue, offset_records
+from ..core.tables.tables import Tables
+from .consumer_sessions import ConsumerSessions
 
 log = logging.getLogger(__name__)
 
 TopicOffsets = common_pb2.TopicOffsets
-
-
-class OffsetStore(Protocol):
-    """What of the store this module needs."""
-
-    @property
-    def dispatched_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
-    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None: ...
-
-
-class Owners(Protocol):
-    """Who holds which queue (the consumer sessions)."""
-
-    def owns(self, session_id: int, group: str, topic: str, queue_id: int) -> bool: ...
-    def notify_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
 
 
 class PendingCommits:
@@ -53,16 +37,18 @@ class PendingCommits:
     In memory only: when the slave dies too, the group goes on from the last offsets in the log.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
         self._offsets: dict[tuple[str, str, int], int] = {}
+        tables.offsets.on_applied = self.on_applied
+        tables.offsets.on_deleted = self.on_deleted
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Keep a commit, unless the log says as much already: no record to come would clear it away.
 
         What is kept is offered to the master again and again, and would undo an administrator's reset there.
         """
-        if offset > self._state.committed(group, topic, queue_id):
+        if offset > self._tables.committed(group, topic, queue_id):
             self._offsets[group, topic, queue_id] = offset
 
     def on_applied(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -83,7 +69,7 @@ class PendingCommits:
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """The greater of what is kept here and what the log says."""
-        return max(self._state.committed(group, topic, queue_id), self._offsets.get((group, topic, queue_id), -1))
+        return max(self._tables.committed(group, topic, queue_id), self._offsets.get((group, topic, queue_id), -1))
 
     def take(self) -> list[ReplicaReport.Commits]:
         """What the master does not have yet, for the replication stream; offered again until it has."""
@@ -96,29 +82,20 @@ class PendingCommits:
 
 
 class OffsetService:
-    """The offsets of all groups at one broker; event loop only.
+    """The offsets of all groups at one broker; event loop only. At a slave, commits are kept for the master."""
 
-    ``state_log`` is None at a slave: commits are then kept in ``pending`` for the master.
-    """
-
-    def __init__(
-        self,
-        store: OffsetStore,
-        state: State,
-        owners: Owners,
-        pending: PendingCommits,
-        *,
-        state_log: StateLog | None,
-        auto_create_groups: bool,
-        check_master: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._state = state
-        self._owners = owners
+    def __init__(self, core: Core, sessions: ConsumerSessions, pending: PendingCommits) -> None:
+        self._core = core
+        self._store = core.store
+        self._tables = core.tables
+        self._owners = sessions
         self._pending = pending
-        self.state_log = state_log
-        self._auto_create_groups = auto_create_groups
-        self._check_master = check_master
+        self._auto_create_groups = core.config.topics.auto_create_groups
+
+    @property
+    def _journal(self) -> Journal | None:
+        """Commits are taken by any master, however few replicas are in sync; None at a slave."""
+        return self._core.events.journal
 
     def join_group(self, group: str) -> None:
         """Make sure that ``group`` may be used: created where that is allowed.
@@ -128,76 +105,76 @@ class OffsetService:
         Raises:
             GroupNotFound: it does not exist and autoCreateSubscriptionGroup is false.
         """
-        if self._state.group(names.check_group(group)) is not None:
+        if self._tables.group(names.check_group(group)) is not None:
             return
         if not self._auto_create_groups:
             raise GroupNotFound(
                 f"group {group} does not exist and autoCreateSubscriptionGroup is false: create it", group=group
             )
-        if self.state_log is not None:
-            self._check_master()
-            self.state_log.ensure_group(group)
+        if self._journal is not None:
+            self._core.role.check_master()
+            _ensure_group(self._journal, self._tables, group)
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """Next offset of the group in the queue, -1 when it never committed."""
         return self._pending.committed(group, topic, queue_id)
 
-    def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsReply:
-        """Take what is allowed, name the rest in ``refused``.
+    def commit(
+        self, group: str, offsets: Iterable[tuple[str, int, int]], *, session_id: int = 0, force: bool = False
+    ) -> dict[str, list[int]]:
+        """Take what is allowed of (topic, queue id, offset); the refused queues by topic.
 
         A member commits the queues that its session holds. Offsets go forward; back only with ``force``, which
         also tells the member that holds the queue where to go on.
 
         Raises:
             InvalidArgument: a negative queue or offset; nothing was taken.
-            TopicNotFound, OffsetOutOfRange: from a non-member, who named a queue or offset that does not
-                exist; nothing was taken. A member gets these in ``refused``, so that its other queues go on.
+            TopicNotFound, OffsetOutOfRange: from a non-member (``session_id`` 0), who named a queue or offset that
+                does not exist; nothing was taken. A member gets these as refused, so that its other queues go on.
             NotMaster: ``force`` at a slave.
         """
-        if request.force or self.state_log is not None:
-            self._check_master()
-        self.join_group(request.group)
+        if force or self._journal is not None:
+            self._core.role.check_master()
+        self.join_group(group)
         accepted: dict[str, dict[int, int]] = {}
         refused: dict[str, list[int]] = {}
-        for topic, queue_id, offset in each_queue(request.offsets):
+        for topic, queue_id, offset in offsets:
             if queue_id < 0 or offset < 0:
                 raise InvalidArgument(f"commit of topic {topic} queue {queue_id}: offset {offset} may not be negative")
             problem = self._problem(topic, queue_id, offset)
-            if problem is not None and not request.session_id:
+            if problem is not None and not session_id:
                 raise problem
-            if problem is not None or not self._may_commit(request, topic, queue_id, offset):
+            is_holder = not session_id or self._owners.owns(session_id, group, topic, queue_id)
+            is_allowed = is_holder and (force or offset >= self.committed(group, topic, queue_id))
+            if problem is not None or not is_allowed:
                 refused.setdefault(topic, []).append(queue_id)
             else:
                 accepted.setdefault(topic, {})[queue_id] = offset
-        self._take(request.group, accepted)
-        if request.force:
+        self._take(group, accepted)
+        if force:
             for topic, queues in accepted.items():
                 for queue_id, offset in queues.items():
-                    self._owners.notify_reset(request.group, topic, queue_id, offset)
-        return broker_pb2.CommitOffsetsReply(
-            refused=[common_pb2.TopicQueues(topic=topic, queue_ids=queues) for topic, queues in refused.items()]
-        )
+                    self._owners.notify_reset(group, topic, queue_id, offset)
+        return refused
 
     def take_from_slave(self, commits: ReplicaReport.Commits) -> None:
         """Take offsets that were committed at a slave while this master was gone, where they are greater."""
-        if self.state_log is None:
+        journal = self._journal
+        if journal is None:
             raise NotMaster("commits of a slave reached a slave")
         greater: dict[str, dict[int, int]] = {}
         for topic, queue_id, offset in each_queue(commits.offsets):
-            if offset > self._state.committed(commits.group, topic, queue_id):
+            if offset > self._tables.committed(commits.group, topic, queue_id):
                 if self._problem(topic, queue_id, offset) is None:
                     greater.setdefault(topic, {})[queue_id] = offset
                 else:
                     log.warning(
                         "commit of a slave left out group=%s topic=%s queue=%d offset=%d",
-                        commits.group,
-                        topic,
-                        queue_id,
-                        offset,
+                        *(commits.group, topic, queue_id, offset),
                     )
         if greater:
-            self.state_log.ensure_group(commits.group)
-            self.state_log.commit(commits.group, greater)
+            _ensure_group(journal, self._tables, commits.group)
+            record_offsets(journal, self._tables, commits.group, greater)
 
     def take_over(self) -> None:
         """Take what was kept while this broker was a slave, now that it is master.
@@ -213,34 +190,32 @@ class OffsetService:
             else:
                 self._pending.forget(commits)
 
-    def query(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
+    def query(self, group: str, queues: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
         """Committed offsets of the queues asked for, or of all that the group has; -1: never committed."""
-        names.check_group(request.group)
-        wanted: dict[str, Iterable[int]] = {part.topic: part.queue_ids for part in request.queues}
-        if not wanted:
-            for topic in self._state.offsets.topics_of(request.group):
-                wanted[topic] = sorted(self._state.offsets.row(request.group, topic))
-        offsets = {t: {q: self.committed(request.group, t, q) for q in queues} for t, queues in wanted.items()}
-        return broker_pb2.QueryOffsetsReply(offsets=to_wire(offsets))
+        names.check_group(group)
+        table = self._tables.offsets
+        wanted = queues or {topic: sorted(table.row(group, topic)) for topic in table.topics_of(group)}
+        return {topic: {q: self.committed(group, topic, q) for q in ids} for topic, ids in wanted.items()}
 
-    def ranges(self, request: common_pb2.TopicQueues) -> broker_pb2.QueueRanges:
+    def ranges(self, topic: str, queue_ids: Iterable[int]) -> list[broker_pb2.QueueRange]:
         """What can be read of the queues asked for, or of all of the topic."""
-        read_queues = self._read_queues(request.topic)
-        reply = broker_pb2.QueueRanges(topic=request.topic)
-        for queue_id in request.queue_ids or range(read_queues):
-            low, high = 0, 0
-            if 0 <= queue_id < read_queues:
-                low, high = self._store.queue_range(request.topic, queue_id)
-            last = self._store.store_timestamp_at(request.topic, queue_id, high - 1) if high > low else None
-            reply.ranges.add(queue_id=queue_id, min_offset=low, max_offset=high, last_store_timestamp_ms=last or 0)
-        return reply
+        read_queues = self._read_queues(topic)
+        found = []
+        for queue_id in queue_ids or range(read_queues):
+            low, high = self._store.queue_range(topic, queue_id) if 0 <= queue_id < read_queues else (0, 0)
+            last = self._store.store_timestamp_at(topic, queue_id, high - 1) if high > low else None
+            found.append(
+                broker_pb2.QueueRange(
+                    queue_id=queue_id, min_offset=low, max_offset=high, last_store_timestamp_ms=last or 0
+                )
+            )
+        return found
 
-    def search(self, request: broker_pb2.SearchOffsetRequest) -> broker_pb2.QueueOffset:
+    def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
         """The offset at a store time."""
-        if not 0 <= request.queue_id < self._read_queues(request.topic):
-            raise InvalidArgument(f"topic {request.topic} has no queue {request.queue_id}")
-        offset = self._store.search_offset(request.topic, request.queue_id, request.timestamp_ms, upper=request.upper)
-        return broker_pb2.QueueOffset(offset=offset)
+        if not 0 <= queue_id < self._read_queues(topic):
+            raise InvalidArgument(f"topic {topic} has no queue {queue_id}")
+        return self._store.search_offset(topic, queue_id, timestamp_ms, upper=upper)
 
     def lower_to_log(self) -> None:
         """Bring offsets above the end of their queue down to it: the log lost its newest bytes in a crash.
@@ -249,45 +224,57 @@ class OffsetService:
         """
         if self._store.dispatched_offset < self._store.end_offset:
             return
-        for group, topic in self._state.offsets.pairs():
+        for group, topic in self._tables.offsets.pairs():
             lowered = {}
-            for queue_id, offset in self._state.offsets.row(group, topic).items():
+            for queue_id, offset in self._tables.offsets.row(group, topic).items():
                 high = self._store.queue_range(topic, queue_id)[1]
                 if offset > high:
                     lowered[queue_id] = high
-            if lowered and self.state_log is not None:
+            if lowered and self._journal is not None:
                 log.warning(
                     "committed offsets lowered to the log's end group=%s topic=%s queues=%s", group, topic, lowered
                 )
-                self.state_log.commit(group, {topic: lowered})
+                record_offsets(self._journal, self._tables, group, {topic: lowered})
 
     def _read_queues(self, name: str) -> int:
-        queues = self._state.read_queues(name)
-        if not queues and self._state.topic(name) is None:
+        queues = self._tables.read_queues(name)
+        if not queues and self._tables.topic(name) is None:
             raise TopicNotFound(f"topic {names.check_topic(name)} does not exist at this broker", topic=name)
         return queues
 
     def _problem(self, topic: str, queue_id: int, offset: int) -> PenstockError | None:
-        if queue_id >= self._state.read_queues(topic):
+        if queue_id >= self._tables.read_queues(topic):
             return TopicNotFound(f"topic {topic} has no queue {queue_id} at this broker", topic=topic)
         low, high = self._store.queue_range(topic, queue_id)
         # A slave may be behind what the consumer has read at the master.
-        if offset > high + hidden_records_max(self._store) and self.state_log is not None:
+        if offset > high + hidden_records_max(self._store) and self._journal is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
         return None
 
-    def _may_commit(self, request: broker_pb2.CommitOffsetsRequest, topic: str, queue_id: int, offset: int) -> bool:
-        if request.session_id and not self._owners.owns(request.session_id, request.group, topic, queue_id):
-            return False
-        return request.force or offset >= self.committed(request.group, topic, queue_id)
-
-    def _take(self, group: str, accepted: Offsets) -> None:
-        if self.state_log is not None:
-            self.state_log.commit(group, accepted)
+    def _take(self, group: str, accepted: OffsetsByQueue) -> None:
+        if self._journal is not None:
+            record_offsets(self._journal, self._tables, group, accepted)
             return
         for topic, queues in accepted.items():
             for queue_id, offset in queues.items():
                 self._pending.put(group, topic, queue_id, offset)
+
+
+def record_offsets(journal: Journal, tables: Tables, group: str, offsets: OffsetsByQueue) -> None:
+    """Set committed offsets as given, where they are others than now. The last record wins, back or forth."""
+    changed = {
+        topic: kept
+        for topic, queues in offsets.items()
+        if (kept := {q: o for q, o in queues.items() if tables.committed(group, topic, q) != o})
+    }
+    for kind, document in offset_records(group, changed):
+        journal.put(kind, document)
+
+
+def _ensure_group(journal: Journal, tables: Tables, group: str) -> None:
+    """Create ``group`` with default settings unless it exists."""
+    if tables.group(group) is None:
+        journal.put(GROUP, Group(names.check_group(group)).to_json())
 
 
 def each_queue(offsets: Iterable[TopicOffsets]) -> Iterable[tuple[str, int, int]]:
@@ -299,7 +286,7 @@ def each_queue(offsets: Iterable[TopicOffsets]) -> Iterable[tuple[str, int, int]
             yield part.topic, queue_id, offset
 
 
-def to_wire(offsets: Offsets) -> list[TopicOffsets]:
+def to_wire(offsets: OffsetsByQueue) -> list[TopicOffsets]:
     """The wire's messages of topic -> queue id -> offset."""
     return [
         TopicOffsets(topic=topic, queue_ids=list(queues), offsets=list(queues.values()))

@@ -5,35 +5,21 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from penstock.proto.errors import StorageError
+from penstock.proto.errors import OutcomeUnknown, StorageError
 from penstock.proto.wire import broker_pb2
+
+from ..config import BrokerConfig
+from ..store.config import FlushMode
+from .role import Role
+
+if TYPE_CHECKING:
+    from ..store.store import Store
 
 SEND_OK = broker_pb2.SEND_OK
 FLUSH_DISK_TIMEOUT = broker_pb2.FLUSH_DISK_TIMEOUT
 FLUSH_SLAVE_TIMEOUT = broker_pb2.FLUSH_SLAVE_TIMEOUT
-
-
-class FlushedLog(Protocol):
-    """What of the store this module needs."""
-
-    @property
-    def end_offset(self) -> int: ...
-    @property
-    def flushed_offset(self) -> int: ...
-    def request_flush(self, end: int) -> None: ...
-    def request_commit(self, end: int) -> None: ...
-
-
-class Confirming(Protocol):
-    """What of the role this module needs."""
-
-    @property
-    def waits_for_replicas(self) -> bool: ...
-    @property
-    def is_acting(self) -> bool: ...
-    async def wait_confirmed(self, end: int, timeout_s: float) -> bool: ...
 
 
 class Acknowledgements:
@@ -44,31 +30,21 @@ class Acknowledgements:
     not go with SYNC_FLUSH, a commit is waited for in place of the flush: before it the bytes go with the process.
     """
 
-    def __init__(
-        self,
-        store: FlushedLog,
-        role: Confirming,
-        *,
-        sync_flush: bool,
-        flush_timeout_s: float,
-        replica_timeout_s: float,
-        commits: bool = False,
-    ) -> None:
-        """``commits``: appends go to a transient store pool first."""
-        assert not (sync_flush and commits)
+    def __init__(self, config: BrokerConfig, store: Store, role: Role) -> None:
         self._store = store
         self._role = role
-        self._sync_flush = sync_flush
-        self.waits_for_commit = commits
-        self._flush_timeout_s = flush_timeout_s
-        self._replica_timeout_s = replica_timeout_s
+        self._sync_flush = config.store.flush_mode is FlushMode.SYNC_FLUSH
+        self.waits_for_commit = config.uses_transient_store_pool
+        assert not (self._sync_flush and self.waits_for_commit), "no pool where appends wait for the disk"
+        self._flush_timeout_s = config.appends.flush_timeout_ms / 1000
+        self._replica_timeout_s = config.replication.slave_timeout_ms / 1000
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # heap by position
         self._order = itertools.count()
         self._failure: StorageError | None = None
 
     @property
     def is_immediate(self) -> bool:
-        """Whether appended already means acknowledged: ASYNC_FLUSH without synchronous replicas and without a pool."""
+        """True if appended already means acknowledged: ASYNC_FLUSH without synchronous replicas and without a pool."""
         waits_here = self._sync_flush or self.waits_for_commit
         return not waits_here and not self._role.waits_for_replicas and self._failure is None
 
@@ -91,6 +67,8 @@ class Acknowledgements:
         Raises:
             SyncFailed: the disk failed; whether the bytes are safe is unknown.
         """
+        if self._failure is not None:
+            raise self._failure
         flush_s, replica_s = self._flush_timeout_s, self._replica_timeout_s
         if timeout_s is not None:
             flush_s, replica_s = min(flush_s, timeout_s), min(replica_s, timeout_s)
@@ -116,6 +94,19 @@ class Acknowledgements:
         timeout_s = self._flush_timeout_s if timeout_s is None else min(self._flush_timeout_s, timeout_s)
         is_settled = not self.waits_for_commit or await self._wait_here(end, timeout_s)
         return SEND_OK if is_settled else FLUSH_DISK_TIMEOUT
+
+    async def safe(self, end: int, what: str) -> None:
+        """Return when everything below ``end`` is acknowledged as the mode promises: nobody may act on less.
+
+        Raises:
+            OutcomeUnknown: disk or replicas did not confirm ``what`` in time.
+            SyncFailed: the disk failed.
+        """
+        if self.is_immediate:
+            return
+        status = await self.wait(end)
+        if status != SEND_OK:
+            raise OutcomeUnknown(f"{what}: done here, {broker_pb2.SendStatus.Name(status)}: ask again")
 
     def on_committed(self, offset: int) -> None:
         """Everything below ``offset`` is in the log's files."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto.errors import DiskFull, StorageError
 
-from .producers import ProducerTable
-from .state import State
+from .tables.tables import Tables
 
 if TYPE_CHECKING:
-    from ..store.results import DispatchResult
+    from ..store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -32,36 +31,18 @@ Arrivals = dict[str, set[int]]
 """topic -> queue ids that have new messages."""
 
 
-class DispatchStore(Protocol):
-    """What of the store this module needs."""
-
-    @property
-    def confirm_offset(self) -> int: ...
-    @property
-    def dispatched_offset(self) -> int: ...
-    def dispatch(self, max_bytes: int = SLICE_BYTES) -> DispatchResult: ...
-
-
 class Dispatcher:
     """Runs the store's dispatch up to the confirm offset whenever there is progress; one task owns it.
 
-    Applies state records and producer marks, then tells ``on_arrived`` which queues have new messages. ``is_awaited``
-    tells whether somebody waits for any.
+    The tables take the state records and producer marks, then ``on_arrived`` is told which queues have new messages.
+    ``is_awaited`` tells if somebody waits for any. Whoever lets consumers wait sets both.
     """
 
-    def __init__(
-        self,
-        store: DispatchStore,
-        state: State,
-        producers: ProducerTable,
-        on_arrived: Callable[[Arrivals], None],
-        is_awaited: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, store: Store, tables: Tables) -> None:
+        self.on_arrived: Callable[[Arrivals], None] = lambda arrivals: None
+        self.is_awaited: Callable[[], bool] = lambda: False
         self._store = store
-        self._state = state
-        self._producers = producers
-        self._on_arrived = on_arrived
-        self._is_awaited = is_awaited
+        self._tables = tables
         self._progress = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -71,7 +52,7 @@ class Dispatcher:
         if self._progress.is_set():
             return
         behind = self._store.confirm_offset - self._store.dispatched_offset
-        if behind >= HURRY_BYTES or self._waiting or self._is_awaited():
+        if behind >= HURRY_BYTES or self._waiting or self.is_awaited():
             self._progress.set()
         elif behind > 0 and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
@@ -123,16 +104,16 @@ class Dispatcher:
             await asyncio.sleep(0)
 
     def dispatch_slice(self) -> bool:
-        """Dispatch one slice; whether there was one."""
+        """Dispatch one slice. True if there was one."""
         before = self._store.dispatched_offset
         result = self._store.dispatch(SLICE_BYTES)
         arrivals: Arrivals = {}
-        if result.arrived and self._is_awaited():
+        if result.arrived and self.is_awaited():
             for topic, queue_id, _ in result.arrived:
                 arrivals.setdefault(topic, set()).add(queue_id)
-        apply(result, self._state, self._producers)
+        self._tables.take(result)
         if arrivals:
-            self._on_arrived(arrivals)
+            self.on_arrived(arrivals)
         if self._waiting:
             for end, future in self._waiting:
                 if end <= result.end and not future.done():
@@ -141,27 +122,10 @@ class Dispatcher:
         return result.end > before
 
 
-class LogEnds(Protocol):
-    """Where a log ends, and how much of it can be read by queue."""
-
-    @property
-    def dispatched_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-
-
-def hidden_records_max(log: LogEnds) -> int:
+def hidden_records_max(store: Store) -> int:
     """At most so many messages are in the log and not readable yet.
 
     A consumer may know them all the same, from before a restart: an offset that far above the end of its
     queue is not a wrong one.
     """
-    return (log.end_offset - log.dispatched_offset) // FIXED_BYTES
-
-
-def apply(result: DispatchResult, state: State, producers: ProducerTable) -> set[str]:
-    """Bring the derived tables up to the end of a dispatched, or replayed, slice; the topics it deletes."""
-    deleted = {state.apply_record(position, record) for position, record in result.state_records}
-    for batch in result.marks:
-        producers.restore(batch)
-    return deleted - {""}
+    return (store.end_offset - store.dispatched_offset) // FIXED_BYTES

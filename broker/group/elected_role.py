@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.replication.leases import MasterLease
 from penstock.runtime.clock import Clock
 
-from .roles import Following, Role, SlaveRole
+from ..core.role import Following
+from .roles import FixedRole, SlaveRole
+
+if TYPE_CHECKING:
+    from .leadership import Leadership
 
 
 class ElectedRole:
     """Answers as the role inside does; as master only while it has the right to act. Event loop only."""
 
+    instance = ""
+    leadership: Leadership
+    """What exchanges the role inside."""
+
     def __init__(self, identity: common_pb2.BrokerIdentity, inner: SlaveRole, *, waits: bool, clock: Clock) -> None:
         """``waits``: as master, acknowledge with replicas only."""
-        self.inner: Role = inner
+        self.inner: FixedRole = inner
         self.lease: MasterLease | None = None
         self.is_handing_over = False
         self.drive: Callable[[], Awaitable[None]] = asyncio.Event().wait  # type: ignore[assignment]
@@ -62,7 +70,7 @@ class ElectedRole:
         """As slave: whether the master is heard, and if not, why."""
         return self.inner.following
 
-    def put(self, inner: Role, lease: MasterLease | None) -> None:
+    def put(self, inner: FixedRole, lease: MasterLease | None) -> None:
         """Be ``inner`` from now on; ``lease`` of a master."""
         self.inner, self.lease = inner, lease
         self.is_handing_over = False

@@ -12,10 +12,9 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from ..core.dispatch import apply
-from ..core.producers import ProducerTable
-from ..core.snapshots import Snapshots
-from ..core.state import State, deleted_topic
+from ..core.tables.snapshots import Snapshots
+from ..core.tables.tables import Tables
+from ..core.tables.topics import deleted_topic
 from ..core.uninterrupted import to_its_end
 from ..store.disk import storage_error
 from ..store.store import Store
@@ -26,14 +25,11 @@ log = logging.getLogger(__name__)
 class FollowerLog:
     """Fits :class:`penstock.replication.interfaces.SlaveLog`; event loop only."""
 
-    def __init__(
-        self, store: Store, state: State, producers: ProducerTable, snapshots: Snapshots, *, log_has_all: bool
-    ) -> None:
+    def __init__(self, store: Store, tables: Tables, *, log_has_all: bool) -> None:
         """``log_has_all``: the log alone can replace the files of the tables."""
         self._store = store
-        self._state = state
-        self._producers = producers
-        self._snapshots = snapshots
+        self._tables = tables
+        self._snapshots = tables.files
         self._log_has_all = log_has_all
 
     @property
@@ -145,9 +141,8 @@ class FollowerLog:
         before it is cut; the lock of the snapshots is held; and a change of role waits for the end (:meth:`_cut`).
         """
         store = self._store
-        producers = ProducerTable()
-        fresh = State(producers)
-        snapshots = Snapshots(self._snapshots.directory, fresh, producers)
+        fresh = self._tables.fresh()
+        snapshots = Snapshots(self._snapshots.directory, fresh)
         loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=self._log_has_all)
         deleted: set[str] = set()
         position = loaded.replay_from
@@ -155,14 +150,13 @@ class FollowerLog:
         while before < position < store.dispatched_offset:
             before = position
             for result in store.replay(position):
-                deleted |= apply(result, fresh, producers)
+                deleted |= fresh.take(result)
                 position = result.end
                 await asyncio.sleep(0)
         for topic in deleted:
             if fresh.topic(topic) is None:
                 store.drop_topic(topic)
-        self._state.adopt(fresh)
-        self._producers.adopt(producers)
+        self._tables.adopt(fresh)
         self._snapshots.adopt(snapshots)
         self._snapshots.is_current = True
         log.info("tables went back with the log topics=%d replayed_from=%d", len(fresh.topics), loaded.replay_from)

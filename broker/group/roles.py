@@ -1,7 +1,7 @@
 """What a broker is at the moment: the master of its group, or a slave of it.
 
 The two roles answer the same questions, so that the services never ask which one they work for. The server
-holds one role object; a later change of role at run time (election) swaps it there and starts its ``run``.
+holds one role object; where masters are elected that one has either of the two inside.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -24,23 +24,18 @@ from penstock.replication.master.primary import Primary
 from penstock.replication.slave.replica import Replica
 from penstock.runtime.security.credentials import PLAIN, Security
 
+from ..core.role import Following
+
 log = logging.getLogger(__name__)
 
 Commits = ReplicaReport.Commits
 MEMORY_SHARE_MAX = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what lies further back is on disk, not in memory
 
 
-class Following(NamedTuple):
-    """Whether a slave follows a master, and if not, why."""
-
-    is_following: bool
-    not_because: str  # with the error's name before it; empty while it tries for the first time
-    gave_up: str = ""  # what of its log had to go, since this process began, and why
-
-
 class MasterRole:
     """The one writer of its group; serves the replication stream."""
 
+    instance = ""
     is_master = True
     is_acting = True
     master_address = None
@@ -91,11 +86,11 @@ class MasterRole:
         """Writes are welcome."""
 
     def can_acknowledge(self) -> bool:
-        """Whether enough replicas are in sync for what is appended now."""
+        """True if enough replicas are in sync for what is appended now."""
         return not self.waits_for_replicas or self._primary.can_acknowledge()
 
     async def wait_confirmed(self, end: int, timeout_s: float) -> bool:
-        """Whether enough replicas had everything below ``end`` in time."""
+        """True if enough replicas had everything below ``end`` in time."""
         return await self._primary.wait_confirmed(end, timeout_s)
 
     def on_appended(self) -> None:
@@ -162,6 +157,7 @@ class MasterRole:
 class SlaveRole:
     """Follows the master of its group, serves reads, and keeps commits for it while it is gone."""
 
+    instance = ""
     is_master = False
     is_acting = False
     waits_for_replicas = False
@@ -257,10 +253,6 @@ class SlaveRole:
         """What follows the master."""
         return self._replica
 
-    def follow_again(self) -> None:
-        """End the present stream, and follow whoever is known as master by then."""
-        self._changed.set()
-
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
         """Nobody follows a slave."""
         return []
@@ -315,4 +307,4 @@ class SlaveRole:
         await self._replica.follow(self.master_address)
 
 
-Role = MasterRole | SlaveRole
+FixedRole = MasterRole | SlaveRole

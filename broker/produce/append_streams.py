@@ -48,11 +48,11 @@ class AppendStreams:
             self._open.discard(stream)
 
     def is_answered(self) -> bool:
-        """Whether every batch that was read has its answer."""
+        """True if every batch that was read has its answer."""
         return not any(stream.owes for stream in self._open)
 
     async def close(self) -> None:
-        """End every stream when it has answered what it read. Before, :attr:`Send.is_open` was made false."""
+        """End every stream when it has answered what it read. Before, ``LogEvents.is_open`` was made false."""
         self._is_closed = True
         if self._open:
             await asyncio.sleep(LAST_REQUESTS_S)

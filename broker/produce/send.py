@@ -7,72 +7,23 @@ store's kernel.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    ChangedBatch,
-    CorruptBatch,
-    Forbidden,
-    InvalidArgument,
-    MessageTooLarge,
-    NotEnoughReplicas,
-    StaleProducer,
-    TopicNotFound,
-)
+from penstock.proto.errors import ChangedBatch, CorruptBatch, InvalidArgument, MessageTooLarge
 from penstock.proto.frames import unpack
 from penstock.proto.wire import broker_pb2
 
-from ..core.acknowledge import SEND_OK, Acknowledgements
-from ..core.metrics import Counters
-from ..core.producers import ProducerTable, Receipt, mark_of
-from ..core.state import State, Topic
+from ..core.acknowledge import SEND_OK
+from ..core.core import Core
+from ..core.intake import writable_topic
+from ..core.journal import Target
+from ..core.tables.producers import Receipt, mark_of
 from .stalls import AppendStalls
-
-if TYPE_CHECKING:
-    from ..store.results import AppendResult
 
 RECORD_OVERHEAD_MAX = 64 * 1024  # what a record may hold besides its body: header, topic, properties
 COUNT_MAX = 1 << 17
-
-
-class AppendStore(Protocol):
-    """What of the store this module needs."""
-
-    def append(self, topic: str, records: memoryview, *, queues: int, count: int) -> AppendResult: ...
-    def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]: ...
-    def holds(self, start: int, end: int, sent: memoryview) -> bool: ...
-
-
-class LaterMessages(Protocol):
-    """What of the timers this module needs."""
-
-    def check(self, records: memoryview, topic: Topic) -> None: ...
-
-
-class WriterRole(Protocol):
-    """What of the role this module needs."""
-
-    @property
-    def epoch(self) -> int: ...
-    def check_master(self) -> None: ...
-    def can_acknowledge(self) -> bool: ...
-
-
-class Target(NamedTuple):
-    """The topic whose records are stored, and how many queues it has: for later messages the timers' own."""
-
-    stored: str
-    queues: int
-
-    @classmethod
-    def of(cls, topic: Topic, *, later: bool) -> Target:
-        """Where messages of ``topic`` are stored now."""
-        return cls(names.TIMER_TOPIC, 1) if later else cls(topic.name, topic.write_queues)
 
 
 @dataclass(slots=True)
@@ -91,31 +42,14 @@ class Placed:
 class Send:
     """Places batches in the log and answers when they are as safe as the mode promises."""
 
-    def __init__(
-        self,
-        store: AppendStore,
-        state: State,
-        producers: ProducerTable,
-        role: WriterRole,
-        acknowledgements: Acknowledgements,
-        counters: Counters,
-        *,
-        body_bytes_max: int,
-        on_appended: Callable[[int], None],
-        timers: LaterMessages,
-        stalls: AppendStalls | None = None,
-    ) -> None:
-        self._store = store
-        self._state = state
-        self._producers = producers
-        self._role = role
-        self._acknowledgements = acknowledgements
-        self._counters = counters
-        self._batch_bytes_max = body_bytes_max + RECORD_OVERHEAD_MAX
-        self._on_appended = on_appended
-        self._timers = timers
-        self._stalls = stalls
-        self.is_open = True
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+        self._producers = core.tables.producers
+        self._acknowledgements = core.acknowledgements
+        self._intakes = core.features.intakes
+        self._batch_bytes_max = core.config.store.body_bytes_max + RECORD_OVERHEAD_MAX
+        self._stalls = AppendStalls(core.config.appends.stall_limit_ms / 1000, core.clock)
 
     def place(self, request: bytes) -> Placed:
         """Append one framed batch to the log; :meth:`acknowledge` makes its receipt.
@@ -124,21 +58,21 @@ class Send:
         """
         started = time.perf_counter()
         header, records = unpack(request, broker_pb2.AppendHeader)
-        topic = self.writable_topic(header.topic)
+        topic = writable_topic(self._core, header.topic)
         self._check_size(header, records)
-        target = Target.of(topic, later=header.later)
+        intake = self._intakes[header.later]
+        target = intake.target(topic)
         mark = mark_of(records)
         duplicate = self._check_producer(header, target, records, mark)
         if duplicate is not None:
             receipt = duplicate
         else:
-            if not self._role.can_acknowledge():
-                raise NotEnoughReplicas(
-                    f"topic {topic.name}: fewer in-sync replicas than inSyncReplicas demands; nothing was stored"
-                )
-            if header.later:
-                self._timers.check(records, topic)
-            receipt = self._place(header, target, records, digest=0 if mark is None else mark.digest)
+            journal = self._core.acknowledging()
+            intake.check(records, topic)
+            self._stalls.check()
+            appending = time.perf_counter()
+            receipt = journal.append(target, records, mark, count=header.count)
+            self._stalls.on_append(time.perf_counter() - appending)
         return Placed(
             receipt,
             is_duplicate=duplicate is not None,
@@ -161,7 +95,7 @@ class Send:
             left_s = None if placed.deadline is None else max(placed.deadline - time.perf_counter(), 0.0)
             wait = self._acknowledgements.wait_committed if placed.no_wait else self._acknowledgements.wait
             status = await wait(placed.receipt.end, left_s)
-        self._counters.append_seconds.observe(time.perf_counter() - placed.started)
+        self._core.counters.append_seconds.observe(time.perf_counter() - placed.started)
         receipt = placed.receipt
         return broker_pb2.AppendReceipt(
             physical_offset=receipt.start,
@@ -170,25 +104,9 @@ class Send:
             queue_offsets=receipt.queue_offsets,
             status=status,
             duplicate=placed.is_duplicate,
-            epoch=self._role.epoch,
+            epoch=self._core.role.epoch,
             record_sizes=placed.record_sizes,
         )
-
-    def writable_topic(self, name: str) -> Topic:
-        """The topic, if clients may write it here and now; else the error that says why not."""
-        if not self.is_open:
-            raise BrokerUnavailable("the broker is shutting down")
-        self._role.check_master()
-        topic = self._state.topic(name)
-        if topic is None:
-            names.check_topic(name)
-        if names.is_system_topic(name):
-            raise Forbidden(f"topic {name} is internal: clients may not write to it")
-        if topic is None:
-            raise TopicNotFound(f"topic {name} does not exist at this broker: create it", topic=name)
-        if not topic.is_writable:
-            raise Forbidden(f"topic {name} may not be written: its perm is {topic.perm}")
-        return topic
 
     def _check_size(self, header: broker_pb2.AppendHeader, records: memoryview) -> None:
         if len(records) > self._batch_bytes_max:
@@ -197,14 +115,6 @@ class Send:
             )
         if not 1 <= header.count <= COUNT_MAX:
             raise InvalidArgument(f"count {header.count}: a batch has 1..{COUNT_MAX} records")
-
-    def _check_run(self, header: broker_pb2.AppendHeader) -> None:
-        writer = self._state.staging.writers.get(header.writer)
-        if writer is not None and header.run in writer.fenced and header.run != writer.run:
-            raise StaleProducer(
-                f"writer {header.writer}: run {header.run} is fenced: run {writer.run} has taken over",
-                epoch=writer.epoch,
-            )
 
     def _check_producer(
         self, header: broker_pb2.AppendHeader, target: Target, records: memoryview, mark: ProducerMark | None
@@ -220,9 +130,9 @@ class Send:
         if (mark.producer_id, mark.epoch, mark.lane, mark.sequence, mark.count) != expected:
             raise CorruptBatch(f"record 0: its mark {mark} is not the header's {expected}", index=0)
         if header.writer:
-            self._check_run(header)
+            self._core.features.admit(header.writer, header.run)
         found = self._producers.find_duplicate(
-            header.producer_id, header.producer_epoch, target.stored, header.lane, header.sequence
+            header.producer_id, header.producer_epoch, target.topic, header.lane, header.sequence
         )
         if found is None:
             return None
@@ -236,25 +146,3 @@ class Send:
                 f"{header.sequence} stands for other messages, stored at {found.start}: nothing was stored"
             )
         return found
-
-    def _place(self, header: broker_pb2.AppendHeader, target: Target, records: memoryview, *, digest: int) -> Receipt:
-        if self._stalls is not None:
-            self._stalls.check()
-        started = time.perf_counter()
-        result = self._store.append(target.stored, records, queues=target.queues, count=header.count)
-        if self._stalls is not None:
-            self._stalls.on_append(time.perf_counter() - started)
-        receipt = Receipt(
-            header.sequence,
-            result.start,
-            result.end,
-            result.store_timestamp_ms,
-            result.queue_ids,
-            result.queue_offsets,
-            digest,
-        )
-        if header.producer_id:
-            self._producers.remember(header.producer_id, header.producer_epoch, target.stored, header.lane, receipt)
-        self._counters.topic(target.stored).on_appended(result.count, len(records))
-        self._on_appended(result.end)
-        return receipt

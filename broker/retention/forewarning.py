@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..admin.topics import RETENTION_MS
 from ..core.metrics import Families
-from ..core.state import State, Topic
+from ..core.tables.tables import Tables
 from ..store.recovery.cleaning import HOUR_MS
 from .unread import Unread, unread_below
 
@@ -21,22 +20,16 @@ FORESEE_S: Final = 60.0
 LINES_MAX: Final = 50
 
 
-def retention_ms(topic: Topic) -> int | None:
-    """For how long the topic keeps its messages, None when the files decide."""
-    text = topic.attributes.get(RETENTION_MS, "")
-    return int(text) if text.isdecimal() and text.isascii() else None
-
-
 class Forewarning:
     """Unread messages that the next deletion takes, and those that are gone; event loop only.
 
     ``expiring``: the former, as last looked at. ``lost``: (topic, group) -> the latter since the start.
     """
 
-    def __init__(self, store: Store, state: State, *, protected: bool) -> None:
+    def __init__(self, store: Store, tables: Tables, *, protected: bool) -> None:
         """``protected``: unread messages are kept until the disk forces it; the warning says so."""
         self._store = store
-        self._state = state
+        self._tables = tables
         self._protected = protected
         self._looked = (-1, 0.0)  # (where the log begins after the next deletion, when that was looked at)
         self._warned: dict[tuple[str, str], int] = {}
@@ -52,7 +45,7 @@ class Forewarning:
         if end == self._looked[0] and now_s - self._looked[1] < FORESEE_S:
             return
         self._looked = end, now_s
-        self.expiring = await unread_below(self._state, self._store.queue_range, self._minimum_after(end, now_ms))
+        self.expiring = await unread_below(self._tables, self._store, self._minimum_after(end, now_ms))
         fresh = [unread for unread in self.expiring if self._warned.get(unread[:2]) != end]
         self._warned = {unread[:2]: end for unread in self.expiring}
         topics: dict[str, list[Unread]] = {}
@@ -86,7 +79,7 @@ class Forewarning:
         def minimum_now(topic: str, queue_id: int) -> int:
             return self._store.removal.first_from(topic, queue_id, self._store.min_offset)
 
-        for lost in await unread_below(self._state, self._store.queue_range, minimum, minimum_now):
+        for lost in await unread_below(self._tables, self._store, minimum, minimum_now):
             self.on_lost(lost)
 
     def on_lost(self, lost: Unread) -> None:
@@ -125,8 +118,8 @@ class Forewarning:
             found = known.get((topic, queue_id))
             if found is None:
                 found = self._store.removal.first_from(topic, queue_id, end)
-                config = self._state.topic(topic)
-                kept_ms = None if config is None else retention_ms(config)
+                config = self._tables.topic(topic)
+                kept_ms = None if config is None else config.retention_ms
                 if kept_ms is not None:
                     soon_ms = now_ms - kept_ms + min(HOUR_MS, kept_ms // 4)
                     found = max(found, self._store.search_offset(topic, queue_id, soon_ms))

@@ -25,17 +25,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from penstock.proto.errors import DiskFull, PenstockError
-from penstock.runtime.clock import Clock
 
+from ..core.core import Core
+from ..core.feature import Feature, Hold
+from ..core.journal import Journal
 from ..core.metrics import Families
-from ..core.snapshots import Snapshots
-from ..core.state import State
-from ..core.state_log import StateLog
 from ..store.recovery.cleaning import (
     HOUR_MS,
     Choice,
@@ -48,83 +46,55 @@ from ..store.recovery.cleaning import (
     is_writable,
     next_to_go,
 )
-from .forewarning import Forewarning, retention_ms
+from .forewarning import Forewarning
 from .unread import Unread, first_unread
-
-if TYPE_CHECKING:
-    from ..store.store import Store
 
 log = logging.getLogger(__name__)
 
 WATCH_S: Final = 1.0
 FIRST_S_MAX: Final = 60.0
-SLAVE_PATIENCE_S: Final = 3600.0
 CONFIRM_S: Final = 5.0
 _STEPS: Final = 50
 
 
-class SlavesNeed(Protocol):
-    """What of the role this module needs."""
+class Retention(Feature):
+    """Deletes old files and watches the disk; the slow calls are in threads."""
 
-    def needed_from(self, patience_s: float) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionTimes:
-    """How often, and how patiently."""
-
-    interval_s: float = 10.0
-    pause_s: float = 0.1
-    grace_s: float = 120.0
-
-
-class Retention:
-    """Deletes old files and watches the disk; event loop only, with the slow calls in threads."""
-
-    def __init__(
-        self,
-        store: Store,
-        state: State,
-        snapshots: Snapshots,
-        role: SlavesNeed,
-        state_log: StateLog | None,
-        rules: CleaningRules,
-        times: RetentionTimes,
-        *,
-        protect_unread: bool,
-        first_waiting: Callable[[], int | None],
-        wait_dispatched: Callable[[int], Awaitable[None]],
-        clock: Clock,
-    ) -> None:
-        """``state_log``: None at a slave. ``first_waiting``: where the first message begins that waits for its time."""
-        self._store = store
-        self._state = state
-        self._snapshots = snapshots
-        self._role = role
-        self.state_log = state_log
-        self._rules = rules
-        self._times = times
-        self._protect_unread = protect_unread
-        self._first_waiting = first_waiting
-        self._wait_dispatched = wait_dispatched
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        settings, clock = core.config.retention, core.clock
+        self._store = core.store
+        self._tables = core.tables
+        self._rules = CleaningRules(
+            reserved_ms=settings.reserved_hours * HOUR_MS,
+            delete_hours=settings.delete_hours,
+            used_max=settings.used_max,
+            forced_from=settings.forced_from,
+            full_from=settings.full_from,
+            is_forcing=settings.is_forcing,
+            files_max=settings.files_max,
+        )
+        self._interval_s = settings.interval_ms / 1000
+        self._pause_s = settings.pause_ms / 1000
+        self._grace_s = settings.grace_ms / 1000
+        self._protect_unread = settings.protect_unread
         self._clock = clock
         self._steady = SteadyClock(clock.wall_ms(), clock.monotonic_s())
         self._writable = True
-        self._is_state_complete = store.min_offset == 0
+        self._journal: Journal | None = None
+        self._is_state_complete = self._store.min_offset == 0
         self._is_aligned = False
-        self._forewarning = Forewarning(store, state, protected=protect_unread)
+        self._forewarning = Forewarning(self._store, self._tables, protected=self._protect_unread)
         self._kept_by = ""
         self.files_deleted = 0
-        self.files_deleted_unarchived = 0
         self.use = DiskUse(0, 1)
 
-    def on_role(self, state_log: StateLog | None) -> None:
-        """The broker has become master, or slave (None)."""
-        self.state_log = state_log
+    def on_role(self, journal: Journal | None) -> None:
+        self._journal = journal
         self._is_state_complete = self._store.min_offset == 0  # what the former master did is not known
 
     def start(self) -> None:
-        """Before the first request: is there space, and where do the queues of short-lived topics begin?"""
+        """Is there space, and where do the queues of short-lived topics begin?"""
         self.watch()
         try:
             self._store.reserve.adjust()
@@ -135,14 +105,14 @@ class Retention:
 
     async def run(self) -> None:
         """Watch and clean until cancelled; what goes wrong is logged and tried again in the next round."""
-        due = self._clock.monotonic_s() + min(FIRST_S_MAX, 6 * self._times.interval_s)
+        due = self._clock.monotonic_s() + min(FIRST_S_MAX, 6 * self._interval_s)
         while True:
-            await asyncio.sleep(min(WATCH_S, self._times.interval_s))
+            await asyncio.sleep(min(WATCH_S, self._interval_s))
             try:
                 self.watch()
                 await asyncio.to_thread(self._store.reserve.adjust)
                 if self._clock.monotonic_s() >= due:
-                    due = self._clock.monotonic_s() + self._times.interval_s
+                    due = self._clock.monotonic_s() + self._interval_s
                     await self.clean()
             except (PenstockError, OSError) as error:
                 log.error("cleaning failed, will be tried again error=%s: %s", type(error).__name__, error)
@@ -172,7 +142,7 @@ class Retention:
             StorageError, OSError: the rest is for the next round.
         """
         removal = self._store.removal
-        if not self._is_state_complete and self.state_log is not None:
+        if not self._is_state_complete and self._journal is not None:
             self._is_state_complete = True  # unless the repetition says otherwise
             await self._repeat_state(self._store.min_offset)  # an earlier role, or start, may have lost sight of some
         for _ in self._expire_topics():
@@ -187,14 +157,13 @@ class Retention:
                 await asyncio.sleep(0)
             self._is_aligned = True
         if removal.waiting:
-            await asyncio.to_thread(removal.delete_taken, self._times.grace_s)
+            await asyncio.to_thread(removal.delete_taken, self._grace_s)
 
     def now_ms(self) -> int:
         """The wall clock, unless somebody has just set it forward."""
         return self._steady.now_ms(self._clock.wall_ms(), self._clock.monotonic_s())
 
     def describe(self, families: Families) -> None:
-        """Add this module's metrics."""
         store = self._store
         families.gauge("penstock_disk_used_percent", "Of the fullest disk that the store needs", self.use.percent)
         families.gauge("penstock_disk_full", "1: messages are refused", int(store.refusal is not None))
@@ -203,10 +172,6 @@ class Retention:
         families.gauge("penstock_log_min_offset", "Begin of the log", store.min_offset)
         families.gauge("penstock_log_files_leaving", "Files that go when their readers are done", store.removal.waiting)
         families.counters("penstock_log_files_deleted", "Files deleted", (), [((), self.files_deleted)])
-        unarchived = [((), self.files_deleted_unarchived)]
-        families.counters("penstock_log_files_deleted_unarchived", "Deleted before an archive had them", (), unarchived)
-        marks = [((mark.name,), mark.offset) for mark in self._state.watermarks.values()]
-        families.gauges("penstock_archive_watermark", "First byte not archived", ("archive",), marks)
         self._forewarning.describe(families)
 
     async def _delete(self, files: list[FileAge]) -> int:
@@ -214,13 +179,13 @@ class Retention:
         store = self._store
         if store.removal.waiting:
             return 0  # its space is counted as used until it is gone: what is short now may not be short then
-        choice = self._choose(files, store.dispatched_offset, self._readers())
+        choice = self._choose(files, store.dispatched_offset, self.core.features.holds())
         if choice.files and self._protect_unread and not choice.is_forced:
-            choice = self._choose(files, store.dispatched_offset, await self._wishes())
+            choice = self._choose(files, store.dispatched_offset, await self._all_holds())
         if choice.files:
             await self._prepare(choice.end)
-            wishes = await self._wishes()
-            choice = self._choose(files, self._safe(), wishes)
+            holds = await self._all_holds()
+            choice = self._choose(files, self._safe(), holds)
         if choice.kept_by != self._kept_by:
             self._kept_by = choice.kept_by
             if choice.kept_by:
@@ -234,16 +199,18 @@ class Retention:
         for file in files:
             expired = self.now_ms() - file.modified_ms >= rules.reserved_ms
             if count:
-                await asyncio.sleep(self._times.pause_s)
-                if not is_forced and any(wish.offset < file.end for wish in self._readers()):
+                await asyncio.sleep(self._pause_s)
+                if not is_forced and any(hold.offset < file.end for hold in self.core.features.holds()):
                     break  # a slave has come that begins here, or data was staged
                 if is_forced and not expired and removal.disk_use().percent <= rules.forced_from:
                     break
-            async with self._snapshots.writing:  # a cut of the log, and what reads it anew, is not under way
+            async with self._tables.files.writing:  # a cut of the log, and what reads it anew, is not under way
                 if not self._store.min_offset < file.end <= self._safe():
                     break  # there was one
                 await self._forewarning.on_delete(file.end)
-                self._count_unarchived(file)
+                for hold in self.core.features.holds():
+                    if hold.offset < file.end:
+                        hold.on_taken(file.base)
                 count += removal.take_out(file.end)
             self._store.want_checkpoint()
             log.info(
@@ -254,60 +221,44 @@ class Retention:
                 is_forced,
                 self.use.percent,
             )
-            await asyncio.to_thread(removal.delete_taken, self._times.grace_s)
+            await asyncio.to_thread(removal.delete_taken, self._grace_s)
         self.files_deleted += count
         return count
 
     def _safe(self) -> int:
         """The broker itself needs nothing of the log below this, as things are now."""
         store = self._store
-        return min(store.dispatched_offset, store.flushed_offset, store.checkpointed_offset, self._snapshots.covered())
+        return min(
+            store.dispatched_offset, store.flushed_offset, store.checkpointed_offset, self._tables.files.covered()
+        )
 
-    def _count_unarchived(self, file: FileAge) -> None:
-        mark = self._state.watermarks.lowest()
-        if mark is not None and mark.offset < file.end:
-            self.files_deleted_unarchived += 1
-            log.error("log file deleted before it was archived base=%d archive=%s", file.base, mark.name)
-
-    def _choose(self, files: list[FileAge], must_keep: int, wishes: list[Wish]) -> Choice:
+    def _choose(self, files: list[FileAge], must_keep: int, holds: Iterable[Hold]) -> Choice:
+        wishes = [Wish(hold.who, hold.offset) for hold in holds]
         now_ms = self.now_ms()
         return choose(files, self._rules, now_ms=now_ms, percent=self.use.percent, must_keep=must_keep, wishes=wishes)
 
-    def _readers(self) -> list[Wish]:
-        needed = self._role.needed_from(SLAVE_PATIENCE_S)
-        wishes = [] if needed is None else [Wish("a slave is behind", needed)]
-        staged, mark = self._state.staging.first_position(), self._state.watermarks.lowest()
-        waiting = self._first_waiting()
-        if staged is not None:
-            wishes.append(Wish(f"data of writer {staged[1]} is staged and not published", staged[0]))
-        if waiting is not None:
-            wishes.append(Wish("a message waits for its time", waiting))
-        if mark is not None:
-            wishes.append(Wish(f"archive {mark.name} has not got it", mark.offset))
-        return wishes
-
-    async def _wishes(self) -> list[Wish]:
-        wishes = self._readers()
+    async def _all_holds(self) -> list[Hold]:
+        holds = self.core.features.holds()
         if self._protect_unread:
-            unread = await first_unread(self._state, self._store.queue_range, self._store.removal)
+            unread = await first_unread(self._tables, self._store)
             if unread is not None:
-                wishes.append(unread)
-        return wishes
+                holds.append(unread)
+        return holds
 
     async def _prepare(self, end: int) -> None:
         """Have everything that the broker itself needs of the log below ``end`` elsewhere.
 
         How far that came is seen from the positions; what fails for want of space leaves them as they are.
         """
-        if self.state_log is not None:
+        if self._journal is not None:
             recorded = await self._repeat_state(end)
             try:
                 async with asyncio.timeout(CONFIRM_S):
-                    await self._wait_dispatched(recorded)
+                    await self.core.dispatcher.wait_dispatched(recorded)
             except TimeoutError:
                 log.warning("records of the state not confirmed yet end=%d waited_s=%.0f", recorded, CONFIRM_S)
         store = self._store
-        await self._snapshots.write_changed(lambda: store.dispatched_offset, at_once=True)
+        await self._tables.files.write_changed(lambda: store.dispatched_offset, at_once=True)
         if store.checkpointed_offset < end or store.flushed_offset < end:
             try:
                 await asyncio.to_thread(store.checkpoint)
@@ -316,16 +267,16 @@ class Retention:
 
     async def _repeat_state(self, position: int) -> int:
         """Record again what the tables have from records below ``position``; the end of the last record."""
-        state_log = self.state_log
-        assert state_log is not None
+        journal = self._journal
+        assert journal is not None
         end, count = 0, 0
         try:
-            for recorded in state_log.repeat_older(position):
-                end = recorded
+            for kind, document in self._tables.repeated(position):
+                end = journal.put(kind, document)
                 count += 1
                 if count % _STEPS == 0:
                     await asyncio.sleep(0)
-                    if self.state_log is not state_log:  # master no more: the log is another's to write
+                    if journal.is_over:  # the log is another's to write
                         self._is_state_complete = False
                         break
         except DiskFull as error:
@@ -344,13 +295,13 @@ class Retention:
         now_ms = self.now_ms()
         queues: dict[str, list[int]] = {}
         groups: dict[str, list[str]] = {}
-        for topic in self._state.topics.values():
-            kept_ms = retention_ms(topic)
+        for topic in self._tables.topics.values():
+            kept_ms = topic.retention_ms
             if kept_ms is None:
                 continue
             if not queues:
                 queues = self._store.queues()
-                for group, consumed in self._state.offsets.pairs():
+                for group, consumed in self._tables.offsets.pairs():
                     groups.setdefault(consumed, []).append(group)
             for queue_id in queues.get(topic.name, ()):
                 self._expire_queue(topic.name, queue_id, now_ms - kept_ms, groups.get(topic.name, []))
@@ -363,7 +314,7 @@ class Retention:
             return
         minimum = self._store.search_offset(topic, queue_id, before_ms)
         for group in groups:
-            committed = self._state.committed(group, topic, queue_id)
+            committed = self._tables.committed(group, topic, queue_id)
             unread = minimum - max(committed, low)
             if committed < 0 or unread <= 0:
                 continue

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.state import State
-from ..store.recovery.cleaning import Wish
+from ..core.feature import Hold
+from ..core.tables.tables import Tables
+
+if TYPE_CHECKING:
+    from ..store.store import Store
 
 _QUEUES_AT_ONCE = 100
 
@@ -20,13 +23,6 @@ class Unread(NamedTuple):
     messages: int
 
 
-class QueuePlaces(Protocol):
-    """What of the store this module needs."""
-
-    def physical_at(self, topic: str, queue_id: int, offset: int) -> int | None: ...
-
-
-QueueRange = Callable[[str, int], tuple[int, int]]
 NewMinimum = Callable[[str, int], int]
 
 
@@ -41,7 +37,7 @@ class _Behind(NamedTuple):
 
 
 async def unread_below(
-    state: State, queue_range: QueueRange, new_minimum: NewMinimum, old_minimum: NewMinimum | None = None
+    tables: Tables, store: Store, new_minimum: NewMinimum, old_minimum: NewMinimum | None = None
 ) -> list[Unread]:
     """For each topic and group how many messages it would lose if the queues began at ``new_minimum``.
 
@@ -49,7 +45,7 @@ async def unread_below(
     committed an offset in the topic. Gives way to others in between.
     """
     lost: dict[tuple[str, str], int] = {}
-    async for behind in _each_behind(state, queue_range):
+    async for behind in _each_behind(tables, store):
         first = behind.first
         if old_minimum is not None:
             first = max(first, old_minimum(behind.topic, behind.queue_id))
@@ -59,21 +55,21 @@ async def unread_below(
     return [Unread(topic, group, messages) for (topic, group), messages in sorted(lost.items())]
 
 
-async def first_unread(state: State, queue_range: QueueRange, places: QueuePlaces) -> Wish | None:
+async def first_unread(tables: Tables, store: Store) -> Hold | None:
     """Where in the log the first message lies that some group has not consumed, and whose it is."""
-    found: Wish | None = None
-    async for behind in _each_behind(state, queue_range):
-        at = places.physical_at(behind.topic, behind.queue_id, behind.first)
+    found: Hold | None = None
+    async for behind in _each_behind(tables, store):
+        at = store.removal.physical_at(behind.topic, behind.queue_id, behind.first)
         if at is not None and at >= 0 and (found is None or at < found.offset):
-            found = Wish(f"group {behind.group} has not read topic {behind.topic} queue {behind.queue_id}", at)
+            found = Hold(f"group {behind.group} has not read topic {behind.topic} queue {behind.queue_id}", at)
     return found
 
 
-async def _each_behind(state: State, queue_range: QueueRange) -> AsyncIterator[_Behind]:
+async def _each_behind(tables: Tables, store: Store) -> AsyncIterator[_Behind]:
     seen = 0
-    for group, topic in state.offsets.pairs():
-        for queue_id, offset in state.offsets.row(group, topic).items():
-            low, high = queue_range(topic, queue_id)
+    for group, topic in tables.offsets.pairs():
+        for queue_id, offset in tables.offsets.row(group, topic).items():
+            low, high = store.queue_range(topic, queue_id)
             if max(offset, low) < high:
                 yield _Behind(group, topic, queue_id, max(offset, low), high)
             seen += 1

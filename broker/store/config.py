@@ -45,7 +45,12 @@ class StoreConfig:
     index_entries: int = key("maxIndexNum", default=DEFAULT_ENTRIES)
     delay_levels: str = key("messageDelayLevel", default=DEFAULT_LEVELS, doc="how long each level is: 1s 5m 2h 1d")
     warm_files: bool = key("warmMapedFileEnable", default=False, doc="touch a new log file's pages ahead of need")
-    lock_files: bool = key("mlockMappedFileEnable", default=False, doc="keep the log file being written in memory")
+    lock_files: bool = key(
+        "mlockMappedFileEnable",
+        default=False,
+        doc="keep the log file being written in memory",
+        differs="has no such key",
+    )
     append_record_crc: bool = key(
         "enabledAppendPropCRC", default=False, doc="add a checksum of the whole record to each; 20 bytes"
     )
@@ -70,7 +75,10 @@ class StoreConfig:
     # that is only in memory is neither acknowledged, replicated nor read: whoever waits has it committed at once, and
     # the intervals are for what nobody waits for.
     is_pooled: bool = key(
-        "transientStorePoolEnable", default=False, doc="append to buffers, not to mapped files; lost by no kill"
+        "transientStorePoolEnable",
+        default=False,
+        doc="append to buffers, not to mapped files; lost by no kill",
+        differs="acknowledges what is only in a buffer, and a killed process loses it",
     )
     pool_size: int = key("transientStorePoolSize", default=5, doc="buffers, each of mappedFileSizeCommitLog bytes")
     fast_fail_if_no_buffer: bool = key(

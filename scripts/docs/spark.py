@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable, Mapping
 
 from penstock.pipeline import schema
-from penstock.pipeline.lag import columns as lag_columns
+from penstock.pipeline.jobs.lag import columns as lag_columns
 from penstock.pipeline.stores import derived, segments
 from penstock.pipeline.stores import options as store_options
 from penstock.pipeline.topics import encoding

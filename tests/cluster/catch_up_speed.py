@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from penstock.broker.broker import FEATURES
 from penstock.broker.config import load_broker_config
-from penstock.broker.startup import open_store
+from penstock.broker.opening import open_store
 from penstock.proto.errors import PenstockError
 from penstock.proto.wire import broker_pb2
 from tests.support.broker.stores import batch
@@ -35,7 +36,7 @@ POLL_S = 0.05
 def fill(config: Path, log_bytes: int, message_bytes: int) -> int:
     """A store with so much of log, all dispatched; where its log ends."""
     records = batch("orders", [b"x" * message_bytes] * max(1, BATCH_BYTES // message_bytes), 0)
-    with open_store(load_broker_config(config)) as opened:
+    with open_store(load_broker_config(config), FEATURES) as opened:
         store = opened.store
         while store.end_offset < log_bytes:
             store.append("orders", records, queues=1)

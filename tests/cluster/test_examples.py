@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from penstock.deploy import LocalCluster
-from tests.support.failover import local_cluster
+from tests.support.cluster.failover import local_cluster
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

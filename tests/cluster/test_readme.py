@@ -13,7 +13,7 @@ import pytest
 
 from penstock.bench.health import open_cluster
 from penstock.proto.distribution import DISTRIBUTION
-from tests.support.failover import end_all
+from tests.support.cluster.failover import end_all
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.failover import local_cluster
+from tests.support.cluster.failover import local_cluster
 
 PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 

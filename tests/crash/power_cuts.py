@@ -27,9 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.broker.core.producers import ProducerTable
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.state import State
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.core.tables.tables import Tables
 from penstock.broker.store import FlushMode, Store, StoreConfig
 from penstock.inspection import list_store, verify
 from penstock.proto.errors import StorageError
@@ -78,7 +77,7 @@ def produce(root: Path, first: int, out: int) -> None:
     flushed = threading.Event()
     store.on_flushed = lambda _: flushed.set()
     store.on_fatal = lambda _: os._exit(3)
-    snapshots, state = _snapshots(root)
+    snapshots, tables = _snapshots(root)
     snapshots.load(0, store.dispatched_offset, log_has_all=False)
     pending: list[tuple[int, int]] = []
     number, chooser = first, random.Random(first)
@@ -102,14 +101,14 @@ def produce(root: Path, first: int, out: int) -> None:
         store.set_confirm(store.flushed_offset)
         store.dispatch()
         if done and chooser.random() < 0.1:
-            state.offsets.put(store.dispatched_offset, GROUP, TOPICS[0], {0: done[-1]})
+            tables.offsets.put(store.dispatched_offset, GROUP, TOPICS[0], {0: done[-1]})
             snapshots.write_all(store.dispatched_offset)
             os.write(out, b"%d s\n" % done[-1])
 
 
-def _snapshots(root: Path) -> tuple[Snapshots, State]:
-    state = State()
-    return Snapshots(root / "config", state, ProducerTable()), state
+def _snapshots(root: Path) -> tuple[Snapshots, Tables]:
+    tables = Tables()
+    return Snapshots(root / "config", tables), tables
 
 
 def examine(root: Path, out: int, *, thoroughly: bool) -> None:
@@ -134,14 +133,14 @@ def examine(root: Path, out: int, *, thoroughly: bool) -> None:
     for number in random.Random(len(whole)).sample(whole, min(20, len(whole))):
         found = store.query(queue_of(number)[0], f"n{number}", 10, 0, 1 << 60)
         assert len(found) == len(texts_of(number)), f"key of batch {number}"
-    snapshots, state = _snapshots(root)
+    snapshots, tables = _snapshots(root)
     snapshots.load(0, store.end_offset, log_has_all=False)
     report = {
         "batches": sorted(whole),
         "seconds": store.recovery.seconds,
         "reason": store.recovery.reason,
         "end": store.end_offset,
-        "committed": state.committed(GROUP, TOPICS[0], 0),
+        "committed": tables.committed(GROUP, TOPICS[0], 0),
     }
     store.close()
     if thoroughly:

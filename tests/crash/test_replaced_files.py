@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.core import snapshots as snapshots_module
-from penstock.broker.core.producers import ProducerTable, Receipt
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.state import Group, State, Topic
+from penstock.broker.core.tables import snapshots as snapshots_module
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.producers import Receipt
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.core.tables.tables import Tables
+from penstock.broker.core.tables.topics import Topic
 from tests.support.crash.simulated_disk import PowerCut
 
 
@@ -41,22 +43,22 @@ class _CutOs:
         self.unsynced.discard(path)
 
 
-def _filled(version: int) -> tuple[State, ProducerTable]:
-    state, producers = State(), ProducerTable()
+def _filled(version: int) -> Tables:
+    tables = Tables()
     for number in range(version):
-        state.topics.put(10, f"topic{number}", Topic(f"topic{number}", 8, 4, 6, {}, {}))
-        state.groups.put(20, f"group{number}", Group(f"group{number}", False, 5))
-        producers.remember(number, 2, "orders", 3, Receipt(9, 100, 200, 1_700_000_000_000, [0], [7]))
-    state.offsets.put(30, "billing", "orders", {0: 100 * version})
-    return state, producers
+        tables.topics.put(10, f"topic{number}", Topic(f"topic{number}", 8, 4, 6, {}, {}))
+        tables.groups.put(20, f"group{number}", Group(f"group{number}", False, 5))
+        tables.producers.remember(number, 2, "orders", 3, Receipt(9, 100, 200, 1_700_000_000_000, [0], [7]))
+    tables.offsets.put(30, "billing", "orders", {0: 100 * version})
+    return tables
 
 
 def _loaded(directory: Path) -> list[int]:
     """The version that each table has."""
-    state, producers = State(), ProducerTable()
-    Snapshots(directory, state, producers).load(0, 1000, log_has_all=False)
-    committed = state.committed("billing", "orders", 0) or 0
-    return [len(state.topics), len(state.groups), committed // 100, len(producers.rows())]
+    tables = Tables()
+    Snapshots(directory, tables).load(0, 1000, log_has_all=False)
+    committed = tables.committed("billing", "orders", 0) or 0
+    return [len(tables.topics), len(tables.groups), committed // 100, len(tables.producers.rows())]
 
 
 @pytest.mark.parametrize("torn_to", [0.0, 0.5, 1.0])
@@ -67,8 +69,8 @@ def test_a_cut_at_any_step_of_a_replacement_leaves_the_old_file_or_the_new_one(
     steps = 0
     while True:
         directory = tmp_path / str(steps)
-        Snapshots(directory, *_filled(2)).write_all(500)
-        Snapshots(directory, *_filled(3)).write_all(600)
+        Snapshots(directory, _filled(2)).write_all(500)
+        Snapshots(directory, _filled(3)).write_all(600)
         fake = _CutOs(steps, torn_to)
 
         def cut_open(path: Path, mode: str = "r", *rest: Any, fake: _CutOs = fake, **how: Any) -> Any:
@@ -89,7 +91,7 @@ def test_a_cut_at_any_step_of_a_replacement_leaves_the_old_file_or_the_new_one(
             patched.setattr(Path, "open", cut_open)
             patched.setattr(Path, "replace", cut_replace)
             try:
-                Snapshots(directory, *_filled(4)).write_all(700)
+                Snapshots(directory, _filled(4)).write_all(700)
                 ended = True
             except PowerCut:
                 ended = False

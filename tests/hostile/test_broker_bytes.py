@@ -24,7 +24,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import broker_pb2, common_pb2
-from tests.support.broker.broker_parts import BORN, batch, wanting
+from tests.support.broker.requests import BORN, batch, wanting
 from tests.support.broker.running_broker import Caller, running
 
 SEED = 20_240_607
@@ -39,9 +39,9 @@ def attacked(directory: Path, attack: Callable[[Caller], Awaitable[None]]) -> No
     async def check() -> None:
         async with running(directory) as (broker, caller):
             await caller.create_topic()
-            end = broker.parts.store.end_offset
+            end = broker.core.store.end_offset
             await attack(caller)
-            assert broker.parts.store.end_offset == end, "something was stored"
+            assert broker.core.store.end_offset == end, "something was stored"
             assert (await caller.append([b"alive"])).physical_offset == end
             assert (await caller.fetch((0, 0), max_wait_ms=5000))[0].results[0].count == 1
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.broker.features.exactly_once.staging_table import StagedId
+from penstock.broker.features.exactly_once import exactly_once
+from penstock.broker.features.exactly_once.staging_table import StagedId, StagingTable
+from penstock.broker.store import AppendResult
 from penstock.proto.errors import DiskFull, InvalidArgument, StagedDataGone, StaleProducer
-from tests.support.broker.broker_parts import Parts
+from tests.support.broker.kit import Kit, close_all
 
 SHARDS = ("broker-a", "broker-b")
 PARTITIONS = 2
@@ -47,14 +50,14 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.rows: dict[str, list[tuple[str, bytes]]] = {}  # key -> (shard, row)
         self._introduce()
 
-    async def _start(self, name: str) -> Parts:
-        parts = Parts(broker_name=name)
+    async def _start(self, name: str) -> Kit:
+        parts = Kit(brokerName=name)
         parts.add_topic()
         return parts
 
     def _introduce(self) -> None:
         for name, parts in self.shards.items():
-            parts.other_coordinators = {other: self.shards[other].writers for other in SHARDS if other != name}
+            parts.know_coordinators({other: self.shards[other] for other in SHARDS if other != name})
 
     def do(self, call: object) -> object:
         return self.loop.run_until_complete(call)  # type: ignore[arg-type]
@@ -63,14 +66,15 @@ class ExactlyOnce(RuleBasedStateMachine):
         """Whatever happened, in the end the brokers, or a new run, bring every decided batch out."""
         for _ in range(2):
             for name in SHARDS:
-                self.shards[name].staging._not_before.clear()
-                self.do(self.shards[name].staging.settle_expired(FAR_FUTURE_MS))
+                self.shards[name][exactly_once.ExactlyOnce].staging._not_before.clear()
+                self.do(self.shards[name][exactly_once.ExactlyOnce].staging.settle_expired(FAR_FUTURE_MS))
         self.seen_is_allowed()
         expected = Counter(row for keys in self.decided.values() for key in keys for _, row in self.rows[key])
         found = Counter(row for parts in self.shards.values() for row in parts.bodies())
         assert found == expected
-        assert not any(parts.state.staging.staged for parts in self.shards.values())
+        assert not any(parts.tables[StagingTable].staged for parts in self.shards.values())
         self.loop.close()
+        close_all()
 
     @rule()
     def kill_the_job(self) -> None:
@@ -81,10 +85,10 @@ class ExactlyOnce(RuleBasedStateMachine):
         """Tasks stage; ``partitions`` fewer than all: a task died, or the job did."""
         job = self.job
         if not job.is_open:
-            self.do(self.shards["broker-a"].writers.open_writer("w", job.run))
+            self.do(self.shards["broker-a"][exactly_once.ExactlyOnce].writers.open_writer("w", job.run))
             job.is_open = True
         job.batch, job.keys = self.following, {}
-        state = self.do(self.shards["broker-a"].writers.query_writer("w"))
+        state = self.do(self.shards["broker-a"][exactly_once.ExactlyOnce].writers.query_writer("w"))
         if state is not None and state.decided >= job.batch:  # type: ignore[attr-defined]
             return  # already decided: the tasks drain their input
         for partition in range(partitions):
@@ -114,7 +118,9 @@ class ExactlyOnce(RuleBasedStateMachine):
         if job.batch < 0 or not job.is_open:
             return
         try:
-            state = self.do(self.shards["broker-a"].writers.decide("w", job.run, job.batch, job.keys))
+            state = self.do(
+                self.shards["broker-a"][exactly_once.ExactlyOnce].writers.decide("w", job.run, job.batch, job.keys)
+            )
         except (StaleProducer, StagedDataGone, InvalidArgument):
             return
         if state.decided == job.batch and job.batch not in self.decided:  # type: ignore[attr-defined]
@@ -132,7 +138,11 @@ class ExactlyOnce(RuleBasedStateMachine):
         if fails_after is not None:
             self._fail_after(parts, fails_after)
         try:
-            self.do(parts.staging.publish("w", number, {key: chunks[shard] for key, chunks in keys.items()}))
+            self.do(
+                parts[exactly_once.ExactlyOnce].staging.publish(
+                    "w", number, {key: chunks[shard] for key, chunks in keys.items()}
+                )
+            )
         except DiskFull:
             self.restart(shard)
         finally:
@@ -143,9 +153,11 @@ class ExactlyOnce(RuleBasedStateMachine):
         keys = self.decided.get(self.following)
         if keys is None or not self.job.is_open:
             return
-        if keys and any(parts.state.staging.published_batch("w") < self.following for parts in self.shards.values()):
+        if keys and any(
+            parts.tables[StagingTable].published_batch("w") < self.following for parts in self.shards.values()
+        ):
             return
-        self.do(self.shards["broker-a"].writers.finish("w", self.following))
+        self.do(self.shards["broker-a"][exactly_once.ExactlyOnce].writers.finish("w", self.following))
         self.following += 1
 
     @rule()
@@ -153,20 +165,22 @@ class ExactlyOnce(RuleBasedStateMachine):
         job = self.job
         if job.batch < 0:
             return
-        decided = self.do(self.shards["broker-a"].writers.give_up("w", job.batch, list(job.keys)))
+        decided = self.do(
+            self.shards["broker-a"][exactly_once.ExactlyOnce].writers.give_up("w", job.batch, list(job.keys))
+        )
         rest = [key for key in job.keys if key not in decided]  # type: ignore[operator]
         for parts in self.shards.values():
-            self.do(parts.staging.drop("w", job.batch, rest))
+            self.do(parts[exactly_once.ExactlyOnce].staging.drop("w", job.batch, rest))
 
     @rule(shard=st.sampled_from(SHARDS))
     def time_passes(self, shard: str) -> None:
-        self.shards[shard].staging._not_before.clear()
-        self.do(self.shards[shard].staging.settle_expired(FAR_FUTURE_MS))
+        self.shards[shard][exactly_once.ExactlyOnce].staging._not_before.clear()
+        self.do(self.shards[shard][exactly_once.ExactlyOnce].staging.settle_expired(FAR_FUTURE_MS))
 
     @rule(shard=st.sampled_from(SHARDS))
     def restart(self, shard: str) -> None:
-        async def again() -> Parts:
-            return Parts.restarted(self.shards[shard])
+        async def again() -> Kit:
+            return Kit.restarted(self.shards[shard])
 
         self.shards[shard].store.__dict__.pop("append", None)
         self.shards[shard] = self.do(again())  # type: ignore[assignment]
@@ -180,19 +194,19 @@ class ExactlyOnce(RuleBasedStateMachine):
                 row for keys in self.decided.values() for key in keys for s, row in self.rows[key] if s == name
             )
             assert seen <= allowed, f"{name}: {seen - allowed} is seen though nobody decided it, or twice"
-            for each in parts.state.staging.staged:
+            for each in parts.tables[StagingTable].staged:
                 assert isinstance(each, StagedId)
 
-    def _fail_after(self, parts: Parts, count: int) -> None:
+    def _fail_after(self, parts: Kit, count: int) -> None:
         append, left = parts.store.append, [count]
 
-        def failing(topic: str, records: object, *, queues: int) -> object:
+        def failing(topic: str, records: Any, **settings: Any) -> AppendResult:
             left[0] -= 1
             if left[0] < 0:
                 raise DiskFull("the test ends it here")
-            return append(topic, records, queues=queues)
+            return append(topic, records, **settings)
 
-        parts.store.append = failing
+        parts.store.append = failing  # type: ignore[method-assign]
 
 
 ExactlyOnce.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

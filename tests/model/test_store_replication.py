@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.core.state import Topic
+from penstock.broker.core.tables import groups
+from penstock.broker.core.tables.topics import Topic
 from penstock.proto.errors import PenstockError
 from penstock.replication import ReplicationConfig
 from tests.model.test_replication_stream import FAULTS, Saboteur
@@ -84,17 +85,18 @@ class Group:
             count = self.numbers.randint(1, 3)
             bodies = [b"%06d" % self.sequence * self.numbers.choice((1, 20, 150)) for _ in range(count)]
             topic = self.numbers.choice(("orders", "clicks"))
-            if self.master.state.topic(topic) is None:  # a broker takes no messages of a topic that it does not have
-                self.master.state_log.put_topic(Topic(topic, 3, 3))
+            if self.master.tables.topic(topic) is None:  # a broker takes no messages of a topic that it does not have
+                self.master.put_topic(Topic(topic, 3, 3))
             self.master.append(topic, bodies, queue=self.numbers.randrange(3), sequence=self.sequence)
 
     async def state(self) -> None:
-        log, name = self.master.state_log, self.numbers.choice(("orders", "clicks", "others"))
+        log, name = self.master, self.numbers.choice(("orders", "clicks", "others"))
         match self.numbers.randrange(4):
             case 0:
                 log.put_topic(Topic(name, self.numbers.randint(3, 9), 3))
             case 1:
-                log.ensure_group("billing")
+                if log.tables.group("billing") is None:
+                    log.put_group(groups.Group("billing"))
             case 2:
                 log.commit("billing", {name: {self.numbers.randrange(3): self.numbers.randrange(1000)}})
             case 3 if self.numbers.random() < 0.3:
@@ -156,7 +158,7 @@ class Group:
             await asyncio.gather(link, return_exceptions=True)
         self.note()
         assert self.slave.content() == self.master.content()
-        assert self.slave.tables() == self.master.tables()
+        assert self.slave.content_of_tables() == self.master.content_of_tables()
 
     def close(self) -> None:
         for node in (self.master, self.slave):
@@ -169,10 +171,10 @@ async def _play(root: Path, seed: int) -> int:
         for name in group.numbers.choices(list(WEIGHTS), list(WEIGHTS.values()), k=STEPS):
             await getattr(group, name)()
         await group.settle()
-        before = group.slave.tables()
+        before = group.slave.content_of_tables()
         group.slave.close()
         group.slave.open()
-        assert group.slave.tables() == before, "a restart changed the tables"
+        assert group.slave.content_of_tables() == before, "a restart changed the tables"
     finally:
         group.close()
     return group.cuts

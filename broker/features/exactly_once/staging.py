@@ -24,7 +24,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 import grpc.aio
 import numpy as np
@@ -45,15 +45,14 @@ from penstock.proto.errors import (
 from penstock.proto.frames import pack, unpack
 from penstock.proto.wire import pipeline_pb2
 
-from ...core.metrics import Families
-from ...core.producers import ProducerTable, Receipt, mark_of
-from ...core.state import State, Topic
-from ...produce.send import LaterMessages, Target
+from ...core.core import Core
+from ...core.intake import writable_topic
+from ...core.journal import Journal, Target
+from ...core.reposting import Reposter
+from ...core.tables.producers import mark_of
+from ...core.wire import check_name
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
-from .writers import WriterLog, Writers, check_name, now_ms
-
-if TYPE_CHECKING:
-    from ...store.results import AppendResult
+from .writers import WriterLog, Writers
 
 log = logging.getLogger(__name__)
 
@@ -64,15 +63,6 @@ LOOK_S: Final = 1.0
 RETRY_S: Final = 10.0
 
 
-class StagingStore(Protocol):
-    """What of the store this module needs."""
-
-    @property
-    def dispatched_offset(self) -> int: ...
-    def append(self, topic: str, records: memoryview | bytes, *, queues: int) -> AppendResult: ...
-    def view(self, physical_offset: int) -> bytes: ...
-
-
 AskCoordinator = Callable[[str, str, int, list[str]], Awaitable[Keys]]
 """(coordinator, writer, batch, keys) -> what is decided and not finished; none of the other keys ever will be."""
 
@@ -80,39 +70,17 @@ AskCoordinator = Callable[[str, str, int, list[str]], Awaitable[Keys]]
 class Staging:
     """Both sides of the protocol at one broker; event loop only, and only a master does anything."""
 
-    def __init__(
-        self,
-        store: StagingStore,
-        state: State,
-        producers: ProducerTable,
-        writers: Writers,
-        writer_log: WriterLog,
-        *,
-        broker_name: str,
-        born_host: Host,
-        body_bytes_max: int,
-        timers: LaterMessages,
-        check_topic: Callable[[str], Topic],
-        on_appended: Callable[[int], None],
-        wait_dispatched: Callable[[int], Awaitable[None]],
-        ask_coordinator: AskCoordinator,
-    ) -> None:
-        """``check_topic``: the topic if clients may write it now, else its error."""
-        self._store = store
-        self._state = state
-        self._table = state.staging
-        self._producers = producers
+    def __init__(self, core: Core, writers: Writers, writer_log: WriterLog, ask_coordinator: AskCoordinator) -> None:
+        self._core = core
+        self._store = core.store
+        self._table = writer_log.table
         self._writers = writers
         self._log = writer_log
-        self._broker_name = broker_name
-        self._born_host = born_host
-        self._body_bytes_max = body_bytes_max
-        self._timers = timers
-        self._check_topic = check_topic
-        self._on_appended = on_appended
-        self._wait_dispatched = wait_dispatched
+        self._reposter = Reposter(core)
         self._ask_coordinator = ask_coordinator
-        self._store_v6 = born_host.is_ipv6
+        self._broker_name = core.config.identity.broker_name
+        self._born_host = Host.parse(core.config.advertised_address)
+        self._body_bytes_max = core.config.store.body_bytes_max
         self._publishing: dict[str, asyncio.Lock] = {}
         self._scratch = np.empty(0, np.uint8)
         self._stamp = 0
@@ -123,18 +91,18 @@ class Staging:
     async def stage(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         """Keep one framed batch aside; answers when it is as safe as an acknowledged message."""
         header, records = unpack(request, pipeline_pb2.StageHeader)
-        self._log.writable()
-        topic = self._check_topic(header.topic)
+        journal = self._log.writable()
+        topic = writable_topic(self._core, header.topic)
         each, staged = self._checked_header(header)
         if each.batch <= self._table.published_batch(each.writer):
             raise InvalidArgument(f"writer {each.writer}: batch {each.batch} is published already: nothing is staged")
         known = self._table.staged.get(each)
         duplicate = known is not None and header.chunk in known.chunks
         if not duplicate:
-            if header.later:
-                self._timers.check(records, topic)
-            self._check_records(header, records, Target.of(topic, later=header.later))
-            self._keep(each, staged, header, records)
+            intake = self._core.features.intakes[header.later]
+            intake.check(records, topic)
+            self._check_records(header, records, intake.target(topic))
+            self._keep(journal, each, staged, header, records)
         await self._log.acknowledged(each.writer, f"chunk {header.chunk} of {each.key}")
         return pack(pipeline_pb2.StageReply(duplicate=duplicate))
 
@@ -158,7 +126,7 @@ class Staging:
                     for number in sorted(staged.chunks):
                         published += await self._publish_chunk(each, staged.chunks[number])
                         await asyncio.sleep(0)
-                self._record_gone(name, batch, chunks, published_ms=now_ms())
+                self._record_gone(name, batch, chunks, published_ms=self._log.now_ms())
                 self.records_published += published
         await self._log.acknowledged(name, f"publication of batch {batch}")
         return published, duplicate
@@ -178,7 +146,7 @@ class Staging:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._log.is_master:
-                await self.settle_expired(now_ms())
+                await self.settle_expired(self._log.now_ms())
 
     async def settle_expired(self, now_ms: int) -> None:
         """Ask the coordinators about data whose time is over, and do as they say; failures are tried again later."""
@@ -199,15 +167,6 @@ class Staging:
                     *(writer, batch, len(keys), coordinator, error),
                 )
 
-    def describe(self, families: Families) -> None:
-        """Add this module's metrics."""
-        staged = self._table.staged.values()
-        families.gauge("penstock_staged_chunks", "Chunks that wait for a decision", sum(len(s.chunks) for s in staged))
-        records = sum(chunk.count for s in staged for chunk in s.chunks.values())
-        families.gauge("penstock_staged_records", "Records that wait for a decision", records)
-        families.counters("penstock_staged_published", "Records published", (), [((), self.records_published)])
-        families.counters("penstock_staged_dropped", "Records dropped undecided", (), [((), self.records_dropped)])
-
     def _checked_header(self, header: pipeline_pb2.StageHeader) -> tuple[StagedId, Staged]:
         each = StagedId(check_name("writer", header.writer), header.batch, check_name("key", header.key))
         keep_ms = header.keep_ms or KEEP_MS_DEFAULT
@@ -219,7 +178,7 @@ class Staging:
         if not KEEP_MS_MIN <= keep_ms <= KEEP_MS_MAX:
             raise InvalidArgument(f"keep_ms {keep_ms}: {KEEP_MS_MIN}..{KEEP_MS_MAX} are allowed")
         check_name("coordinator", header.coordinator)
-        return each, Staged(header.coordinator, now_ms() + keep_ms)
+        return each, Staged(header.coordinator, self._log.now_ms() + keep_ms)
 
     def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, target: Target) -> None:
         """Refuse now what could not be published later: a trial of the very kernel that will place them."""
@@ -241,7 +200,7 @@ class Staging:
             0,
             0,
             np.frombuffer(self._born_host.encode(), np.uint8),
-            np.frombuffer(target.stored.encode(), np.uint8),
+            np.frombuffer(target.topic.encode(), np.uint8),
             np.zeros(queues, np.int64),
             self._stamp,
             np.zeros(queues, np.int64),
@@ -252,21 +211,27 @@ class Staging:
         )
         if status != PlaceStatus.OK:
             reason = PlaceStatus(status).name.lower().replace("_", " ")
-            raise CorruptBatch(f"topic {target.stored}, record {bad} of the chunk: {reason}", index=int(bad))
+            raise CorruptBatch(f"topic {target.topic}, record {bad} of the chunk: {reason}", index=int(bad))
         if count != header.count:
             raise CorruptBatch(f"the header of the chunk says {header.count} records, there are {count}", index=count)
 
-    def _keep(self, each: StagedId, staged: Staged, header: pipeline_pb2.StageHeader, records: memoryview) -> None:
+    def _keep(
+        self,
+        journal: Journal,
+        each: StagedId,
+        staged: Staged,
+        header: pipeline_pb2.StageHeader,
+        records: memoryview,
+    ) -> None:
         properties = {TAGS: STAGED, "writer": each.writer, "batch": str(each.batch), "key": each.key}
         wrapped = encode_messages(
             names.STAGE_TOPIC,
             [bytes(records)],
             [encode_properties(properties)],
             born_host=self._born_host,
-            store_v6=self._store_v6,
+            store_v6=self._born_host.is_ipv6,
         )
-        placed = self._store.append(names.STAGE_TOPIC, wrapped, queues=1)
-        self._on_appended(placed.end)
+        placed = journal.append(Target(names.STAGE_TOPIC, 1), wrapped)
         staged.chunks[header.chunk] = Chunk(placed.start, header.count, header.topic)
         self._log.put(each.writer, STAGED, staged_body(each, staged, header.chunk))
 
@@ -287,7 +252,7 @@ class Staging:
 
     async def _publish_chunk(self, each: StagedId, chunk: Chunk) -> int:
         if self._store.dispatched_offset <= chunk.position:
-            await self._wait_dispatched(chunk.position + 1)
+            await self._core.dispatcher.wait_dispatched(chunk.position + 1)
         try:
             records = decode_record(self._store.view(chunk.position)).body
         except MessageNotFound as error:
@@ -299,33 +264,16 @@ class Staging:
         mark = mark_of(memoryview(records))
         assert mark is not None, "checked before it was staged"
         name = decode_record(records).topic
-        topic = self._state.topic(name)
+        topic = self._core.tables.topic(name)
         if topic is None and name != names.TIMER_TOPIC:
             raise TopicNotFound(
                 f"topic {name} was deleted with decided messages staged for it: create it again, or they stay",
                 topic=name,
             )
-        last = self._producers.last_sequence(mark.producer_id, name, mark.lane)
-        if last is not None and mark.sequence <= last:
+        target = Target(name, 1 if topic is None else topic.write_queues)
+        if self._reposter.is_done(target, mark):
             return 0  # by an attempt that did not come to its end
-        self._log.writable()
-        placed = self._store.append(name, records, queues=1 if topic is None else topic.write_queues)
-        self._producers.remember(
-            mark.producer_id,
-            mark.epoch,
-            name,
-            mark.lane,
-            Receipt(
-                mark.sequence,
-                placed.start,
-                placed.end,
-                placed.store_timestamp_ms,
-                placed.queue_ids,
-                placed.queue_offsets,
-            ),
-        )
-        self._on_appended(placed.end)
-        return placed.count
+        return self._reposter.post(self._log.writable(), target, mark, lambda: records)
 
     def _record_gone(self, name: str, batch: int, keys: Iterable[str], *, published_ms: int | None = None) -> None:
         self._log.put(name, STAGED_GONE, gone_body(name, batch, keys, published_ms=published_ms))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from ...core.tables import LOADED
+from ...core.tables.table import LOADED, StateRecord, Table
 
 WRITER: Final = "WRITER"
 STAGED: Final = "STAGED"
@@ -74,7 +74,7 @@ class Writer:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Writer:
-        """The writer of such a body. Raises KeyError, TypeError or ValueError when it is none."""
+        """The writer of such a body. Raises KeyError, TypeError or ValueError if it is no writer's."""
         return cls(
             name=str(document["writer"]),
             run=str(document["run"]),
@@ -129,20 +129,17 @@ class Staged:
         return min(chunk.position for chunk in self.chunks.values())
 
 
-class StagingTable:
-    """Writers and staged data of one broker; event loop only."""
+class StagingTable(Table):
+    """Writers and staged data of one broker."""
 
     file_name = "stagedWrites.json"
     kinds = frozenset({WRITER, STAGED, STAGED_GONE})
 
     def __init__(self) -> None:
-        self.base = 0
-        self.changes = 0
+        super().__init__()
         self.writers: dict[str, Writer] = {}
         self.staged: dict[StagedId, Staged] = {}
-        self.published: dict[
-            str, tuple[int, int]
-        ] = {}  # writer -> (last batch published here, position of that record)
+        self.published: dict[str, tuple[int, int]] = {}  # writer -> last batch published here, position of that record
         self._published_ms: dict[str, int] = {}
         self._positions: dict[str, int] = {}
         self._gone: dict[StagedId, int] = {}
@@ -156,7 +153,6 @@ class StagingTable:
         return min(((staged.first_position, each.writer) for each, staged in self.staged.items()), default=None)
 
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
-        """Take the change of the record at ``position`` unless it is known or a newer one is held."""
         if position < self.base:
             return
         if kind == WRITER:
@@ -170,11 +166,7 @@ class StagingTable:
         else:
             self._apply_gone(position, document)
 
-    def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(kind, body) of new records for everything that is known from records below ``position``.
-
-        The table may change between two of them: what has gone meanwhile is not told.
-        """
+    def repeated(self, position: int) -> Iterator[StateRecord]:
         for name in list(self.writers):
             if self._positions.get(name, position) < position:
                 yield WRITER, self.writers[name].to_json()
@@ -199,17 +191,9 @@ class StagingTable:
                 self.changes += 1
 
     def forget_deleted(self, dispatched: int) -> None:
-        """Drop what is kept only to refuse records older than a removal; none below ``dispatched`` can come."""
         self._gone = {each: position for each, position in self._gone.items() if position >= dispatched}
 
-    def adopt(self, other: StagingTable) -> None:
-        """Hold what ``other`` holds, which is nobody's any more."""
-        changes = self.changes + 1
-        vars(self).update(vars(other))
-        self.changes = changes
-
-    def load(self, document: Mapping[str, Any]) -> None:
-        """Take a snapshot. Raises KeyError, TypeError or ValueError when it is none."""
+    def load(self, document: Mapping[str, Any], log_end: int) -> None:
         writers = [Writer.from_json(each) for each in document["writers"]]
         rows = [(_id_of(each), each) for each in document["staged"]]
         published = {str(w): (int(batch), int(ms)) for w, (batch, ms) in document["published"].items()}
@@ -223,7 +207,6 @@ class StagingTable:
             self._published_ms[name] = published_ms
 
     def pieces(self) -> Iterator[str]:
-        """The fields of a snapshot as JSON text, in pieces."""
         yield '\t"writers":['
         yield from _rows(writer.to_json() for writer in list(self.writers.values()))
         yield '],\n\t"staged":['

@@ -3,81 +3,54 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
-from penstock.proto.errors import (
-    InvalidArgument,
-    NotEnoughReplicas,
-    OutcomeUnknown,
-    StagedDataGone,
-    StaleProducer,
-)
-from penstock.proto.wire import broker_pb2
+from penstock.proto.errors import InvalidArgument, StagedDataGone, StaleProducer
 
-from ...core.acknowledge import SEND_OK, Acknowledgements
-from ...core.state_log import StateLog
+from ...core.core import Core
+from ...core.journal import Journal
+from ...core.wire import NAME_LENGTH_MAX, check_name
 from .staging_table import WRITER, Keys, StagingTable, Writer
 
 log = logging.getLogger(__name__)
 
-NAME_LENGTH_MAX: Final = 200
 KEYS_MAX: Final = 100_000
 TOPICS_MAX: Final = 1_000
 LAYOUT_LENGTH_MAX: Final = 1 << 20
 
 
-class WriterRole(Protocol):
-    """What of the role this module needs."""
-
-    def check_master(self) -> None: ...
-    def can_acknowledge(self) -> bool: ...
-
-
 class WriterLog:
-    """Records changes of the staging table and waits until they are safe; event loop of the master only."""
+    """Records changes of the staging table and waits until they are safe; event loop only."""
 
-    def __init__(
-        self,
-        table: StagingTable,
-        state_log: StateLog | None,
-        role: WriterRole,
-        acknowledgements: Acknowledgements,
-        *,
-        start_end: int,
-    ) -> None:
-        """``state_log``: None at a slave. ``start_end``: the log's end at the start, known but not yet confirmed."""
-        self.table = table
-        self._state_log = state_log
-        self._role = role
-        self._acknowledgements = acknowledgements
-        self._start_end = start_end
+    def __init__(self, core: Core) -> None:
+        self.table = core.tables[StagingTable]
+        self._core = core
+        self._start_end = core.store.end_offset  # as this mastership found the log: known, perhaps not confirmed
         self._ends: dict[str, int] = {}  # writer -> end of the last record about it
 
-    def writable(self) -> StateLog:
-        """Where to record. Raises NotMaster, NotEnoughReplicas."""
-        self._role.check_master()
-        assert self._state_log is not None, "a master without a state log"
-        if not self._role.can_acknowledge():
-            raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
-        return self._state_log
-
-    def on_role(self, state_log: StateLog | None, end: int) -> None:
-        """The broker has become master, or slave (None), with a log that ends at ``end``."""
-        self._state_log = state_log
-        self._start_end = end
+    def on_role(self) -> None:
+        """The broker has become master, or slave."""
+        self._start_end = self._core.store.end_offset
         self._ends.clear()
 
     @property
     def is_master(self) -> bool:
-        """Whether changes can be recorded here at all."""
-        return self._state_log is not None
+        """True if changes can be recorded here at all."""
+        return self._core.events.journal is not None
+
+    def writable(self) -> Journal:
+        """Where to record. Raises NotMaster, NotEnoughReplicas."""
+        return self._core.writable()
 
     def check_master(self) -> None:
         """Raises NotMaster."""
-        self._role.check_master()
+        self._core.role.check_master()
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return self._core.clock.wall_ms()
 
     def put(self, writer: str, kind: str, document: dict[str, object]) -> None:
         """Record a change that concerns ``writer``."""
@@ -90,11 +63,7 @@ class WriterLog:
         Raises:
             OutcomeUnknown: disk or replicas did not confirm in time.
         """
-        if self._acknowledgements.is_immediate:
-            return
-        status = await self._acknowledgements.wait(self._ends.get(writer, self._start_end))
-        if status != SEND_OK:
-            raise OutcomeUnknown(f"{what}: done here, {broker_pb2.SendStatus.Name(status)}: ask again")
+        await self._core.acknowledgements.safe(self._ends.get(writer, self._start_end), what)
 
     def forget_unknown(self) -> set[str]:
         """Forget writers that the table does not know any more; the names that it knows."""
@@ -218,7 +187,7 @@ class Writers:
             )
 
     def _put(self, writer: Writer) -> None:
-        writer = replace(writer, touched_ms=now_ms())
+        writer = replace(writer, touched_ms=self._log.now_ms())
         self._log.put(writer.name, WRITER, writer.to_json())
 
     async def _settled(self, name: str) -> Writer:
@@ -226,16 +195,3 @@ class Writers:
         writer = self._table.writers[name]  # now: what is changed while waiting is not acknowledged after it
         await self._log.acknowledged(name, f"writer {name}")
         return writer
-
-
-def check_name(kind: str, name: str) -> str:
-    """``name`` if it may name a writer, run, key or coordinator. Raises InvalidArgument."""
-    printable = name.isascii() and name.isprintable()
-    if not 0 < len(name) <= NAME_LENGTH_MAX or not printable:
-        raise InvalidArgument(f"{kind} {name!r:.80}: 1..{NAME_LENGTH_MAX} printable ASCII characters are allowed")
-    return name
-
-
-def now_ms() -> int:
-    """The wall clock."""
-    return time.time_ns() // 1_000_000

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from penstock.proto.errors import Corrupt
 
-from ...core.tables import LOADED
+from ...core.tables.table import LOADED, StateRecord, Table
 from .timer_wheel import Longs
 
 TIMER_RUN: Final = "TIMER_RUN"
@@ -57,7 +57,7 @@ class Run:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Run:
-        """The run of such a body. Raises KeyError, TypeError or ValueError when it is none."""
+        """The run of such a body. Raises KeyError, TypeError or ValueError if it is no run's."""
         return cls(
             number=int(document["number"]),
             before=tuple((int(ms), int(end)) for ms, end in document["before"]),
@@ -89,47 +89,33 @@ def imported_run(path: Path) -> Run | None:
     return Run(1, ((read_ms, queue_offset),), read_ms, queue_offset)
 
 
-class TimerTable:
-    """The last run of one broker; event loop only."""
+class TimerTable(Table):
+    """The last run of one broker."""
 
     file_name = "timerRuns.json"
     kinds = frozenset({TIMER_RUN})
 
     def __init__(self) -> None:
-        self.base = 0
-        self.changes = 0
+        super().__init__()
         self.last = Run()
-        self.position = LOADED
-        """Where its record is."""
+        self.position = LOADED  # of its record
 
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
-        """Take the run of the record at ``position`` unless it is known or a newer one is held."""
         run = Run.from_json(document)
         if position >= self.base and position > self.position:
             self.last, self.position = run, position
             self.changes += 1
 
-    def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(kind, body) of a new record if the last run's is below ``position``."""
+    def repeated(self, position: int) -> Iterator[StateRecord]:
         if self.last.number and self.position < position:
             yield TIMER_RUN, self.last.to_json()
 
-    def expire(self, now_ms: int) -> None:
-        """The last run stays."""
-
-    def forget_deleted(self, dispatched: int) -> None:
-        """Nothing is deleted here."""
-
-    def adopt(self, other: TimerTable) -> None:
-        """Hold what ``other`` holds, which is nobody's any more."""
-        self.base, self.last, self.position = other.base, other.last, other.position
-        self.changes += 1
-
-    def load(self, document: Mapping[str, Any]) -> None:
-        """Take a snapshot. Raises KeyError, TypeError or ValueError when it is none."""
+    def load(self, document: Mapping[str, Any], log_end: int) -> None:
         self.last, self.position = Run.from_json(document["last"]), LOADED
 
+    def import_from(self, directory: Path) -> None:
+        self.last = imported_run(directory / "timercheck") or self.last
+
     def pieces(self) -> Iterator[str]:
-        """The fields of a snapshot as JSON text."""
         yield '\t"last":'
         yield json.dumps(self.last.to_json())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.broker.core.state import deleted_topic, encode_topic_deleted
+from penstock.broker.core.tables.topics import deleted_topic, encode_topic_deleted
 from penstock.broker.store import Store as BrokerStore
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.model import Store

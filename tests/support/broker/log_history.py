@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.broker.core.state import deleted_topic
+from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import AppendResult, ReadStatus, Store
 from penstock.formats.hashing import index_key_hash, tags_code
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK, decode_record

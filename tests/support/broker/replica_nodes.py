@@ -11,13 +11,14 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from penstock.broker.broker import FEATURES, make_core
 from penstock.broker.config import BrokerConfig
-from penstock.broker.core.dispatch import Dispatcher
-from penstock.broker.core.state_log import StateLog
+from penstock.broker.core.journal import Journal
 from penstock.broker.group.follower_log import FollowerLog
-from penstock.broker.startup import Opened, open_store
-from penstock.formats.record.layout import Host
+from penstock.broker.opening import Opened, open_store
 from penstock.replication import Primary, Replica, ReplicationConfig
+from penstock.runtime.clock import SystemClock
+from tests.support.broker.kit import Writes
 from tests.support.broker.replicating import PipeCall, Tamper, identity
 from tests.support.broker.running_broker import small_config
 from tests.support.broker.stores import batch
@@ -25,7 +26,19 @@ from tests.support.broker.stores import batch
 SEGMENT_BYTES = 16384
 
 
-class Node:
+class NodeRole:
+    """What a node's journal asks of a role: the node does it."""
+
+    waits_for_replicas = False
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def on_appended(self) -> None:
+        self._node.on_appended()
+
+
+class Node(Writes):
     """One broker of a group, of which a test makes master or slave."""
 
     def __init__(self, root: Path, broker_id: int, config: ReplicationConfig, **settings: Any) -> None:
@@ -53,11 +66,14 @@ class Node:
     def open(self) -> None:
         """Open the store, as a broker's start does."""
         self._stack = contextlib.ExitStack()
-        self.opened: Opened = self._stack.enter_context(open_store(self.broker_config))
-        self.store, self.state, self.producers = self.opened.store, self.opened.state, self.opened.producers
-        self.dispatcher = Dispatcher(self.store, self.state, self.producers, lambda arrivals: None)
-        self.log = FollowerLog(self.store, self.state, self.producers, self.opened.snapshots, log_has_all=True)
-        self.state_log = StateLog(self.state, self.store, Host.parse("127.0.0.1:10911"), self._on_appended)
+        self.opened: Opened = self._stack.enter_context(open_store(self.broker_config, FEATURES))
+        self.store, self.tables = self.opened.store, self.opened.tables
+        self.snapshots = self.tables.files
+        role: Any = NodeRole(self)
+        core = make_core(self.broker_config, SystemClock(), self.store, self.tables, lambda events: role)
+        self.dispatcher = core.dispatcher
+        self.log = FollowerLog(self.store, self.tables, log_has_all=True)
+        self.journal = Journal(core)
         loop = asyncio.get_running_loop()
         self.store.on_flushed = lambda offset: loop.call_soon_threadsafe(self._on_flushed, offset)
         self.catch_up()
@@ -71,7 +87,7 @@ class Node:
     def close(self) -> None:
         """End as a stopped process does."""
         self.leave()
-        self.opened.snapshots.write_all(self.store.dispatched_offset)
+        self.snapshots.write_all(self.store.dispatched_offset)
         self.store.close()
         self._stack.close()
 
@@ -116,7 +132,7 @@ class Node:
         """Messages at the master, as one batch; the log's new end."""
         mark = (7, 1, 0, sequence) if sequence else None
         self.store.append(topic, batch(topic, bodies, queue, mark=mark), queues=queue + 1)
-        self._on_appended(self.store.end_offset)
+        self.on_appended()
         return self.store.end_offset
 
     def catch_up(self) -> None:
@@ -133,14 +149,14 @@ class Node:
             at += len(part)
         return b"".join(parts)
 
-    def tables(self) -> dict[str, Any]:
+    def content_of_tables(self) -> dict[str, Any]:
         """Everything derived from the log, to be compared with another node's."""
-        state = self.state
+        state = self.tables
         return {
             "topics": {topic.name: topic.to_json() for topic in state.topics.values()},
             "groups": {group.name: group.to_json() for group in state.groups.values()},
             "offsets": {pair: state.offsets.row(*pair) for pair in sorted(state.offsets.pairs())},
-            "producers": sorted(map(repr, self.producers.rows())),
+            "producers": sorted(map(repr, state.producers.rows())),
             "queues": {
                 (topic, queue_id): self.store.queue_range(topic, queue_id)
                 for topic, queue_ids in self.store.queues().items()
@@ -150,10 +166,11 @@ class Node:
             "epochs": self.opened.epochs.history,
         }
 
-    def _on_appended(self, end: int) -> None:
+    def on_appended(self) -> None:
+        """The log has grown: replication and a flush begin."""
         if self.primary is not None:
             self.primary.on_appended()
-        self.store.request_flush(end)
+        self.store.request_flush(self.store.end_offset)
 
     def _on_flushed(self, offset: int) -> None:
         if self.primary is not None:

@@ -15,14 +15,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from penstock.broker.broker import Broker, serving
 from penstock.broker.config import BrokerConfig, load_broker_config
-from penstock.broker.serving import Broker, serving
 from penstock.proto import frames
 from penstock.proto.errors import PenstockError, from_rpc_error
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.runtime.channel import open_async_channel, open_channel
-from tests.support.broker.broker_parts import batch, receipt_of, wanting
+from tests.support.broker.requests import batch, receipt_of, wanting
 from tests.support.waiting import wait_until
 
 SMALL = {

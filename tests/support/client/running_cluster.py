@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from penstock.broker.broker import serving as serving_broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.serving import serving as serving_broker
 from penstock.formats.record.layout import decode_record
 from penstock.nameserver.config import NameserverConfig
 from penstock.nameserver.server import serving as serving_nameserver

@@ -35,7 +35,7 @@ from typing import IO, Any, Self
 _ROOM_FOR_COMMAND_LINES = 4096
 _REQUEST_BYTES_MAX = 1 << 20
 _LOADED_FIRST = (
-    "penstock.broker.server",
+    "penstock.broker.process",
     "penstock.broker.store.store",
     "penstock.nameserver.server",
     "penstock.formats.record.kernels.columns",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.broker.core.state import deleted_topic
+from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import AppendResult, FlushMode, Store, StoreConfig
 from penstock.formats.record.batch import BatchEncoder, producer_mark
 from penstock.formats.record.layout import Host

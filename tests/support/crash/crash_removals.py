@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.broker.core.state import encode_topic_deleted
+from penstock.broker.core.tables.topics import encode_topic_deleted
 from penstock.broker.store.recovery.cleaning import HOUR_MS, CleaningRules, choose
 from penstock.formats.record.batch import BatchEncoder
 from penstock.formats.record.layout import Host

@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.admin.topics import QUEUES_MAX
-from penstock.broker.core.state import Topic
+from penstock.broker.admin.administration import Administration
+from penstock.broker.admin.topics import QUEUES_MAX, WantedTopic
+from penstock.broker.consume.consume import Consume
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.topics import Topic
 from penstock.proto.errors import (
     Forbidden,
     GroupNotFound,
@@ -20,40 +23,35 @@ from penstock.proto.errors import (
     TopicExists,
     TopicNotFound,
 )
-from penstock.proto.wire import broker_pb2, common_pb2
-from tests.support.broker.broker_parts import Parts, in_loop
-from tests.support.broker.fake_store import FakeStore
+from tests.support.broker.kit import SYNC, Kit, in_loop
 
 
-def creating(
-    name: str = "orders", read: int = 0, write: int = 0, perm: int = 0, **how: bool
-) -> broker_pb2.CreateTopicRequest:
-    config = common_pb2.TopicConfig(topic=name, read_queues=read, write_queues=write, perm=perm)
-    return broker_pb2.CreateTopicRequest(config=config, **how)
+def creating(name: str = "orders", read: int = 0, write: int = 0, perm: int = 0, **how: bool) -> WantedTopic:
+    return WantedTopic(name=name, read_queues=read, write_queues=write, perm=perm, **how)
 
 
 @in_loop
 async def test_a_topic_is_created_once_with_defaults_and_a_repetition_is_harmless() -> None:
-    parts = Parts()
-    made = await parts.admin.create_topic(creating())
+    parts = Kit()
+    made = await parts[Administration].create_topic(creating())
     assert replace(made, extra={}) == Topic("orders", 8, 8, 6)
     assert made.created_ms > 0
     end = parts.store.end_offset
-    assert await parts.admin.create_topic(creating()) == made
-    assert await parts.admin.create_topic(creating(read=3, write=3, auto=True)) == made
+    assert await parts[Administration].create_topic(creating()) == made
+    assert await parts[Administration].create_topic(creating(read=3, write=3, auto=True)) == made
     assert parts.store.end_offset == end
     with pytest.raises(TopicExists, match="8 read queues"):
-        await parts.admin.create_topic(creating(read=4, write=4))
-    changed = await parts.admin.create_topic(creating(read=9, write=9, update=True))
+        await parts[Administration].create_topic(creating(read=4, write=4))
+    changed = await parts[Administration].create_topic(creating(read=9, write=9, update=True))
     assert (changed.read_queues, changed.created_ms) == (9, made.created_ms)
 
 
 @in_loop
 async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
-    parts = Parts(auto_create=False)
+    parts = Kit(autoCreateTopicEnable=False)
     with pytest.raises(TopicNotFound, match="autoCreateTopicEnable"):
-        await parts.admin.create_topic(creating(auto=True))
-    assert (await parts.admin.create_topic(creating())).name == "orders"
+        await parts[Administration].create_topic(creating(auto=True))
+    assert (await parts[Administration].create_topic(creating())).name == "orders"
 
 
 @pytest.mark.parametrize(
@@ -69,14 +67,12 @@ async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
         (creating(perm=64), InvalidArgument),
     ],
 )
-def test_what_makes_no_topic_is_refused_by_name(
-    request_: broker_pb2.CreateTopicRequest, error: type[PenstockError]
-) -> None:
+def test_what_makes_no_topic_is_refused_by_name(request_: WantedTopic, error: type[PenstockError]) -> None:
     @in_loop
     async def check() -> None:
-        parts = Parts()
+        parts = Kit()
         with pytest.raises(error):
-            await parts.admin.create_topic(request_)
+            await parts[Administration].create_topic(request_)
         assert parts.store.end_offset == 0
 
     check()
@@ -84,107 +80,110 @@ def test_what_makes_no_topic_is_refused_by_name(
 
 @in_loop
 async def test_queues_are_removed_in_two_steps_and_only_when_drained() -> None:
-    parts = Parts()
-    await parts.admin.create_topic(creating(read=4, write=4))
+    parts = Kit()
+    await parts[Administration].create_topic(creating(read=4, write=4))
     parts.dispatch()
     await parts.append([b"x"] * 3, queue_id=3)
     parts.dispatch()
-    parts.state_log.commit("billing", {"orders": {3: 1}})
+    parts.commit("billing", {"orders": {3: 1}})
     with pytest.raises(InvalidArgument, match="lower write_queues first"):
-        await parts.admin.create_topic(creating(read=2, write=2, update=True))
-    await parts.admin.create_topic(creating(write=2, update=True))
+        await parts[Administration].create_topic(creating(read=2, write=2, update=True))
+    await parts[Administration].create_topic(creating(write=2, update=True))
     with pytest.raises(InvalidArgument, match="queue 3 still has messages for group billing"):
-        await parts.admin.create_topic(creating(read=2, write=2, update=True))
-    parts.state_log.commit("billing", {"orders": {3: 3}})
-    assert (await parts.admin.create_topic(creating(read=2, write=2, update=True))).read_queues == 2
+        await parts[Administration].create_topic(creating(read=2, write=2, update=True))
+    parts.commit("billing", {"orders": {3: 3}})
+    assert (await parts[Administration].create_topic(creating(read=2, write=2, update=True))).read_queues == 2
 
 
 @in_loop
 async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still_got() -> None:
-    parts = Parts()
-    await parts.admin.create_topic(creating())
+    parts = Kit()
+    await parts[Administration].create_topic(creating())
     parts.dispatch()
     await parts.append([b"x"])
-    deleting = asyncio.create_task(parts.admin.delete_topic("orders"))
+    deleting = asyncio.create_task(parts[Administration].delete_topic("orders"))
     await asyncio.sleep(0)
-    assert parts.state.topic("orders") is None, "gone for senders at once"
+    assert parts.tables.topic("orders") is None, "gone for senders at once"
     with pytest.raises(NotEnoughReplicas, match="being deleted"):
-        await parts.admin.create_topic(creating())
+        await parts[Administration].create_topic(creating())
     parts.dispatch()
     await deleting
     assert parts.store.queue_range("orders", 0) == (0, 0)
-    await parts.admin.create_topic(creating())
+    await parts[Administration].create_topic(creating())
     parts.dispatch()
     assert list((await parts.append([b"y"])).queue_offsets) == [0]
     with pytest.raises(TopicNotFound):
-        await parts.admin.delete_topic("missing")
+        await parts[Administration].delete_topic("missing")
     with pytest.raises(Forbidden):
-        await parts.admin.delete_topic("TBW102")
+        await parts[Administration].delete_topic("TBW102")
 
 
 @in_loop
 async def test_a_topic_is_not_made_anew_before_its_deletion_is_dispatched() -> None:
-    parts = Parts(sync_flush=True, store=FakeStore(flushes=False, confirms=False))
+    parts = Kit(**SYNC, flushes=False, holds=True)
     parts.add_topic()
-    parts.store.set_confirm(parts.store.end_offset)
+    parts.confirm()
     parts.dispatch()
     with pytest.raises(OutcomeUnknown, match="deletion of topic orders"):
-        await parts.admin.delete_topic("orders")
+        await parts[Administration].delete_topic("orders")
     with pytest.raises(NotEnoughReplicas, match="being deleted"):
-        await parts.admin.create_topic(creating())
-    parts.store.set_confirm(parts.store.end_offset)
+        await parts[Administration].create_topic(creating())
+    parts.confirm()
     parts.dispatch()
     with pytest.raises(OutcomeUnknown, match="topic orders"):
-        await parts.admin.create_topic(creating())
-    assert parts.state.topic("orders") is not None
+        await parts[Administration].create_topic(creating())
+    assert parts.tables.topic("orders") is not None
 
 
 @in_loop
 async def test_changes_need_the_master_enough_replicas_and_their_word() -> None:
-    parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
+    parts = Kit(**SYNC, flushes=False)
     with pytest.raises(OutcomeUnknown, match="FLUSH_DISK_TIMEOUT"):
-        await parts.admin.create_topic(creating())
-    assert parts.state.topic("orders") is not None
+        await parts[Administration].create_topic(creating())
+    assert parts.tables.topic("orders") is not None
     parts.role.enough = False
     with pytest.raises(NotEnoughReplicas):
-        await parts.admin.create_topic(creating("other"))
+        await parts[Administration].create_topic(creating("other"))
     parts.role.is_master = False
     with pytest.raises(NotMaster):
-        parts.admin.put_group(common_pb2.GroupConfig(group="billing", consume_enable=True))
+        parts[Consume].put_group(Group("billing"))
 
 
 @in_loop
 async def test_groups_are_made_described_and_deleted_unless_they_have_members() -> None:
-    parts = Parts()
-    made = parts.admin.put_group(common_pb2.GroupConfig(group="billing", consume_enable=True))
+    parts = Kit()
+    made = parts[Consume].put_group(Group("billing"))
     assert made.retry_max_times == 16
     parts.add_topic()
-    parts.state_log.commit("billing", {"orders": {0: 4}})
-    described = parts.admin.describe_group("billing")
-    assert (described.generation, described.committed[0].offsets[0]) == (7, 4)
-    parts.sessions.members = [broker_pb2.GroupMember(client_id="a")]
+    parts.commit("billing", {"orders": {0: 4}})
+    described = parts[Consume].describe_group("billing")
+    assert (described.generation, described.committed[0].offsets[0]) == (0, 4)
+    groups = parts[Consume].sessions._groups
+    groups.join(1, "billing", "a", {})
+    described = parts[Consume].describe_group("billing")
+    assert (described.generation, described.members[0].client_id) == (1, "a")
     with pytest.raises(InvalidArgument, match="1 members"):
-        parts.admin.delete_group("billing")
-    parts.sessions.members = []
-    parts.admin.delete_group("billing")
+        parts[Consume].delete_group("billing")
+    groups.end(1)
+    parts[Consume].delete_group("billing")
     with pytest.raises(GroupNotFound):
-        parts.admin.describe_group("billing")
-    assert parts.state.committed("billing", "orders", 0) == -1
+        parts[Consume].describe_group("billing")
+    assert parts.tables.committed("billing", "orders", 0) == -1
     with pytest.raises(InvalidArgument):
-        parts.admin.put_group(common_pb2.GroupConfig(group="billing", retry_max_times=-1))
+        parts[Consume].put_group(Group("billing", retry_max_times=-1))
 
 
 @in_loop
 async def test_messages_are_viewed_by_position_and_queries_need_topic_and_key() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     at = (await parts.append([b"look"])).physical_offset
-    assert b"look" in parts.admin.view_message(at).records[0]
+    assert b"look" in parts[Administration].view_message(at)
     with pytest.raises(MessageNotFound):
-        parts.admin.view_message(at + 1)
+        parts[Administration].view_message(at + 1)
     with pytest.raises(InvalidArgument):
-        parts.admin.view_message(-1)
+        parts[Administration].view_message(-1)
     with pytest.raises(InvalidArgument):
-        parts.admin.query_messages(broker_pb2.QueryMessagesRequest(topic="orders"))
+        parts[Administration].query_messages("orders", "")
     with pytest.raises(TopicNotFound):
-        parts.admin.query_messages(broker_pb2.QueryMessagesRequest(topic="missing", key="k"))
+        parts[Administration].query_messages("missing", "k")

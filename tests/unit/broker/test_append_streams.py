@@ -11,9 +11,10 @@ import grpc.aio
 import pytest
 
 from penstock.broker.produce import append_streams
+from penstock.broker.produce.produce import Produce
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, TopicNotFound
 from penstock.proto.wire import broker_pb2
-from tests.support.broker.broker_parts import batch, receipt_of
+from tests.support.broker.requests import batch, receipt_of
 from tests.support.broker.running_broker import Caller, running
 from tests.support.waiting import eventually
 
@@ -65,7 +66,7 @@ def test_an_unexpected_error_is_internal_and_the_stream_goes_on(
             await caller.create_topic()
             stream = Stream(caller)
             with monkeypatch.context() as patch:
-                patch.setattr(broker.parts.store, "append", lambda *args, **options: 1 / 0)
+                patch.setattr(broker.core.store, "append", lambda *args, **options: 1 / 0)
                 await stream.send(batch())
                 assert "internal error, see the server's log" in str(await stream.refusal())
             await stream.send(batch())
@@ -83,23 +84,23 @@ def test_a_stream_is_not_read_further_than_its_answers_are_taken(
         async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller):
             await caller.create_topic()
             allowed = asyncio.Event()
-            acknowledge = broker.parts.send.acknowledge
+            acknowledge = broker.features[Produce].send.acknowledge
 
             async def held(placed: object) -> broker_pb2.AppendReceipt:
                 await allowed.wait()
                 return await acknowledge(placed)  # type: ignore[arg-type]
 
-            monkeypatch.setattr(broker.parts.send, "acknowledge", held)
+            monkeypatch.setattr(broker.features[Produce].send, "acknowledge", held)
             stream = Stream(caller)
             await stream.send(*(batch([b"%d" % number]) for number in range(8)))
-            counter = broker.parts.counters.topic("orders")
+            counter = broker.core.counters.topic("orders")
             await eventually(lambda: counter.messages_in == 4, what="three that wait and the one in hand")
             await asyncio.sleep(0.05)
             assert counter.messages_in == 4
-            assert not broker.parts.appends.is_answered()
+            assert not broker.features[Produce].streams.is_answered()
             allowed.set()
             assert [list((await stream.answer()).queue_offsets) for _ in range(8)] == [[n] for n in range(8)]
-            await eventually(broker.parts.appends.is_answered, what="the last answer")
+            await eventually(broker.features[Produce].streams.is_answered, what="the last answer")
 
     asyncio.run(check())
 
@@ -114,10 +115,10 @@ def test_a_stopping_broker_refuses_by_name_and_ends_idle_streams_at_once(tmp_pat
             await idle.send(batch())
             await busy.answer()
             await idle.answer()
-            broker.parts.send.is_open = False
+            broker.core.events.is_open = False
             await busy.send(batch())
             assert isinstance(await busy.refusal(), BrokerUnavailable)
-            await asyncio.wait_for(broker.parts.appends.close(), 5)
+            await asyncio.wait_for(broker.features[Produce].streams.close(), 5)
             for stream in (busy, idle):
                 assert await stream.call.read() is grpc.aio.EOF
                 assert await stream.call.code() is grpc.StatusCode.OK
@@ -133,9 +134,9 @@ def test_a_client_that_vanishes_leaves_nothing_behind(tmp_path: Path) -> None:
             await caller.create_topic()
             stream = Stream(caller)
             await stream.send(batch(), batch())
-            await eventually(lambda: len(broker.parts.appends._open) == 1, what="the stream")
+            await eventually(lambda: len(broker.features[Produce].streams._open) == 1, what="the stream")
             stream.call.cancel()
-            await eventually(lambda: not broker.parts.appends._open, what="its end")
+            await eventually(lambda: not broker.features[Produce].streams._open, what="its end")
             assert (await caller.append([b"next"])).status == broker_pb2.SEND_OK
 
     asyncio.run(check())

@@ -6,23 +6,22 @@ import pytest
 
 from penstock.broker.core import dispatch
 from penstock.proto.errors import Corrupt, DiskFull
-from tests.support.broker.broker_parts import Parts, in_loop
-from tests.support.broker.fake_store import FakeStore
+from tests.support.broker.kit import Kit, in_loop
 from tests.support.waiting import eventually
 
 
 @in_loop
 async def test_dispatch_follows_the_confirm_offset() -> None:
-    parts = Parts(store=FakeStore(confirms=False))
+    parts = Kit(holds=True)
     parts.add_topic()
     await parts.append()
-    task = asyncio.create_task(parts.dispatcher.run())
-    parts.dispatcher.poke()
+    task = asyncio.create_task(parts.core.dispatcher.run())
+    parts.core.dispatcher.poke()
     await asyncio.sleep(0)
     assert parts.store.queue_range("orders", 0) == (0, 0)
-    parts.store.set_confirm(parts.store.end_offset)
-    parts.dispatcher.poke()
-    await asyncio.wait_for(parts.dispatcher.wait_dispatched(parts.store.end_offset), 5)
+    parts.confirm()
+    parts.core.dispatcher.poke()
+    await asyncio.wait_for(parts.core.dispatcher.wait_dispatched(parts.store.end_offset), 5)
     assert parts.store.queue_range("orders", 0) == (0, 1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -30,7 +29,7 @@ async def test_dispatch_follows_the_confirm_offset() -> None:
 
 @in_loop
 async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     await parts.append()
     problems: list[Exception] = [DiskFull("no space"), DiskFull("no space")]
@@ -42,25 +41,25 @@ async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> No
         return real(max_bytes)
 
     parts.store.dispatch = failing
+    parts.core.dispatcher.is_awaited = lambda: True
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "DISK_FULL_RETRY_S", 0.001)
-        task = asyncio.create_task(parts.dispatcher.run())
-        parts.dispatcher.poke()
+        task = asyncio.create_task(parts.core.dispatcher.run())
+        parts.core.dispatcher.poke()
         await eventually(lambda: parts.store.queue_range("orders", 0) == (0, 1))
         problems.append(Corrupt("a record does not continue its queue"))
-        parts.dispatcher.poke()
+        parts.core.dispatcher.poke()
         with pytest.raises(Corrupt):
             await task
 
 
 @in_loop
 async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_same() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     awaited: list[bool] = []
-    lingering = dispatch.Dispatcher(
-        parts.store, parts.state, parts.producers, lambda arrivals: None, is_awaited=lambda: bool(awaited)
-    )
+    lingering = dispatch.Dispatcher(parts.store, parts.tables)
+    lingering.is_awaited = lambda: bool(awaited)
     slices: list[int] = []
     real = parts.store.dispatch
     parts.store.dispatch = lambda max_bytes: slices.append(max_bytes) or real(max_bytes)
@@ -92,11 +91,9 @@ async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_s
 
 @in_loop
 async def test_lingering_ends_by_itself_and_a_store_that_cannot_is_left_to_the_task() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
-    lingering = dispatch.Dispatcher(
-        parts.store, parts.state, parts.producers, lambda arrivals: None, is_awaited=lambda: False
-    )
+    lingering = dispatch.Dispatcher(parts.store, parts.tables)
     task = asyncio.create_task(lingering.run())
     await parts.append()
     lingering.poke()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.broker import FEATURES
 from penstock.broker.config import BrokerConfig
 from penstock.broker.group.epoch_file import EpochFile
-from penstock.broker.startup import open_store
+from penstock.broker.opening import open_store
 from penstock.formats.epochs import Epoch, encode
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
 from penstock.replication import EpochHistory
@@ -55,7 +56,7 @@ def test_epochs_that_wrote_nothing_leave_no_trace(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_refused_by_name_and_nothing_is_touched(tmp_path: Path, content: bytes, words: str) -> None:
     config = small_config(tmp_path)
-    with open_store(config) as opened:
+    with open_store(config, FEATURES) as opened:
         opened.epochs.begin(4, 0)
         opened.store.close()
     path = config.store.root / "epochFileCheckpoint"
@@ -64,17 +65,17 @@ def test_a_damaged_file_is_refused_by_name_and_nothing_is_touched(tmp_path: Path
     with pytest.raises(
         Corrupt, match=f"(?s)epochFileCheckpoint: not an epoch file: .*{words}.*epochFileCheckpoint.bak"
     ):
-        open_store(config).__enter__()
+        open_store(config, FEATURES).__enter__()
     assert _content(config) == before
 
 
 def test_a_file_that_is_missing_is_not_made_up(tmp_path: Path) -> None:
     config = small_config(tmp_path)
-    with open_store(config) as opened:
+    with open_store(config, FEATURES) as opened:
         opened.store.close()
     (config.store.root / "epochFileCheckpoint").unlink()
     with pytest.raises(Corrupt, match="missing, although the store has been in use") as error:
-        open_store(config).__enter__()
+        open_store(config, FEATURES).__enter__()
     advice = re.search(r"its content is '(.*)'$", str(error.value))
     assert advice is not None, "the message says how to go on"
     assert advice[1].encode().decode("unicode_escape").encode() == encode(ONE.entries)
@@ -83,24 +84,24 @@ def test_a_file_that_is_missing_is_not_made_up(tmp_path: Path) -> None:
 def test_a_file_from_the_future_keeps_a_broker_from_being_master(tmp_path: Path) -> None:
     """An epoch that begins behind the log's end: the broker has not caught up with it, or its log lost bytes."""
     config = small_config(tmp_path)
-    with open_store(config) as opened:
+    with open_store(config, FEATURES) as opened:
         opened.epochs.replace(TWO)
         opened.store.close()
     with pytest.raises(WrongStore, match=r"epoch 4 begins at 700, the log ends at 0: .* may follow a master"):
-        open_store(config).__enter__()
+        open_store(config, FEATURES).__enter__()
     slave = small_config(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="127.0.0.1:1")
-    with open_store(slave) as opened:
+    with open_store(slave, FEATURES) as opened:
         assert opened.epochs.history == TWO
         opened.store.close()
 
 
 def test_a_master_that_was_killed_goes_on_in_a_new_epoch(tmp_path: Path) -> None:
     config = small_config(tmp_path)
-    with open_store(config) as opened:
+    with open_store(config, FEATURES) as opened:
         end = opened.store.append("orders", batch("orders", [b"one"]), queues=1).end
         opened.store.abandon()
     for _ in range(2):  # nothing was written in the second epoch
-        with open_store(config) as opened:
+        with open_store(config, FEATURES) as opened:
             assert opened.epochs.history == EpochHistory([Epoch(1, 0), Epoch(2, end)])
             opened.store.abandon()
 

@@ -7,16 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.fetch import SCANS_MAX
-from penstock.broker.core.state import Group, Topic
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.topics import Topic
+from penstock.broker.produce.produce import Produce
 from penstock.broker.store.absent import Absent, AbsentEntries
 from penstock.broker.store.disk import RealDisk
+from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import decode_record
-from penstock.proto import names
+from penstock.formats.record.properties import encode_properties
+from penstock.proto import frames, names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
-from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
-from tests.support.broker.broker_parts import Parts, batch, in_loop, wanting
-from tests.support.broker.fake_store import FakeStore
+from penstock.proto.wire.broker_pb2 import AppendHeader, FetchHeader, FetchReply, Filter
+from tests.support.broker.kit import Kit, in_loop
+from tests.support.broker.requests import BORN, batch, wanting
 from tests.support.waiting import eventually
 
 
@@ -35,7 +40,7 @@ def by_queue(reply: FetchReply) -> dict[int, FetchReply.Result]:
 
 @in_loop
 async def test_a_fetch_returns_the_records_of_all_queues_end_to_end() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for queue_id in (0, 2):
         await parts.append([b"%d-%d" % (queue_id, n) for n in range(3)], queue_id=queue_id)
@@ -52,6 +57,16 @@ async def test_a_fetch_returns_the_records_of_all_queues_end_to_end() -> None:
         position += result.bytes
 
 
+NOTHING = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+
+
+def on_disk(parts: Kit, records: dict[int, Absent], entries: dict[int, AbsentEntries] | None = None) -> None:
+    """Reads of these queues must have this brought first."""
+    held: dict[int, AbsentEntries] = entries or {}
+    parts.store.absent = lambda topic, queue_id, *_: [records[queue_id]] if queue_id in records else []  # type: ignore[method-assign]
+    parts.store.absent_entries = lambda topic, queue_id, *_: [held[queue_id]] if queue_id in held else []  # type: ignore[method-assign]
+
+
 class OnDisk(Absent):
     """Records that come from the disk when ``released`` is set."""
 
@@ -63,14 +78,13 @@ class OnDisk(Absent):
 
 @in_loop
 async def test_sends_and_other_fetches_go_on_while_a_fetch_waits_for_the_disk() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for queue_id in (0, 1):
         await parts.append([b"old"], queue_id=queue_id)
     parts.dispatch()
     OnDisk.released.clear()
-    nothing = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
-    parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]
+    on_disk(parts, {0: OnDisk(*NOTHING)})
     cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
     await asyncio.sleep(0)
     await parts.append([b"new"], queue_id=1)
@@ -94,7 +108,7 @@ class EntriesOnDisk(AbsentEntries):
         assert self.released.wait(10)
 
 
-async def cold_fetch(parts: Parts) -> asyncio.Task[Any]:
+async def cold_fetch(parts: Kit) -> asyncio.Task[Any]:
     """A fetch of one old message, which waits for the entry of its queue and then needs a thread for its record."""
     parts.add_topic()
     await parts.append([b"old"], queue_id=0)
@@ -102,9 +116,7 @@ async def cold_fetch(parts: Parts) -> asyncio.Task[Any]:
     EntriesOnDisk.released.clear()
     EntriesOnDisk.asked.clear()
     OnDisk.released.set()
-    parts.store.entries_on_disk["orders", 0] = [EntriesOnDisk(RealDisk(), "", 0, 0)]
-    nothing = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
-    parts.store.on_disk["orders", 0] = [OnDisk(*nothing)]
+    on_disk(parts, {0: OnDisk(*NOTHING)}, {0: EntriesOnDisk(RealDisk(), "", 0, 0)})
     cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
     await eventually(EntriesOnDisk.asked.is_set)
     return cold
@@ -112,7 +124,7 @@ async def cold_fetch(parts: Parts) -> asyncio.Task[Any]:
 
 @in_loop
 async def test_entries_come_from_the_disk_before_the_records_that_they_name() -> None:
-    parts = Parts()
+    parts = Kit()
     cold = await cold_fetch(parts)
     await parts.append([b"new"], queue_id=1)
     parts.dispatch()
@@ -126,9 +138,9 @@ async def test_entries_come_from_the_disk_before_the_records_that_they_name() ->
 
 @in_loop
 async def test_a_fetch_that_waits_for_the_disk_when_the_broker_stops_is_answered() -> None:
-    parts = Parts()
+    parts = Kit()
     cold = await cold_fetch(parts)
-    parts.fetch.close()  # there is no thread for the records any more
+    parts[Consume].fetch.close()  # there is no thread for the records any more
     EntriesOnDisk.released.set()
     reply, data = await cold
     assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
@@ -136,9 +148,10 @@ async def test_a_fetch_that_waits_for_the_disk_when_the_broker_stops_is_answered
 
 @in_loop
 async def test_no_more_is_brought_from_the_disk_than_the_reply_may_hold() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     brought: list[int] = []
+    large_ones: dict[int, Absent] = {}
 
     class Large(Absent):
         def touch(self) -> None:
@@ -147,7 +160,8 @@ async def test_no_more_is_brought_from_the_disk_than_the_reply_may_hold() -> Non
     for queue_id in range(4):
         await parts.append([b"old"], queue_id=queue_id)
         large = Large(RealDisk(), "", np.zeros(0, np.uint8), np.zeros(1, np.int64), np.array([1 << 20], np.int32))
-        parts.store.on_disk["orders", queue_id] = [large]
+        large_ones[queue_id] = large
+    on_disk(parts, large_ones)
     parts.dispatch()
     reply, _ = await parts.fetched(wanting((0, 0), (1, 0), (2, 0), (3, 0), max_bytes=1 << 20))
     assert len(reply.results) == 4
@@ -156,10 +170,10 @@ async def test_no_more_is_brought_from_the_disk_than_the_reply_may_hold() -> Non
 
 @in_loop
 async def test_a_waiting_fetch_wakes_on_arrival_and_leaves_nothing_behind() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     waiting = asyncio.create_task(parts.fetched(wanting((0, 0), (3, 0), max_wait_ms=10_000)))
-    await eventually(lambda: len(parts.fetch.waiters))
+    await eventually(lambda: len(parts[Consume].fetch.waiters))
     await parts.append([b"elsewhere"], queue_id=1)
     parts.dispatch()
     await asyncio.sleep(0)
@@ -168,17 +182,17 @@ async def test_a_waiting_fetch_wakes_on_arrival_and_leaves_nothing_behind() -> N
     parts.dispatch()
     reply, data = await waiting
     assert (by_queue(reply)[3].next_offset, bodies(data)) == (1, [b"here"])
-    assert len(parts.fetch.waiters) == 0
+    assert len(parts[Consume].fetch.waiters) == 0
 
 
 @in_loop
 async def test_a_queue_that_has_news_twice_before_a_waiting_fetch_runs_is_read_once() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
-    await eventually(lambda: len(parts.fetch.waiters))
+    await eventually(lambda: len(parts[Consume].fetch.waiters))
     for body in (b"one", b"two"):
-        parts.send.place(batch([body]))
+        parts[Produce].send.place(batch([body]))
         parts.dispatch()
     reply, data = await waiting
     assert ([result.next_offset for result in reply.results], bodies(data)) == ([2], [b"one", b"two"])
@@ -186,48 +200,48 @@ async def test_a_queue_that_has_news_twice_before_a_waiting_fetch_runs_is_read_o
 
 @in_loop
 async def test_what_arrives_between_the_first_look_and_the_registration_is_not_lost() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     await parts.append([b"just now"])
-    add = parts.fetch.waiters.add
+    add = parts[Consume].fetch.waiters.add
 
     def dispatch_just_before(waiter: object) -> None:
         parts.dispatch()
         add(waiter)  # type: ignore[arg-type]
 
-    parts.fetch.waiters.add = dispatch_just_before  # type: ignore[method-assign]
+    parts[Consume].fetch.waiters.add = dispatch_just_before  # type: ignore[method-assign]
     _, data = await asyncio.wait_for(parts.fetched(wanting((0, 0), max_wait_ms=60_000)), 30)
     assert bodies(data) == [b"just now"]
 
 
 @in_loop
 async def test_a_fetch_ends_empty_when_its_wait_is_over_and_at_once_without_one() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for wait_ms in (0, 20):
         reply, data = await parts.fetched(wanting((0, 0), max_wait_ms=wait_ms))
         assert (list(reply.results), data) == ([], b"")
-    assert len(parts.fetch.waiters) == 0
+    assert len(parts[Consume].fetch.waiters) == 0
 
 
 @in_loop
 async def test_a_cancelled_fetch_forgets_its_queues() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
-    await eventually(lambda: len(parts.fetch.waiters))
+    await eventually(lambda: len(parts[Consume].fetch.waiters))
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert len(parts.fetch.waiters) == 0
+    assert len(parts[Consume].fetch.waiters) == 0
 
 
 @in_loop
 async def test_a_stopping_broker_lets_waiting_fetches_go_and_refuses_new_ones() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
-    await eventually(lambda: len(parts.fetch.waiters))
-    parts.fetch.close()
+    await eventually(lambda: len(parts[Consume].fetch.waiters))
+    parts[Consume].fetch.close()
     assert list((await waiting)[0].results) == []
     with pytest.raises(BrokerUnavailable):
         await parts.fetched(wanting((0, 0)))
@@ -235,7 +249,7 @@ async def test_a_stopping_broker_lets_waiting_fetches_go_and_refuses_new_ones() 
 
 @in_loop
 async def test_a_budget_too_small_for_all_queues_is_shared_and_every_queue_gets_its_turn() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for queue_id in range(4):
         await parts.append([b"x" * 1000] * 20, queue_id=queue_id)
@@ -261,7 +275,7 @@ def in_order(*queues: tuple[int, int, int], **header: Any) -> FetchHeader:
 
 @in_loop
 async def test_in_order_the_first_queues_use_the_budget_whoever_else_fetches() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for queue_id in range(4):
         await parts.append([b"x" * 1000] * 20, queue_id=queue_id)
@@ -276,7 +290,7 @@ async def test_in_order_the_first_queues_use_the_budget_whoever_else_fetches() -
 
 @in_loop
 async def test_in_order_nothing_is_told_of_a_queue_while_one_before_it_misses_something() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for queue_id in (0, 1):
         await parts.append([b"%d" % queue_id], queue_id=queue_id)
@@ -286,7 +300,7 @@ async def test_in_order_nothing_is_told_of_a_queue_while_one_before_it_misses_so
     reply, _ = await parts.fetched(in_order((0, 5, 7), (1, 0, 1)))
     assert [(result.queue_id, result.status) for result in reply.results] == [(0, FetchReply.OFFSET_OVERFLOW)]
     waiting = asyncio.create_task(parts.fetched(in_order((0, 1, 2), (1, 0, 2), max_wait_ms=60_000)))
-    await eventually(lambda: len(parts.fetch.waiters))
+    await eventually(lambda: len(parts[Consume].fetch.waiters))
     await parts.append([b"later"], queue_id=1)
     parts.dispatch()
     await asyncio.sleep(0)
@@ -299,7 +313,7 @@ async def test_in_order_nothing_is_told_of_a_queue_while_one_before_it_misses_so
 
 @in_loop
 async def test_a_fruitless_scan_up_to_the_end_that_was_asked_for_is_told_at_once() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     await parts.append([b"a", b"b"], tag="paid")
     await parts.append([b"c"], queue_id=1, tag="lost")
@@ -314,9 +328,10 @@ async def test_a_fruitless_scan_up_to_the_end_that_was_asked_for_is_told_at_once
 
 @in_loop
 async def test_in_order_all_is_brought_from_the_disk_that_the_reply_will_hold() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     brought: list[list[int]] = []
+    old: dict[int, Absent] = {}
 
     class Old(Absent):
         def touch(self) -> None:
@@ -325,9 +340,8 @@ async def test_in_order_all_is_brought_from_the_disk_that_the_reply_will_hold() 
     for queue_id in range(3):
         await parts.append([b"old"] * 3, queue_id=queue_id)
         sizes = np.full(3, 1 << 18, np.int32)
-        parts.store.on_disk["orders", queue_id] = [
-            Old(RealDisk(), "", np.zeros(0, np.uint8), np.zeros(3, np.int64), sizes)
-        ]
+        old[queue_id] = Old(RealDisk(), "", np.zeros(0, np.uint8), np.zeros(3, np.int64), sizes)
+    on_disk(parts, old)
     parts.dispatch()
     await parts.fetched(in_order((0, 0, 2), (1, 0, 1), (2, 0, 3), max_bytes=1 << 20))
     assert brought == [[1 << 18] * 2, [1 << 18], [1 << 18] * 3]
@@ -335,7 +349,7 @@ async def test_in_order_all_is_brought_from_the_disk_that_the_reply_will_hold() 
 
 @in_loop
 async def test_a_slave_does_not_say_that_a_queue_is_not_there() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     parts.role.is_master = False
     for topic, queue_id in (("orders", 9), ("not heard of yet", 0)):
@@ -345,21 +359,21 @@ async def test_a_slave_does_not_say_that_a_queue_is_not_there() -> None:
 
 @in_loop
 async def test_a_master_that_has_just_started_does_not_say_so_before_it_has_read_its_log() -> None:
-    before = Parts(store=FakeStore(confirms=False))
-    before.state_log.put_topic(Topic("orders", 4, 4, 6))
-    again = Parts(store=before.store)
+    before = Kit(holds=True)
+    before.put_topic(Topic("orders", 4, 4, 6))
+    again = Kit(store=before.store, holds=True)
     reply, _ = await again.fetched(wanting((0, 0), (9, 0)))
     assert list(reply.results) == []
-    again.store.set_confirm(again.store.end_offset)
+    again.confirm()
     again.dispatch()
-    again.state_log.put_topic(Topic("bills", 4, 4, 6))
+    again.put_topic(Topic("bills", 4, 4, 6))
     reply, _ = await again.fetched(wanting((0, 0), (9, 0)))
     assert {queue_id: result.status for queue_id, result in by_queue(reply).items()} == {9: FetchReply.QUEUE_NOT_FOUND}
 
 
 @in_loop
 async def test_offsets_outside_the_queue_are_named_at_once_with_where_to_go_on() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     await parts.append([b"a"])
     parts.dispatch()
@@ -373,14 +387,14 @@ async def test_offsets_outside_the_queue_are_named_at_once_with_where_to_go_on()
 
 @in_loop
 async def test_an_offset_above_what_is_visible_waits_while_the_log_is_not_wholly_visible() -> None:
-    parts = Parts(store=FakeStore(confirms=False))
+    parts = Kit(holds=True)
     parts.add_topic()
-    parts.store.set_confirm(parts.store.end_offset)
+    parts.confirm()
     parts.dispatch()
     await parts.append([b"a", b"b"])
     reply, _ = await parts.fetched(wanting((0, 2)))
     assert list(reply.results) == [], "the messages are there, but not confirmed yet"
-    parts.store.set_confirm(parts.store.end_offset)
+    parts.confirm()
     parts.dispatch()
     parts.role.is_master = False
     reply, _ = await parts.fetched(wanting((0, 9)))
@@ -389,7 +403,7 @@ async def test_an_offset_above_what_is_visible_waits_while_the_log_is_not_wholly
 
 @in_loop
 async def test_tags_filter_and_how_far_a_fruitless_scan_got_is_told() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for tag in ("paid", "refunded", "open"):
         await parts.append([tag.encode()], tag=tag)
@@ -410,7 +424,7 @@ def sql(condition: str, *queues: tuple[int, int], **header: Any) -> FetchHeader:
 
 @in_loop
 async def test_a_condition_filters_and_how_far_a_fruitless_search_got_is_told() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     for tag in ("paid", "refunded", "open"):
         await parts.append([tag.encode()], tag=tag)
@@ -426,10 +440,10 @@ async def test_a_condition_filters_and_how_far_a_fruitless_search_got_is_told() 
 
 @in_loop
 async def test_a_fetch_with_a_condition_waits_on_when_what_comes_does_not_match() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     waiting = asyncio.create_task(parts.fetched(sql("TAGS = 'paid'", max_wait_ms=10_000)))
-    await eventually(lambda: len(parts.fetch.waiters) == 1)
+    await eventually(lambda: len(parts[Consume].fetch.waiters) == 1)
     await parts.append([b"no"], tag="open")
     parts.dispatch()
     await asyncio.sleep(0)
@@ -441,11 +455,11 @@ async def test_a_fetch_with_a_condition_waits_on_when_what_comes_does_not_match(
 
 
 def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.consume.fetch.SEARCHED_BYTES", 2)  # of the fake store: two queues
+    monkeypatch.setattr("penstock.broker.consume.fetch.SEARCHED_BYTES", 200)  # of two queues
 
     @in_loop
     async def check() -> None:
-        parts = Parts()
+        parts = Kit()
         parts.add_topic(queues=8)
         for queue_id in range(8):
             await parts.append([b"%d" % queue_id], tag="paid" if queue_id == 5 else "open", queue_id=queue_id)
@@ -466,9 +480,8 @@ def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch
 
 @in_loop
 async def test_conditions_are_refused_where_they_are_switched_off() -> None:
-    parts = Parts()
+    parts = Kit(enablePropertyFilter=False)
     parts.add_topic()
-    parts.fetch._takes_sql = False
     with pytest.raises(InvalidArgument, match="enablePropertyFilter = false"):
         await parts.fetched(sql("TAGS = 'paid'"))
 
@@ -495,7 +508,7 @@ async def test_conditions_are_refused_where_they_are_switched_off() -> None:
 def test_a_fetch_that_makes_no_sense_is_refused_by_name(header: FetchHeader, error: type[PenstockError]) -> None:
     @in_loop
     async def check() -> None:
-        parts = Parts()
+        parts = Kit()
         parts.add_topic()
         parts.add_topic("writeonly", perm=names.PERM_WRITE)
         with pytest.raises(error):
@@ -506,33 +519,31 @@ def test_a_fetch_that_makes_no_sense_is_refused_by_name(header: FetchHeader, err
 
 @in_loop
 async def test_a_disabled_group_may_not_consume() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
-    parts.state_log.put_group(Group("billing", consume_enable=False))
+    parts.put_group(Group("billing", consume_enable=False))
     with pytest.raises(Forbidden, match="consumeEnable"):
         await parts.fetched(wanting((0, 0)))
 
 
 @in_loop
 async def test_deleting_a_topic_wakes_those_who_wait_in_it() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
-    parts.state.on_topics_changed = lambda updated, removed: (
-        [parts.fetch.waiters.wake_topic(t) for t in removed] and None
-    )
     waiting = asyncio.create_task(parts.fetched(wanting((0, 0), max_wait_ms=60_000)))
-    await eventually(lambda: len(parts.fetch.waiters))
-    parts.state_log.delete_topic("orders")
+    await eventually(lambda: len(parts[Consume].fetch.waiters))
+    parts.delete_topic("orders")
     assert (await waiting)[0].results[0].status == FetchReply.QUEUE_NOT_FOUND
 
 
 @in_loop
 async def test_a_light_queue_is_read_by_its_name_without_a_topic() -> None:
-    parts = Parts()
+    parts = Kit(sizes={"multi_dispatch": True})
     parts.add_topic()
-    await parts.append([b"lit"])
+    lights = encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a"})
+    records = encode_messages("orders", [b"lit"], [lights], 0, born_host=BORN)
+    await parts.append_bytes(frames.pack(AppendHeader(topic="orders", count=1), records))
     parts.dispatch()
-    parts.store._queues["%LMQ%a", 0] = parts.store._queues["orders", 0]
     reply, data = await parts.fetched(wanting((0, 0), (1, 0), topic="%LMQ%a"))
     assert bodies(data) == [b"lit"]
     assert by_queue(reply)[1].status == FetchReply.QUEUE_NOT_FOUND
@@ -540,11 +551,11 @@ async def test_a_light_queue_is_read_by_its_name_without_a_topic() -> None:
 
 @in_loop
 async def test_a_topic_that_cannot_be_read_here_is_refused_not_empty() -> None:
-    class Refusing(FakeStore):
-        def check_readable(self, topic: str) -> None:
-            raise Forbidden(f"topic {topic} has batch consume queues")
+    def refuse(topic: str) -> None:
+        raise Forbidden(f"topic {topic} has batch consume queues")
 
-    parts = Parts(store=Refusing())
+    parts = Kit()
     parts.add_topic()
+    parts.store.check_readable = refuse  # type: ignore[method-assign]
     with pytest.raises(Forbidden, match="orders has batch consume queues"):
         await parts.fetched(wanting((0, 0)))

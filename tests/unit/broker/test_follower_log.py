@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.core.producers import SEQUENCES, Receipt
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.state import Topic
-from penstock.broker.group.role_parts import RoleParts
+from penstock.broker.core.events import LogEvents
+from penstock.broker.core.tables.producers import SEQUENCES, Receipt
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.core.tables.topics import Topic
+from penstock.broker.group.making import RoleMaker
 from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig
+from penstock.runtime.clock import SystemClock
 from tests.support.broker.replica_nodes import Node
 from tests.support.broker.stores import bodies
 
@@ -32,24 +34,24 @@ def played(tmp_path: Path, script: Callable[[Node], None]) -> Node:
 
 
 def before_the_cut(node: Node) -> None:
-    node.state_log.put_topic(Topic("orders", 4, 4))
-    node.state_log.put_topic(Topic("old", 1, 1))
+    node.put_topic(Topic("orders", 4, 4))
+    node.put_topic(Topic("old", 1, 1))
     node.append("orders", [b"one", b"two"], sequence=1)
     node.append("old", [b"kept"], queue=0)
-    node.state_log.commit("billing", {"orders": {0: 1}})
+    node.commit("billing", {"orders": {0: 1}})
 
 
 def after_the_cut(node: Node) -> None:
-    node.state_log.put_topic(Topic("orders", 8, 8))
-    node.state_log.put_topic(Topic("new", 1, 1))
+    node.put_topic(Topic("orders", 8, 8))
+    node.put_topic(Topic("new", 1, 1))
     node.append("orders", [b"three"], sequence=2)
     node.append("new", [b"gone"])
-    node.state_log.commit("billing", {"orders": {0: 3}, "new": {0: 1}})
+    node.commit("billing", {"orders": {0: 3}, "new": {0: 1}})
 
 
 def deleting(node: Node) -> None:
-    node.state_log.delete_topic("old")
-    node.state_log.put_topic(Topic("old", 2, 2))
+    node.delete_topic("old")
+    node.put_topic(Topic("old", 2, 2))
     node.append("old", [b"made anew"], queue=1)
 
 
@@ -64,26 +66,28 @@ def test_the_tables_after_a_cut_are_what_they_were_before_the_log_had_more(
         def whole(node: Node) -> None:
             before_the_cut(node)
             if snapshots in ("before", "both"):
-                node.opened.snapshots.write_all(node.store.dispatched_offset)
+                node.snapshots.write_all(node.store.dispatched_offset)
             nonlocal end, expected
-            end, expected = node.store.end_offset, node.tables()
+            end, expected = node.store.end_offset, node.content_of_tables()
             later(node)
             if snapshots in ("behind", "both"):
-                node.opened.snapshots.write_all(node.store.dispatched_offset)
+                node.snapshots.write_all(node.store.dispatched_offset)
 
         end = 0
         expected: dict[str, object] = {}
         node = played(tmp_path, whole)
-        node.state.on_topics_changed = lambda updated, removed: told.append(({t.name for t in updated}, set(removed)))
+        node.tables.topics.on_changed.append(
+            lambda updated, removed: told.append(({t.name for t in updated}, set(removed)))
+        )
         await node.log.truncate_to(end)
-        assert node.tables() == expected
+        assert node.content_of_tables() == expected
         assert bodies(node.store, "old") == [b"kept"]
-        assert node.producers.find_duplicate(7, 1, "orders", 0, 1) is not None
-        assert node.producers.find_duplicate(7, 1, "orders", 0, 2) is None
+        assert node.tables.producers.find_duplicate(7, 1, "orders", 0, 1) is not None
+        assert node.tables.producers.find_duplicate(7, 1, "orders", 0, 2) is None
         assert told == [({"orders"}, {"new"})] if later is after_the_cut else [({"old"}, set())]
         node.kill()
         node.open()
-        assert node.tables() == expected, "the same after a crash"
+        assert node.content_of_tables() == expected, "the same after a crash"
         node.close()
 
     asyncio.run(scenario())
@@ -96,7 +100,7 @@ def test_what_a_record_tells_of_producers_is_known_after_a_cut_and_after_a_crash
         def repeated(node: Node) -> None:
             before_the_cut(node)
             row = [f"{9:016x}", "orders", 3, 1, [[5, 10, 20, 1, [0], [7]]]]
-            node.state_log.put(SEQUENCES, {"rows": [row]})
+            node.journal.put(SEQUENCES, {"rows": [row]})
             nonlocal end
             end = node.store.end_offset
             after_the_cut(node)
@@ -104,11 +108,11 @@ def test_what_a_record_tells_of_producers_is_known_after_a_cut_and_after_a_crash
         end = 0
         node = played(tmp_path, repeated)
         for _ in range(2):
-            assert node.producers.find_duplicate(9, 1, "orders", 3, 5) == Receipt(5, 10, 20, 1, [0], [7])
+            assert node.tables.producers.find_duplicate(9, 1, "orders", 3, 5) == Receipt(5, 10, 20, 1, [0], [7])
             await node.log.truncate_to(end)
         node.kill()
         node.open()
-        assert node.producers.find_duplicate(9, 1, "orders", 3, 5) is not None
+        assert node.tables.producers.find_duplicate(9, 1, "orders", 3, 5) is not None
         node.close()
 
     asyncio.run(scenario())
@@ -124,21 +128,21 @@ def test_a_snapshot_with_what_was_never_confirmed_goes_with_it(tmp_path: Path) -
         end = node.store.end_offset
         node.store.set_confirm(end)
         node.catch_up()
-        expected = node.tables()
-        node.state_log.put_topic(Topic("phantom", 1, 1))
-        node.state_log.commit("billing", {"orders": {0: 2}})
+        expected = node.content_of_tables()
+        node.put_topic(Topic("phantom", 1, 1))
+        node.commit("billing", {"orders": {0: 2}})
         start = node.append("orders", [b"never confirmed"], sequence=2)
-        node.producers.remember(7, 1, "orders", 0, Receipt(2, start - 100, start, 1, [0], [2]))
+        node.tables.producers.remember(7, 1, "orders", 0, Receipt(2, start - 100, start, 1, [0], [2]))
         node.close()
         node.open()
-        assert node.state.topic("phantom") is not None, "nothing is cut yet"
+        assert node.tables.topic("phantom") is not None, "nothing is cut yet"
         await node.log.truncate_to(end)
-        assert node.tables() == expected
+        assert node.content_of_tables() == expected
         node.append("orders", [b"another master's" * 30])
         node.kill()
         node.open()
-        assert node.producers.find_duplicate(7, 1, "orders", 0, 2) is None
-        assert node.state.topic("phantom") is None
+        assert node.tables.producers.find_duplicate(7, 1, "orders", 0, 2) is None
+        assert node.tables.topic("phantom") is None
         node.close()
 
     asyncio.run(scenario())
@@ -148,16 +152,16 @@ def test_a_snapshot_with_what_was_never_confirmed_goes_with_it(tmp_path: Path) -
 def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: str) -> None:
     async def scenario() -> None:
         node = played(tmp_path, before_the_cut)
-        node.opened.snapshots.write_all(node.store.dispatched_offset)
+        node.snapshots.write_all(node.store.dispatched_offset)
         start = 4 * node.store.segment_bytes
         await node.log.start_over(start)
         assert (node.store.min_offset, node.store.end_offset, node.store.confirm_offset) == (start, start, start)
-        tables = node.tables()
+        tables = node.content_of_tables()
         assert not any(tables[name] for name in ("topics", "groups", "offsets", "producers", "queues"))
         getattr(node, stop)()
         node.open()
         assert (node.store.min_offset, node.store.end_offset) == (start, start)
-        assert node.tables() == tables
+        assert node.content_of_tables() == tables
         node.close()
 
     asyncio.run(scenario())
@@ -166,12 +170,12 @@ def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: st
 def test_a_cut_outside_the_log_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = played(tmp_path, before_the_cut)
-        tables, end = node.tables(), node.store.end_offset
+        tables, end = node.content_of_tables(), node.store.end_offset
         for offset in (-1, end + 1):
             with pytest.raises(StorageError, match=f"cannot be cut at {offset}"):
                 node.store.truncate_to(offset)
         await node.log.truncate_to(end)
-        assert node.tables() == tables
+        assert node.content_of_tables() == tables
         node.close()
 
     asyncio.run(scenario())
@@ -186,8 +190,8 @@ def with_a_snapshot_and_more(tmp_path: Path) -> tuple[Node, int, Any]:
     node = Node(tmp_path, 1, ALONE)
     node.lead(2)
     before_the_cut(node)
-    end, tables = node.store.end_offset, node.tables()
-    node.opened.snapshots.write_all(node.store.dispatched_offset)
+    end, tables = node.store.end_offset, node.content_of_tables()
+    node.snapshots.write_all(node.store.dispatched_offset)
     after_the_cut(node)
     return node, end, tables
 
@@ -199,9 +203,9 @@ def test_a_snapshot_that_cannot_be_deleted_ends_an_attempt_to_cut_and_loses_noth
 
     async def scenario() -> None:
         node, end, expected = with_a_snapshot_and_more(tmp_path)
-        node.opened.snapshots.write_all(node.store.dispatched_offset)  # the first ones are .bak now
+        node.snapshots.write_all(node.store.dispatched_offset)  # the first ones are .bak now
         node.leave()
-        tables, whole = node.tables(), node.store.end_offset
+        tables, whole = node.content_of_tables(), node.store.end_offset
         unlink, deleted = Path.unlink, []
 
         def second_fails(path: Path, missing_ok: bool = False) -> None:
@@ -214,13 +218,13 @@ def test_a_snapshot_that_cannot_be_deleted_ends_an_attempt_to_cut_and_loses_noth
             broken.setattr(Path, "unlink", second_fails)
             with pytest.raises(StorageError, match="does not work"):
                 await node.log.truncate_to(end)
-        assert (node.tables(), node.store.end_offset) == (tables, whole)
-        assert node.opened.snapshots.covered() == 0, "one file is gone"
-        await node.opened.snapshots.write_changed(lambda: whole, at_once=True)
-        assert (node.opened.snapshots.directory / deleted[0]).exists()
+        assert (node.content_of_tables(), node.store.end_offset) == (tables, whole)
+        assert node.snapshots.covered() == 0, "one file is gone"
+        await node.snapshots.write_changed(lambda: whole, at_once=True)
+        assert (node.snapshots.directory / deleted[0]).exists()
         await node.log.recover()
         await node.log.truncate_to(end)
-        assert node.tables() == expected
+        assert node.content_of_tables() == expected
         node.close()
 
     asyncio.run(scenario())
@@ -233,7 +237,7 @@ def test_tables_that_cannot_follow_a_cut_at_once_follow_before_anything_else(
     async def scenario() -> None:
         node, end, expected = with_a_snapshot_and_more(tmp_path)
         node.leave()
-        snapshots = node.opened.snapshots
+        snapshots = node.snapshots
         files = {path: path.read_bytes() for path in snapshots.directory.iterdir()}
         with monkeypatch.context() as broken:
             broken.setattr(Snapshots, "load", failing)
@@ -242,35 +246,26 @@ def test_tables_that_cannot_follow_a_cut_at_once_follow_before_anything_else(
             with pytest.raises(StorageError, match="does not work"):
                 await node.log.recover()
         assert node.store.end_offset == end
-        assert node.state.topic("new") is not None, "they are those of before"
+        assert node.tables.topic("new") is not None, "they are those of before"
         assert snapshots.covered() == 0
         await snapshots.write_changed(lambda: node.store.dispatched_offset, at_once=True)
         assert {path: path.read_bytes() for path in snapshots.directory.iterdir()} == files
         with pytest.raises(StorageError, match="no master can begin"):
-            role_parts(node)._make_master()
+            role_maker(node).make_master()
         if then == "recover":
             await node.log.recover()
         else:
             getattr(node, then)()
             node.open()
-        assert node.tables() == expected
-        role_parts(node)._make_master()
+        assert node.content_of_tables() == expected
+        role_maker(node).make_master()
         node.close()
 
     asyncio.run(scenario())
 
 
-def role_parts(node: Node) -> RoleParts:
-    return RoleParts(
-        node.broker_config,
-        node.opened,
-        node.identity,
-        "instance",
-        on_slave_appended=lambda: None,
-        on_confirm=lambda offset: None,
-        on_commits=lambda commits: None,
-        pending_commits=lambda: [],
-    )
+def role_maker(node: Node) -> RoleMaker:
+    return RoleMaker(node.broker_config, node.opened, LogEvents(node.store, node.dispatcher), SystemClock())
 
 
 def test_a_part_of_a_batch_that_is_confirmed_does_not_count_as_acknowledged(tmp_path: Path) -> None:

@@ -6,29 +6,11 @@ import urllib.request
 
 import pytest
 
-from penstock.broker.admin.status import Status
-from penstock.broker.config import BrokerConfig, IdentityConfig
+from penstock.broker.admin.administration import Administration
 from penstock.broker.core.metrics import APPEND_BOUNDS_S, Histogram, MetricsServer
 from penstock.proto.errors import ConfigError
-from penstock.proto.wire import common_pb2
-from tests.support.broker.broker_parts import Parts, in_loop, wanting
-
-
-def status_of(parts: Parts) -> Status:
-    identity = common_pb2.BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=0, address="127.0.0.1:1")
-    config = BrokerConfig(identity=IdentityConfig(advertised_ip="127.0.0.1"))
-    return Status(
-        config,
-        identity,
-        "instance",
-        parts.store,
-        parts.role,
-        parts.state,
-        parts.producers,
-        parts.counters,
-        lambda: len(parts.fetch.waiters),
-        "0",
-    )
+from tests.support.broker.kit import Kit, in_loop
+from tests.support.broker.requests import wanting
 
 
 def scrape(port: int) -> str:
@@ -46,14 +28,14 @@ def value_of(text: str, name: str, *labels: str) -> float:
 
 @in_loop
 async def test_a_scrape_shows_traffic_storage_and_lag() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     await parts.append([b"x"] * 10, producer=(1, 1, 0, 1))
     await parts.append([b"x"] * 10, producer=(1, 1, 0, 1))
     parts.dispatch()
     await parts.fetched(wanting((0, 4)))
-    parts.state_log.commit("billing", {"orders": {0: 3}})
-    server = MetricsServer(status_of(parts).metrics, asyncio.get_running_loop())
+    parts.commit("billing", {"orders": {0: 3}})
+    server = MetricsServer(parts[Administration].collect, asyncio.get_running_loop())
     port = server.start("127.0.0.1", 0)
     try:
         text = await asyncio.to_thread(scrape, port)

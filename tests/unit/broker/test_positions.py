@@ -37,7 +37,7 @@ def test_every_queue_of_a_topic_is_told_in_one_call(tmp_path: Path) -> None:
                 if number == 0:
                     await asyncio.sleep(0.01)
             receipt = await caller.append([b"y" * 100], queue_id=1)
-            await eventually(lambda: broker.parts.store.queue_range("orders", 1)[1] == 201)
+            await eventually(lambda: broker.core.store.queue_range("orders", 1)[1] == 201)
             request = pipeline_pb2.TopicPositionsRequest(
                 topic="orders", timestamp_ms=receipt.store_timestamp_ms, with_timestamp=True
             )
@@ -47,7 +47,7 @@ def test_every_queue_of_a_topic_is_told_in_one_call(tmp_path: Path) -> None:
             assert sorted(found) == [0, 1, 2]
             assert (found[0].min_offset, found[0].max_offset, found[0].mean_record_bytes) == (0, 0, 0)
             assert (found[1].min_offset, found[1].max_offset) == (0, 201)
-            assert answer.log_offset == broker.parts.store.dispatched_offset > 200 * 100
+            assert answer.log_offset == broker.core.store.dispatched_offset > 200 * 100
             assert 190 <= found[1].mean_record_bytes <= 220
             assert found[1].time_matched
             assert 0 < found[1].time_offset <= 200
@@ -65,7 +65,7 @@ def test_a_watermark_goes_forward_only_and_survives_a_restart(tmp_path: Path) ->
         async with running(tmp_path) as (broker, caller):
             await caller.create_topic()
             await caller.append([b"x"] * 10)
-            await eventually(lambda: broker.parts.store.dispatched_offset == broker.parts.store.end_offset)
+            await eventually(lambda: broker.core.store.dispatched_offset == broker.core.store.end_offset)
             assert (await ask(caller, "SetArchiveWatermark", mark(500))).offset == 500
             with pytest.raises(InvalidArgument, match="only force moves it back"):
                 await ask(caller, "SetArchiveWatermark", mark(400))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.core.producers import (
+from penstock.broker.core.tables.producers import (
     IDLE_MS_MAX,
     RECEIPTS_MAX,
     SEQUENCES,
@@ -76,7 +76,7 @@ def test_the_table_survives_its_rows_without_what_the_log_lost() -> None:
     table.remember(P, 1, "orders", 0, receipt(1, at=0))
     table.remember(P, 1, "orders", 0, receipt(2, at=100))
     again = ProducerTable()
-    again.load(table.rows(), end_offset=150)
+    again.load({"producers": table.rows()}, 150)
     assert again.find_duplicate(P, 1, "orders", 0, 1) == receipt(1, at=0)
     assert again.find_duplicate(P, 1, "orders", 0, 2) is None, "its bytes were lost: it must be stored again"
 
@@ -91,8 +91,8 @@ def test_what_a_shorter_log_does_not_tell_is_repeated_in_records_of_bounded_size
     bodies = [body for kind, body in table.repeated(100) if kind == SEQUENCES]
     assert [len(body["rows"]) for body in bodies] == [2, 2, 1]
     for position, body in enumerate(bodies, 200):
-        again.apply(position, body)
-        table.apply(position, body)
+        again.apply(position, SEQUENCES, body)
+        table.apply(position, SEQUENCES, body)
     assert again.find_duplicate(P, 1, "orders", 4, 3) == wide
     assert len(again) == 5
     assert list(table.repeated(100)) == []

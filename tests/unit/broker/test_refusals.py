@@ -17,14 +17,14 @@ from tests.support.loops import in_own_loop
 @in_own_loop
 async def test_a_full_disk_refuses_messages_until_there_is_space_and_takes_commits(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
-        it.log.put_topic(KEEPS)
+        it.put_topic(KEEPS)
         it.fill(2)
         it.disk.percent = 91
         it.retention.watch()
         with pytest.raises(DiskFull, match="91 % full"):
             it.store.append("keeps", batch("keeps", [b"x"]), queues=1)
-        it.log.commit("billing", {"keeps": {0: 3}})
-        assert it.state.committed("billing", "keeps", 0) == 3
+        it.commit("billing", {"keeps": {0: 3}})
+        assert it.tables.committed("billing", "keeps", 0) == 3
         assert bodies(it.store, "keeps")
         assert it.metrics()["penstock_disk_full", ""] == 1
         it.disk.percent = 86

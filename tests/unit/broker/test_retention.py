@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.admin.topics import topic_to_create
-from penstock.broker.core.dispatch import apply
-from penstock.broker.core.producers import ProducerTable
-from penstock.broker.core.state import Group, State, Topic
+from penstock.broker.admin.topics import WantedTopic, topic_to_create
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.store.recovery.cleaning import HOUR_MS
 from penstock.proto.errors import InvalidArgument
-from penstock.proto.wire import broker_pb2, common_pb2
 from tests.support.broker.retaining import KEEPS, SEGMENT, node
 from tests.support.broker.stores import batch, bodies
 from tests.support.loops import in_own_loop
@@ -26,10 +24,10 @@ from tests.support.waiting import eventually
 async def test_expired_files_go_at_four_and_not_before(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
         it.fill()
-        it.clock.advance(10 * 86400)
+        it.manual.advance(10 * 86400)
         await it.retention.clean()
         assert it.log_begin() == 0
-        it.clock.advance(16.5 * 3600)
+        it.manual.advance(16.5 * 3600)
         await it.retention.clean()
         assert it.log_begin() == it.store.min_offset == 3 * SEGMENT
         low, high = it.store.queue_range("keeps", 0)
@@ -42,9 +40,9 @@ async def test_expired_files_go_at_four_and_not_before(tmp_path: Path) -> None:
 async def test_a_master_that_is_deposed_while_it_repeats_the_state_writes_no_more(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
         for number in range(200):
-            it.log.put_group(Group(f"group{number}"))
+            it.put_group(Group(f"group{number}"))
         it.fill()
-        it.clock.advance(73 * 3600)
+        it.manual.advance(73 * 3600)
         it.disk.percent = 76
         cleaning = asyncio.create_task(it.retention.clean())
         before = it.store.end_offset
@@ -53,7 +51,7 @@ async def test_a_master_that_is_deposed_while_it_repeats_the_state_writes_no_mor
                 break
             await asyncio.sleep(0)
         assert not cleaning.done()
-        it.retention.on_role(None)
+        it.change_role(master=False)
         before = it.store.end_offset
         for _ in range(20):
             await asyncio.sleep(0)
@@ -66,7 +64,7 @@ async def test_a_master_that_is_deposed_while_it_repeats_the_state_writes_no_mor
 async def test_above_seventy_five_per_cent_expired_files_go_at_any_hour(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
         it.fill()
-        it.clock.advance(73 * 3600)
+        it.manual.advance(73 * 3600)
         await it.retention.clean()
         assert it.log_begin() == 0
         it.disk.percent = 76
@@ -86,44 +84,44 @@ async def test_above_eighty_five_per_cent_young_files_go_until_there_is_space(tm
 @in_own_loop
 async def test_state_is_recorded_again_before_its_records_go(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
-        it.log.put_topic(KEEPS)
-        it.log.put_topic(Topic("gone", 1, 1))
-        it.log.put_group(Group("billing"))
-        it.log.commit("billing", {"keeps": {0: 0}})
-        it.log.delete_topic("gone")
+        it.put_topic(KEEPS)
+        it.put_topic(Topic("gone", 1, 1))
+        it.put_group(Group("billing"))
+        it.commit("billing", {"keeps": {0: 0}})
+        it.delete_topic("gone")
         it.fill()
         it.at_four()
         await it.retention.clean()
         begin = it.store.min_offset
         assert begin >= 3 * SEGMENT
-        state = State()
+        tables = it.tables.fresh()
         for result in it.store.replay(begin):  # as a slave that starts empty
-            apply(result, state, ProducerTable())
-        assert (state.topic("keeps"), state.topic("gone")) == (KEEPS, None)
-        assert state.group("billing") is not None
-        assert state.committed("billing", "keeps", 0) == 0
+            tables.take(result)
+        assert (tables.topic("keeps"), tables.topic("gone")) == (KEEPS, None)
+        assert tables.group("billing") is not None
+        assert tables.committed("billing", "keeps", 0) == 0
         assert it.snapshots.covered() >= begin
     async with node(tmp_path) as again:
-        assert (again.state.topic("keeps"), again.state.topic("gone")) == (KEEPS, None)
-        assert again.state.committed("billing", "keeps", 0) == 0
+        assert (again.tables.topic("keeps"), again.tables.topic("gone")) == (KEEPS, None)
+        assert again.tables.committed("billing", "keeps", 0) == 0
 
 
 @in_own_loop
 async def test_a_slave_that_starts_behind_the_deleted_files_knows_what_producers_have_sent(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
-        it.log.put_topic(KEEPS)
+        it.put_topic(KEEPS)
         for lane in range(3):
             for sequence in (4, 9):
                 it.store.append("keeps", batch("keeps", [b"once"], mark=(7, 2, lane, sequence)), queues=1)
-        it.dispatch()
-        first = it.producers.find_duplicate(7, 2, "keeps", 1, 9)
+        it.confirm()
+        first = it.tables.producers.find_duplicate(7, 2, "keeps", 1, 9)
         it.fill()
         it.at_four()
         await it.retention.clean()
-        producers = ProducerTable()
-        state = State(producers)
+        tables = it.tables.fresh()
         for result in it.store.replay(it.store.min_offset):
-            apply(result, state, producers)
+            tables.take(result)
+        producers = tables.producers
         assert first is not None
         assert it.store.min_offset > first.start
         assert len(producers) == 3
@@ -131,7 +129,7 @@ async def test_a_slave_that_starts_behind_the_deleted_files_knows_what_producers
         with pytest.raises(InvalidArgument, match="sequence 4 is below the last one"):
             producers.find_duplicate(7, 2, "keeps", 1, 4)
         end = it.store.end_offset
-        assert list(it.producers.repeated(it.store.min_offset)) == []
+        assert list(it.tables.producers.repeated(it.store.min_offset)) == []
         await it.retention.clean()
         assert it.store.end_offset == end, "once is enough"
 
@@ -139,7 +137,7 @@ async def test_a_slave_that_starts_behind_the_deleted_files_knows_what_producers
 @in_own_loop
 async def test_a_master_that_does_not_know_where_its_state_is_recorded_records_it_again(tmp_path: Path) -> None:
     async with node(tmp_path, master=False) as slave:
-        slave.log.put_topic(KEEPS)
+        slave.put_topic(KEEPS)
         slave.fill()
         slave.at_four()
         await slave.retention.clean()
@@ -148,10 +146,10 @@ async def test_a_master_that_does_not_know_where_its_state_is_recorded_records_i
     async with node(tmp_path) as master:
         end = master.store.end_offset
         await master.retention.clean()
-        state = State()
+        tables = master.tables.fresh()
         for result in master.store.replay(end):
-            apply(result, state, ProducerTable())
-        assert state.topic("keeps") == KEEPS
+            tables.take(result)
+        assert tables.topic("keeps") == KEEPS
         end = master.store.end_offset
         await master.retention.clean()
         assert master.store.end_offset == end, "once is enough"
@@ -162,7 +160,7 @@ async def test_a_snapshot_that_cannot_be_written_keeps_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with node(tmp_path) as it:
-        it.log.put_topic(KEEPS)
+        it.put_topic(KEEPS)
         it.fill()
         it.at_four()
         with monkeypatch.context() as patch:
@@ -203,7 +201,7 @@ async def test_what_a_slave_still_needs_stays_unless_the_disk_forces(tmp_path: P
     async with node(tmp_path) as it:
         it.fill()
         it.at_four()
-        it.slaves.needed = SEGMENT + 100
+        it.role.needed = SEGMENT + 100
         await it.retention.clean()
         assert it.log_begin() == SEGMENT
         it.disk.percent = 90
@@ -216,12 +214,12 @@ async def test_unread_messages_are_told_before_they_go_and_counted_when_they_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with node(tmp_path) as it:
-        it.log.put_topic(KEEPS)
+        it.put_topic(KEEPS)
         it.fill()
         at = it.store.removal.first_from("keeps", 0, 3 * SEGMENT)
-        it.log.commit("slow", {"keeps": {0: at - 7}})
-        it.log.commit("done", {"keeps": {0: at}})
-        it.clock.advance(84 * 3600)  # midnight: at four they go
+        it.commit("slow", {"keeps": {0: at - 7}})
+        it.commit("done", {"keeps": {0: at}})
+        it.manual.advance(84 * 3600)  # midnight: at four they go
         with caplog.at_level(logging.WARNING):
             await it.retention.clean()
             await it.retention.clean()
@@ -232,12 +230,12 @@ async def test_unread_messages_are_told_before_they_go_and_counted_when_they_do(
         assert not any("done" in text for text in warnings)
         assert it.metrics()["penstock_topic_unread_expiring_messages", "keeps"] == 7
         assert it.metrics()["penstock_group_unread_expiring_messages", "keeps,slow"] == 7
-        it.clock.advance(4.5 * 3600)
+        it.manual.advance(4.5 * 3600)
         await it.retention.clean()
         assert it.log_begin() == 3 * SEGMENT
         assert it.metrics()["penstock_unread_deleted_messages_total", "keeps,slow"] == 7
         await asyncio.sleep(0)
-        it.clock.advance(61)
+        it.manual.advance(61)
         await it.retention.clean()
         assert not it.retention._forewarning.expiring
 
@@ -245,9 +243,9 @@ async def test_unread_messages_are_told_before_they_go_and_counted_when_they_do(
 @in_own_loop
 async def test_unread_messages_can_be_kept_until_the_disk_forces(tmp_path: Path) -> None:
     async with node(tmp_path, protect=True) as it:
-        it.log.put_topic(KEEPS)
+        it.put_topic(KEEPS)
         it.fill()
-        it.log.commit("slow", {"keeps": {0: it.store.removal.first_from("keeps", 0, SEGMENT) + 1}})
+        it.commit("slow", {"keeps": {0: it.store.removal.first_from("keeps", 0, SEGMENT) + 1}})
         it.at_four()
         await it.retention.clean()
         assert it.log_begin() == SEGMENT
@@ -262,18 +260,18 @@ async def test_unread_messages_can_be_kept_until_the_disk_forces(tmp_path: Path)
 @in_own_loop
 async def test_a_topic_can_keep_its_messages_for_a_shorter_time_than_the_files(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
-        it.log.put_topic(Topic("short", 1, 1, attributes={"retention.ms": str(HOUR_MS)}))
-        it.log.put_topic(KEEPS)
+        it.put_topic(Topic("short", 1, 1, attributes={"retention.ms": str(HOUR_MS)}))
+        it.put_topic(KEEPS)
         for topic in ("short", "keeps"):
             it.store.append(topic, batch(topic, [b"old", b"older"]), queues=1)
-        it.clock.advance(3500)
+        it.manual.advance(3500)
         it.store.append("short", batch("short", [b"young"]), queues=1)
-        it.dispatch()
-        it.log.commit("slow", {"short": {0: 1}})
+        it.confirm()
+        it.commit("slow", {"short": {0: 1}})
         await it.retention.clean()
         assert it.store.queue_range("short", 0) == (0, 3)
         assert it.metrics()["penstock_group_unread_expiring_messages", "short,slow"] == 1
-        it.clock.advance(200)
+        it.manual.advance(200)
         await it.retention.clean()
         assert it.store.queue_range("short", 0) == (2, 3)
         assert bodies(it.store, "short") == [b"young"]
@@ -281,7 +279,7 @@ async def test_a_topic_can_keep_its_messages_for_a_shorter_time_than_the_files(t
         assert it.metrics()["penstock_unread_deleted_messages_total", "short,slow"] == 1
         it.snapshots.write_all(it.store.dispatched_offset)
     async with node(tmp_path) as again:
-        again.clock.advance(3700)
+        again.manual.advance(3700)
         again.retention.start()
         assert again.store.queue_range("short", 0) == (2, 3), "a start brings nothing back"
 
@@ -289,20 +287,20 @@ async def test_a_topic_can_keep_its_messages_for_a_shorter_time_than_the_files(t
 @in_own_loop
 async def test_protection_holds_for_short_lived_topics_too(tmp_path: Path) -> None:
     async with node(tmp_path, protect=True) as it:
-        it.log.put_topic(Topic("short", 1, 1, attributes={"retention.ms": "1000"}))
+        it.put_topic(Topic("short", 1, 1, attributes={"retention.ms": "1000"}))
         it.store.append("short", batch("short", [b"a", b"b", b"c"]), queues=1)
-        it.dispatch()
-        it.log.commit("slow", {"short": {0: 1}})
-        it.clock.advance(3600)
+        it.confirm()
+        it.commit("slow", {"short": {0: 1}})
+        it.manual.advance(3600)
         await it.retention.clean()
         assert it.store.queue_range("short", 0) == (1, 3)
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1h", "٣"])
 def test_a_retention_that_is_no_number_of_milliseconds_is_refused(value: str) -> None:
-    config = common_pb2.TopicConfig(topic="t", attributes={"retention.ms": value})
+    asked = WantedTopic(name="t", attributes={"retention.ms": value})
     with pytest.raises(InvalidArgument, match=r"retention\.ms"):
-        topic_to_create(broker_pb2.CreateTopicRequest(config=config), None, auto_create=True, default_queues=1)
+        topic_to_create(asked, None, auto_create=True, default_queues=1)
 
 
 @in_own_loop

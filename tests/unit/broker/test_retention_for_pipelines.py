@@ -11,7 +11,7 @@ from tests.support.loops import in_own_loop
 @in_own_loop
 async def test_what_an_archive_has_not_got_is_kept_until_the_disk_forces_it(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
-        it.log.put("ARCHIVED", {"name": "lake", "offset": SEGMENT + 5, "updatedMs": 1})
+        it.journal.put("ARCHIVED", {"name": "lake", "offset": SEGMENT + 5, "updatedMs": 1})
         it.fill()
         it.at_four()
         await it.retention.clean()
@@ -26,8 +26,8 @@ async def test_what_an_archive_has_not_got_is_kept_until_the_disk_forces_it(tmp_
 @in_own_loop
 async def test_a_watermark_that_is_removed_keeps_nothing(tmp_path: Path) -> None:
     async with node(tmp_path) as it:
-        it.log.put("ARCHIVED", {"name": "lake", "offset": 5, "updatedMs": 1})
-        it.log.put("ARCHIVED", {"name": "lake", "offset": -1, "updatedMs": 2})
+        it.journal.put("ARCHIVED", {"name": "lake", "offset": 5, "updatedMs": 1})
+        it.journal.put("ARCHIVED", {"name": "lake", "offset": -1, "updatedMs": 2})
         it.fill()
         it.at_four()
         await it.retention.clean()
@@ -40,11 +40,11 @@ async def test_what_is_staged_and_not_published_is_kept(tmp_path: Path) -> None:
         it.fill(2)
         position = it.store.end_offset
         chunk = {"topic": "keeps", "coordinator": "b", "expiresMs": 1, "position": position, "count": 1}
-        it.log.put("STAGED", {"writer": "w", "batch": 0, "key": "k", "chunk": 0, **chunk})
+        it.journal.put("STAGED", {"writer": "w", "batch": 0, "key": "k", "chunk": 0, **chunk})
         it.fill(4)
         it.at_four()
         await it.retention.clean()
         assert it.log_begin() == position - position % SEGMENT
-        it.log.put("STAGED_GONE", {"writer": "w", "batch": 0, "keys": ["k"]})
+        it.journal.put("STAGED_GONE", {"writer": "w", "batch": 0, "keys": ["k"]})
         await it.retention.clean()
         assert it.log_begin() > position

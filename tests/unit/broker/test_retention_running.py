@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from penstock.broker.retention.retention import Retention
 from penstock.proto.wire import broker_pb2, common_pb2
 from tests.support.broker.running_broker import Caller, running
 from tests.support.loops import in_own_loop
@@ -40,11 +41,11 @@ async def test_old_files_go_and_an_empty_slave_finds_topics_groups_and_offsets_i
         await fill(caller, 5 * MIB)
         offsets = [common_pb2.TopicOffsets(topic="orders", queue_ids=[0], offsets=[3])]
         await caller.call("CommitOffsets", broker_pb2.CommitOffsetsRequest(group="billing", offsets=offsets))
-        assert master.parts.store.min_offset == 0
+        assert master.core.store.min_offset == 0
         age(tmp_path / "master", 4 * MIB)
-        await eventually(lambda: master.parts.store.min_offset == 4 * MIB, what="the deletion")
+        await eventually(lambda: master.core.store.min_offset == 4 * MIB, what="the deletion")
         begin = await eventually(
-            lambda: master.parts.store.queue_range("orders", 0)[0], what="the queue to begin behind it"
+            lambda: master.core.store.queue_range("orders", 0)[0], what="the queue to begin behind it"
         )
         reply, data = await caller.fetch((0, begin))
         assert data[28:36] == (4 * MIB).to_bytes(8, "big")
@@ -56,11 +57,11 @@ async def test_old_files_go_and_an_empty_slave_finds_topics_groups_and_offsets_i
             "protectUnreadMessages": "true",
         }
         async with running(tmp_path / "slave", **slave_settings) as (slave, slave_caller):
-            end = master.parts.store.end_offset
-            await eventually(lambda: slave.parts.store.dispatched_offset >= end, what="the slave to catch up")
-            assert slave.parts.store.min_offset == 4 * MIB
-            assert slave.parts.state.topic("orders") is not None
-            assert slave.parts.state.committed("billing", "orders", 0) == 3
+            end = master.core.store.end_offset
+            await eventually(lambda: slave.core.store.dispatched_offset >= end, what="the slave to catch up")
+            assert slave.core.store.min_offset == 4 * MIB
+            assert slave.core.tables.topic("orders") is not None
+            assert slave.core.tables.committed("billing", "orders", 0) == 3
             assert (await slave_caller.status()).min_offset == 4 * MIB
 
 
@@ -70,10 +71,10 @@ async def test_a_master_keeps_what_its_slave_has_not_got(tmp_path: Path) -> None
         await caller.create_topic(queues=1)
         await fill(caller, 3 * MIB)
         needed = 2 * MIB + 5
-        master.parts.retention._role.needed_from = lambda patience_s: needed  # type: ignore[method-assign]
+        master.core.role.needed_from = lambda patience_s: needed  # type: ignore[method-assign]
         age(tmp_path / "master", 3 * MIB)
-        await eventually(lambda: master.parts.store.min_offset == 2 * MIB, what="the deletion")
-        await eventually(lambda: master.parts.retention.files_deleted == 2, what="the count of deleted files")
+        await eventually(lambda: master.core.store.min_offset == 2 * MIB, what="the deletion")
+        await eventually(lambda: master.features[Retention].files_deleted == 2, what="the count of deleted files")
 
 
 @in_own_loop
@@ -82,12 +83,12 @@ async def test_a_restart_after_a_deletion_is_clean_and_reads_the_rest(tmp_path: 
         await caller.create_topic(queues=1)
         await fill(caller, 3 * MIB)
         age(tmp_path / "b", 2 * MIB)
-        await eventually(lambda: broker.parts.store.min_offset == 2 * MIB, what="the deletion")
-        await eventually(lambda: broker.parts.store.queue_range("orders", 0)[0] > 0, what="the queue to follow")
-        expected = broker.parts.store.queue_range("orders", 0)
+        await eventually(lambda: broker.core.store.min_offset == 2 * MIB, what="the deletion")
+        await eventually(lambda: broker.core.store.queue_range("orders", 0)[0] > 0, what="the queue to follow")
+        expected = broker.core.store.queue_range("orders", 0)
     async with running(tmp_path / "b", **ALWAYS) as (broker, caller):
-        assert broker.parts.store.recovery.clean
-        assert broker.parts.store.queue_range("orders", 0) == expected
-        assert broker.parts.state.topic("orders") is not None
+        assert broker.core.store.recovery.clean
+        assert broker.core.store.queue_range("orders", 0) == expected
+        assert broker.core.tables.topic("orders") is not None
         _, data = await caller.fetch((0, expected[0]))
         assert len(data) > 200_000

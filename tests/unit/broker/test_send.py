@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from penstock.broker.core.producers import ProducerTable
+from penstock.broker.core.tables.producers import SEQUENCES, ProducerTable
+from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -22,8 +23,8 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import broker_pb2
-from tests.support.broker.broker_parts import Parts, batch, in_loop
-from tests.support.broker.fake_store import FakeStore
+from tests.support.broker.kit import POOL, SYNC, Kit, in_loop
+from tests.support.broker.requests import batch
 from tests.support.waiting import eventually
 
 PRODUCER = (0xAB, 1, 0, 1)
@@ -31,14 +32,14 @@ PRODUCER = (0xAB, 1, 0, 1)
 
 @in_loop
 async def test_an_append_is_answered_with_where_its_records_are() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     start = parts.store.end_offset
     first = await parts.append([b"a", b"b"], queue_id=2)
     second = await parts.append([b"c"], queue_id=2)
     assert (first.physical_offset, list(first.queue_ids), list(first.queue_offsets)) == (start, [2], [0])
     assert (list(second.queue_offsets), second.status, second.epoch) == ([2], broker_pb2.SEND_OK, 1)
-    assert parts.counters.topic("orders").messages_in == 3
+    assert parts.core.counters.topic("orders").messages_in == 3
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_what_may_not_be_stored_is_refused_by_name_and_nothing_is_written(
 ) -> None:
     @in_loop
     async def check() -> None:
-        parts = Parts()
+        parts = Kit()
         parts.add_topic()
         parts.add_topic("readonly", perm=names.PERM_READ)
         end = parts.store.end_offset
@@ -75,7 +76,7 @@ def test_what_may_not_be_stored_is_refused_by_name_and_nothing_is_written(
 
 @in_loop
 async def test_a_mark_that_is_not_the_headers_is_refused() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     request = batch(producer=PRODUCER)
     header = broker_pb2.AppendHeader(topic="orders", count=1)
@@ -88,7 +89,7 @@ async def test_a_mark_that_is_not_the_headers_is_refused() -> None:
 
 @in_loop
 async def test_a_repeated_batch_is_stored_once_and_answered_with_the_first_receipt() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     first = await parts.append([b"a"], producer=PRODUCER)
     end = parts.store.end_offset
@@ -103,7 +104,7 @@ async def test_a_repeated_batch_is_stored_once_and_answered_with_the_first_recei
 def test_a_sequence_that_comes_with_other_messages_is_refused(bodies: list[bytes]) -> None:
     @in_loop
     async def check() -> None:
-        parts = Parts()
+        parts = Kit()
         parts.add_topic()
         await parts.append([b"a", b"a", b"a"] if not bodies else [b"a"], producer=PRODUCER)
         end = parts.store.end_offset
@@ -116,29 +117,29 @@ def test_a_sequence_that_comes_with_other_messages_is_refused(bodies: list[bytes
 
 @in_loop
 async def test_a_digest_tells_whether_a_sequence_is_the_same_also_after_a_restart() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     first = await parts.append([b"a"], producer=PRODUCER, digest=11)
-    for node in (parts, Parts.restarted(parts)):
+    for node in (parts, Kit.restarted(parts)):
         again = await node.append([b"a"], producer=PRODUCER, digest=11)
         assert (again.duplicate, again.physical_offset) == (True, first.physical_offset)
         with pytest.raises(ChangedBatch, match="stands for other messages"):
             await node.append([b"a"], producer=PRODUCER, digest=12)
-        document = {"rows": node.producers.rows()}
+        document = {"rows": node.tables.producers.rows()}
         loaded = ProducerTable()
-        loaded.apply(1 << 40, document)
-        assert loaded.rows() == node.producers.rows()
+        loaded.apply(1 << 40, SEQUENCES, document)
+        assert loaded.rows() == node.tables.producers.rows()
 
 
 @in_loop
 async def test_runs_that_are_fenced_append_nothing() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     await parts.append(producer=PRODUCER, writer="w", run="r1")  # a shard that has not met the writer
-    await parts.writers.open_writer("w", "r1")
+    await parts[ExactlyOnce].writers.open_writer("w", "r1")
     producer_id, epoch, lane, sequence = PRODUCER
     await parts.append(producer=(producer_id, epoch, lane, sequence + 1), writer="w", run="r1")
-    await parts.writers.open_writer("w", "r2")
+    await parts[ExactlyOnce].writers.open_writer("w", "r2")
     end = parts.store.end_offset
     for each in (sequence, sequence + 2):  # one that it has stored, too
         with pytest.raises(StaleProducer, match="writer w: run r1 is fenced: run r2 has taken over"):
@@ -149,7 +150,7 @@ async def test_runs_that_are_fenced_append_nothing() -> None:
 
 @in_loop
 async def test_the_duplicate_table_is_rebuilt_from_the_marks_in_the_log() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     first = await parts.append([b"a"], producer=(7, 2, 3, 40))
     parts.dispatch()
@@ -166,7 +167,7 @@ async def test_the_duplicate_table_is_rebuilt_from_the_marks_in_the_log() -> Non
 
 @in_loop
 async def test_slaves_and_masters_without_enough_replicas_write_nothing() -> None:
-    parts = Parts()
+    parts = Kit()
     parts.add_topic()
     end = parts.store.end_offset
     parts.role.enough = False
@@ -175,7 +176,7 @@ async def test_slaves_and_masters_without_enough_replicas_write_nothing() -> Non
     parts.role.is_master = False
     with pytest.raises(NotMaster, match=r"10\.0\.0\.1:10911"):
         await parts.append()
-    parts.send.is_open = False
+    parts.events.is_open = False
     with pytest.raises(BrokerUnavailable):
         await parts.append()
     assert parts.store.end_offset == end
@@ -183,25 +184,25 @@ async def test_slaves_and_masters_without_enough_replicas_write_nothing() -> Non
 
 @in_loop
 async def test_sync_flush_answers_when_the_disk_has_it_and_tells_a_time_out() -> None:
-    parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
+    parts = Kit(**SYNC, flushes=False)
     parts.add_topic()
     pending = asyncio.create_task(parts.append())
-    await eventually(lambda: parts.acknowledgements.waiting)
+    await eventually(lambda: parts.core.acknowledgements.waiting)
     assert not pending.done()
-    parts.store.flush()
+    parts.flush()
     assert (await pending).status == broker_pb2.SEND_OK
     late = await parts.append(producer=PRODUCER)
     assert late.status == broker_pb2.FLUSH_DISK_TIMEOUT
     again = asyncio.create_task(parts.append(producer=PRODUCER))
     await asyncio.sleep(0)
     assert not again.done(), "a repetition waits until the first one is safe"
-    parts.store.flush()
+    parts.flush()
     assert ((await again).duplicate, (await again).status) == (True, broker_pb2.SEND_OK)
 
 
 @in_loop
 async def test_replica_time_out_wins_over_flush_time_out_and_no_wait_waits_for_neither() -> None:
-    parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
+    parts = Kit(**SYNC, flushes=False)
     parts.add_topic()
     parts.role.waits_for_replicas = True
     parts.role.confirms = False
@@ -211,36 +212,36 @@ async def test_replica_time_out_wins_over_flush_time_out_and_no_wait_waits_for_n
 
 @in_loop
 async def test_with_a_store_pool_an_append_is_answered_when_it_is_committed() -> None:
-    parts = Parts(commits=True, store=FakeStore(commits=False))
+    parts = Kit(commits=False, **POOL)
     parts.add_topic()
     pending = asyncio.create_task(parts.append())
-    await eventually(lambda: parts.acknowledgements.waiting)
-    assert parts.store.requested == parts.store.appended_offset, "a commit begins before anybody waits for it"
+    await eventually(lambda: parts.core.acknowledgements.waiting)
+    assert parts.requested == parts.store.appended_offset, "a commit begins before anybody waits for it"
     assert not pending.done()
-    parts.store.commit()
+    parts.commit_pool()
     assert (await pending).status == broker_pb2.SEND_OK
     assert (await parts.append()).status == broker_pb2.FLUSH_DISK_TIMEOUT
 
 
 @in_loop
 async def test_with_a_store_pool_no_wait_waits_for_the_commit_alone() -> None:
-    parts = Parts(commits=True, store=FakeStore(commits=False))
+    parts = Kit(commits=False, **POOL)
     parts.add_topic()
     parts.role.waits_for_replicas, parts.role.confirms = True, False
     pending = asyncio.create_task(parts.append(no_wait=True))
-    await eventually(lambda: parts.acknowledgements.waiting)
+    await eventually(lambda: parts.core.acknowledgements.waiting)
     assert not pending.done()
-    parts.store.commit()
+    parts.commit_pool()
     assert (await pending).status == broker_pb2.SEND_OK
 
 
 @in_loop
 async def test_after_a_failed_sync_nothing_is_acknowledged_any_more() -> None:
-    parts = Parts(sync_flush=True, store=FakeStore(flushes=False))
+    parts = Kit(**SYNC, flushes=False)
     parts.add_topic()
     pending = asyncio.create_task(parts.append())
     await asyncio.sleep(0)
-    parts.acknowledgements.fail(SyncFailed("the disk failed"))
+    parts.core.acknowledgements.fail(SyncFailed("the disk failed"))
     with pytest.raises(SyncFailed):
         await pending
     with pytest.raises(SyncFailed):

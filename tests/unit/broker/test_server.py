@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.admin.administration import Administration
+from penstock.broker.broker import FEATURES, serving
+from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.fetch import WAIT_MS_MAX
-from penstock.broker.server import serve_until_signalled
-from penstock.broker.serving import serving
-from penstock.broker.startup import open_store
+from penstock.broker.group.group import Group
+from penstock.broker.opening import open_store
+from penstock.broker.process import serve_until_signalled
 from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
@@ -75,7 +78,7 @@ def test_queues_of_a_deleted_topic_do_not_come_back_when_all_are_built_again(tmp
 
     asyncio.run(check())
     shutil.rmtree(tmp_path / "store" / "consumequeue")
-    with open_store(small_config(tmp_path)) as opened:
+    with open_store(small_config(tmp_path), FEATURES) as opened:
         store = opened.store
         assert store.recovery.queues_rebuilt
         assert "gone" not in store.queues()
@@ -89,7 +92,7 @@ def test_a_waiting_fetch_is_woken_by_an_append(tmp_path: Path) -> None:
         async with running(tmp_path) as (broker, caller):
             await caller.create_topic()
             waiting = asyncio.create_task(caller.fetch((0, 0), max_wait_ms=WAIT_MS_MAX))
-            await eventually(lambda: len(broker.parts.fetch.waiters))
+            await eventually(lambda: len(broker.features[Consume].fetch.waiters))
             await caller.append()
             async with asyncio.timeout(WAIT_MS_MAX / 2000):  # it would end by itself only behind that
                 assert (await waiting)[0].results[0].count == 1
@@ -103,10 +106,10 @@ def test_a_consumer_that_disconnects_leaves_no_waiter(tmp_path: Path) -> None:
             await caller.create_topic()
             async with calling(broker.address) as other:
                 waiting = asyncio.create_task(other.fetch((0, 0), max_wait_ms=10_000))
-                await eventually(lambda: len(broker.parts.fetch.waiters))
+                await eventually(lambda: len(broker.features[Consume].fetch.waiters))
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
-            await eventually(lambda: not len(broker.parts.fetch.waiters))
+            await eventually(lambda: not len(broker.features[Consume].fetch.waiters))
 
     asyncio.run(check())
 
@@ -117,7 +120,7 @@ def test_sync_flush_acknowledges_what_is_on_disk(tmp_path: Path) -> None:
             await caller.create_topic()
             receipt = await caller.append()
             assert receipt.status == broker_pb2.SEND_OK
-            assert broker.parts.store.flushed_offset > receipt.physical_offset
+            assert broker.core.store.flushed_offset > receipt.physical_offset
             assert (await caller.fetch((0, 0), max_wait_ms=5000))[0].results[0].count == 1
 
     asyncio.run(check())
@@ -134,12 +137,12 @@ def test_a_slave_has_what_its_master_acknowledged_serves_reads_and_keeps_commits
                 calling(master.address) as to_master,
                 calling(slave.address) as to_slave,
             ):
-                await eventually(lambda: master.parts.role.can_acknowledge())
+                await eventually(lambda: master.core.role.can_acknowledge())
                 await to_master.create_topic()
                 receipt = await to_master.append([b"a", b"b"])
                 assert receipt.status == broker_pb2.SEND_OK
-                assert slave.parts.store.end_offset == master.parts.store.end_offset
-                await eventually(lambda: slave.parts.store.queue_range("orders", 0) == (0, 2))
+                assert slave.core.store.end_offset == master.core.store.end_offset
+                await eventually(lambda: slave.core.store.queue_range("orders", 0) == (0, 2))
                 reply, _ = await to_slave.fetch((0, 0), max_wait_ms=5000)
                 assert (reply.results[0].count, reply.suggested_broker_id) == (2, 0)
                 with pytest.raises(NotMaster, match=master.address):
@@ -160,8 +163,8 @@ def test_a_slave_has_what_its_master_acknowledged_serves_reads_and_keeps_commits
             await to_slave.call("CommitOffsets", commit)
             assert (await to_slave.call("QueryOffsets", query)).offsets[0].offsets[0] == 2
             async with serving(small_config(master_dir, brokerRole="SYNC_MASTER", listenPort=port)) as master:
-                await eventually(lambda: master.parts.state.committed("billing", "orders", 0) == 2)
-                await eventually(lambda: slave.parts.state.committed("billing", "orders", 0) == 2)
+                await eventually(lambda: master.core.tables.committed("billing", "orders", 0) == 2)
+                await eventually(lambda: slave.core.tables.committed("billing", "orders", 0) == 2)
 
     asyncio.run(check())
 
@@ -179,10 +182,10 @@ def test_rocketmqs_tables_are_taken_over_into_the_log(tmp_path: Path) -> None:
         for path in config.iterdir():
             path.unlink()
         async with running(tmp_path) as (broker, caller):
-            taken = broker.parts.state.topic("legacy")
+            taken = broker.core.tables.topic("legacy")
             assert taken is not None
             assert taken.extra == {"order": True}
-            assert broker.parts.state.offsets.row("old", "legacy") == {0: 0, 1: 0}
+            assert broker.core.tables.offsets.row("old", "legacy") == {0: 0, 1: 0}
             assert (await caller.fetch((0, 0), topic="legacy", max_wait_ms=5000))[0].results[
                 0
             ].status == FetchReply.FOUND
@@ -208,8 +211,8 @@ def test_a_failing_disk_ends_the_broker_with_the_stores_error(tmp_path: Path) ->
     async def check() -> None:
         async with running(tmp_path) as (broker, caller):
             await caller.create_topic()
-            assert broker.parts.store.on_fatal is not None
-            await asyncio.to_thread(broker.parts.store.on_fatal, SyncFailed("the disk syncs no more"))
+            assert broker.core.store.on_fatal is not None
+            await asyncio.to_thread(broker.core.store.on_fatal, SyncFailed("the disk syncs no more"))
             await asyncio.sleep(30)
 
     with pytest.raises(SyncFailed, match="no more"):
@@ -284,7 +287,7 @@ def test_topics_reach_the_nameserver_and_a_slave_finds_its_master_there(tmp_path
             connected(namesrv) as stub,
             running(tmp_path / "a", namesrvAddr=namesrv) as (master, to_master),
         ):
-            await eventually(lambda: master.parts.registration.registered)
+            await eventually(lambda: master.features[Group].registration.registered)
             await to_master.create_topic()
 
             async def route() -> nameserver_pb2.TopicRoute:
@@ -298,8 +301,8 @@ def test_topics_reach_the_nameserver_and_a_slave_finds_its_master_there(tmp_path
             slave = {"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": namesrv}
             async with running(tmp_path / "b", **slave) as (follower, _):
                 await to_master.append()
-                await eventually(lambda: follower.parts.store.queue_range("orders", 0) == (0, 1))
-                assert follower.parts.role.master_address == master.address
+                await eventually(lambda: follower.core.store.queue_range("orders", 0) == (0, 1))
+                assert follower.core.role.master_address == master.address
 
     asyncio.run(check())
 
@@ -310,8 +313,8 @@ def test_metrics_of_a_running_broker_are_served_on_their_own_port(tmp_path: Path
         async with running(tmp_path, **settings) as (broker, caller):
             await caller.create_topic()
             await caller.append([b"x"] * 5)
-            assert broker.parts.metrics is not None
-            url = f"http://127.0.0.1:{broker.parts.metrics.port}/metrics"
+            assert broker.features[Administration].metrics is not None
+            url = f"http://127.0.0.1:{broker.features[Administration].metrics.port}/metrics"
 
             def scrape() -> str:
                 with urllib.request.urlopen(url, timeout=60) as answer:
@@ -328,15 +331,15 @@ def test_metrics_of_a_running_broker_are_served_on_their_own_port(tmp_path: Path
 
 
 def test_a_second_broker_of_the_same_name_and_id_ends_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.serving.REFUSED_S", 0.05)
+    monkeypatch.setattr("penstock.broker.group.group.REFUSED_S", 0.05)
 
     async def check() -> None:
         async with nameserver(tmp_path) as namesrv, running(tmp_path / "a", namesrvAddr=namesrv) as (first, _):
-            await eventually(lambda: first.parts.registration.registered)
+            await eventually(lambda: first.features[Group].registration.registered)
             with pytest.raises(WrongCluster, match="broker 0 of broker-a is alive"):
                 async with running(tmp_path / "b", namesrvAddr=namesrv):
                     await asyncio.sleep(30)
-            assert first.parts.registration.registered
+            assert first.features[Group].registration.registered
 
     asyncio.run(check())
 
@@ -344,12 +347,12 @@ def test_a_second_broker_of_the_same_name_and_id_ends_by_name(tmp_path: Path, mo
 def test_a_twin_never_says_that_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("penstock.broker.serving.REFUSED_S", 0.5)
+    monkeypatch.setattr("penstock.broker.group.group.REFUSED_S", 0.5)
     caplog.set_level("INFO")
 
     async def check() -> None:
         async with nameserver(tmp_path) as namesrv, running(tmp_path / "a", namesrvAddr=namesrv) as (first, _):
-            await first.parts.registration.settled()
+            await first.features[Group].registration.settled()
             with pytest.raises(WrongCluster):
                 await serve_until_signalled(small_config(tmp_path / "b", namesrvAddr=namesrv), time.monotonic())
 
@@ -375,14 +378,14 @@ def test_a_broker_is_ready_without_a_nameserver_that_is_away(tmp_path: Path, cap
 def test_a_master_with_a_slave_stops_without_waiting_for_the_grace_to_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.serving.STOP_GRACE_S", 3600)
+    monkeypatch.setattr("penstock.broker.broker.STOP_GRACE_S", 3600)
 
     async def check() -> None:
         synchronous = running(tmp_path / "a", brokerRole="SYNC_MASTER")
         async with contextlib.AsyncExitStack() as slave, synchronous as (master, to_master):
             follow = {"brokerId": 1, "brokerRole": "SLAVE", "haMasterAddress": master.address}
             await slave.enter_async_context(running(tmp_path / "b", **follow))
-            await eventually(master.parts.role.can_acknowledge)
+            await eventually(master.core.role.can_acknowledge)
             await to_master.create_topic()
             assert (await to_master.append([b"x"] * 10)).status == broker_pb2.SEND_OK
 

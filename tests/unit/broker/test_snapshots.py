@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.core.producers import ProducerTable, Receipt
-from penstock.broker.core.snapshots import (
+from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.producers import Receipt
+from penstock.broker.core.tables.snapshots import (
     LAG_BYTES_MAX,
     LAG_BYTES_MAX_AT_END,
     LOG_POSITION,
@@ -18,43 +19,49 @@ from penstock.broker.core.snapshots import (
     Snapshots,
     parse_rocketmq_json,
 )
-from penstock.broker.core.state import Group, State, Topic
-from penstock.broker.features.exactly_once.staging_table import STAGED, STAGED_GONE, StagedId, gone_body
+from penstock.broker.core.tables.tables import Tables
+from penstock.broker.core.tables.topics import Topic
+from penstock.broker.features.exactly_once.staging_table import STAGED, STAGED_GONE, StagedId, StagingTable, gone_body
 from penstock.broker.group.identity import check_identity, write_identity
 from penstock.proto.errors import Corrupt, WrongStore
 
 FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "producerSequence.json")
 
 
-def filled() -> tuple[State, ProducerTable]:
-    state, producers = State(), ProducerTable()
-    state.topics.put(10, "orders", Topic("orders", 8, 4, 6, {"message.type": "FIFO"}, {"order": True}))
-    state.groups.put(20, "billing", Group("billing", False, 5))
-    state.offsets.put(30, "billing", "orders", {0: 17, 11: 4})
-    producers.remember(0xAB, 2, "orders", 3, Receipt(9, 100, 200, 1_700_000_000_000, [0, 5], [7, 8]))
-    return state, producers
+def tables_of() -> Tables:
+    """Those of every broker, and one of a feature."""
+    return Tables([StagingTable])
+
+
+def filled() -> Tables:
+    tables = tables_of()
+    tables.topics.put(10, "orders", Topic("orders", 8, 4, 6, {"message.type": "FIFO"}, {"order": True}))
+    tables.groups.put(20, "billing", Group("billing", False, 5))
+    tables.offsets.put(30, "billing", "orders", {0: 17, 11: 4})
+    tables.producers.remember(0xAB, 2, "orders", 3, Receipt(9, 100, 200, 1_700_000_000_000, [0, 5], [7, 8]))
+    return tables
 
 
 def written(directory: Path, position: int = 500) -> None:
-    Snapshots(directory, *filled()).write_all(position)
+    Snapshots(directory, filled()).write_all(position)
 
 
-def loaded(directory: Path, log_min: int = 0, log_end: int = 1000, **how: bool) -> tuple[State, ProducerTable, Loaded]:
-    state, producers = State(), ProducerTable()
+def loaded(directory: Path, log_min: int = 0, log_end: int = 1000, **how: bool) -> tuple[Tables, Loaded]:
+    tables = tables_of()
     how.setdefault("log_has_all", True)
-    return state, producers, Snapshots(directory, state, producers).load(log_min, log_end, **how)
+    return tables, Snapshots(directory, tables).load(log_min, log_end, **how)
 
 
 def test_tables_come_back_from_their_files_with_the_position_to_replay_from(tmp_path: Path) -> None:
     written(tmp_path)
-    state, producers, found = loaded(tmp_path)
-    before, _ = filled()
+    tables, found = loaded(tmp_path)
+    before = filled()
     assert found == Loaded(replay_from=500, imported=False)
-    assert state.topic("orders") == before.topic("orders")
-    assert state.group("billing") == before.group("billing")
-    assert state.offsets.row("billing", "orders") == {0: 17, 11: 4}
-    assert producers.find_duplicate(0xAB, 2, "orders", 3, 9) is not None
-    assert state.topics.base == state.offsets.base == 500
+    assert tables.topic("orders") == before.topic("orders")
+    assert tables.group("billing") == before.group("billing")
+    assert tables.offsets.row("billing", "orders") == {0: 17, 11: 4}
+    assert tables.producers.find_duplicate(0xAB, 2, "orders", 3, 9) is not None
+    assert tables.topics.base == tables.offsets.base == 500
 
 
 def test_files_have_rocketmqs_shape_in_valid_json(tmp_path: Path) -> None:
@@ -72,32 +79,32 @@ def test_files_have_rocketmqs_shape_in_valid_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_end", [False, True])
 def test_a_start_reads_no_more_of_the_log_because_nothing_changed_in_a_table(tmp_path: Path, at_end: bool) -> None:
-    state, producers = filled()
-    snapshots = Snapshots(tmp_path, state, producers)
+    tables = filled()
+    snapshots = Snapshots(tmp_path, tables)
     snapshots.write_all(500)
     lag = LAG_BYTES_MAX_AT_END if at_end else LAG_BYTES_MAX
     for sequence, position in ((10, 500 + lag - 1), (11, 500 + lag)):
-        producers.remember(0xAB, 2, "orders", 3, Receipt(sequence, position, 200, 1_700_000_000_000, [0], [9]))
+        tables.producers.remember(0xAB, 2, "orders", 3, Receipt(sequence, position, 200, 1_700_000_000_000, [0], [9]))
         if at_end:
             snapshots.write_all(position)
         else:
             asyncio.run(snapshots.write_changed(lambda at=position: at, at_once=True))  # type: ignore[misc]
-        _, _, found = loaded(tmp_path, log_end=1 << 40)
+        _, found = loaded(tmp_path, log_end=1 << 40)
         assert found.replay_from == (position if position == 500 + lag else 500)
 
 
 def test_a_snapshot_of_what_is_before_a_cut_stays_and_says_where_the_log_ends(tmp_path: Path) -> None:
-    state, producers = filled()
-    snapshots = Snapshots(tmp_path, state, producers)
+    tables = filled()
+    snapshots = Snapshots(tmp_path, tables)
     for position in (500, 500 + LAG_BYTES_MAX_AT_END, 500 + 2 * LAG_BYTES_MAX_AT_END):
         snapshots.write_all(position)
     snapshots.delete_behind(400)
     for name in FILES:
         for path in (tmp_path / name, tmp_path / f"{name}.bak"):
             assert json.loads(path.read_text())[LOG_POSITION] == 400
-    found, _, how = loaded(tmp_path, log_min=300, log_end=400)
+    found, how = loaded(tmp_path, log_min=300, log_end=400)
     assert how == Loaded(replay_from=400, imported=False)
-    assert found.topic("orders") == state.topic("orders")
+    assert found.topic("orders") == tables.topic("orders")
     snapshots.delete_behind(100)  # where the record of the producer's batch begins
     assert not list(tmp_path.glob("producerSequence*"))
 
@@ -111,26 +118,26 @@ def staged(number: int) -> dict[str, object]:
 
 def test_tables_may_change_between_two_pieces_of_a_file(tmp_path: Path) -> None:
     async def check() -> None:
-        state, producers = filled()
+        tables = filled()
         for number in range(3):
-            state.staging.apply(40 + number, STAGED, staged(number))
-        snapshots = Snapshots(tmp_path, state, producers)
+            tables[StagingTable].apply(40 + number, STAGED, staged(number))
+        snapshots = Snapshots(tmp_path, tables)
         writing = asyncio.create_task(snapshots.write_changed(lambda: 500, at_once=True))
         for number in itertools.count(1):
             if writing.done():
                 break
-            state.topics.put(500 + number, f"orders{number}", Topic(f"orders{number}", 1, 1, 6))
-            state.groups.put(500 + number, f"billing{number}", Group(f"billing{number}"))
-            state.offsets.put(500 + number, f"billing{number}", "orders", {number: 1})
-            state.staging.apply(500 + number, STAGED, staged(number + 10))
+            tables.topics.put(500 + number, f"orders{number}", Topic(f"orders{number}", 1, 1, 6))
+            tables.groups.put(500 + number, f"billing{number}", Group(f"billing{number}"))
+            tables.offsets.put(500 + number, f"billing{number}", "orders", {number: 1})
+            tables[StagingTable].apply(500 + number, STAGED, staged(number + 10))
             await asyncio.sleep(0)
         await writing
         assert number > 20
 
     asyncio.run(check())
-    state, _, _ = loaded(tmp_path)
-    assert state.committed("billing", "orders", 0) == 17
-    assert {0, 1, 2} <= set(state.staging.staged[StagedId("sink", 1, "0")].chunks)
+    tables, _ = loaded(tmp_path)
+    assert tables.committed("billing", "orders", 0) == 17
+    assert {0, 1, 2} <= set(tables[StagingTable].staged[StagedId("sink", 1, "0")].chunks)
 
 
 def test_a_writer_that_is_cancelled_ends_when_its_file_is_there(
@@ -146,7 +153,7 @@ def test_a_writer_that_is_cancelled_ends_when_its_file_is_there(
         replace(snapshots, name, text)
 
     async def check() -> None:
-        snapshots = Snapshots(tmp_path, *filled())
+        snapshots = Snapshots(tmp_path, filled())
         writing = asyncio.create_task(snapshots.write_changed(lambda: 500, at_once=True))
         assert await asyncio.to_thread(begun.wait, 10)
         writing.cancel()
@@ -162,11 +169,11 @@ def test_a_writer_that_is_cancelled_ends_when_its_file_is_there(
 
     monkeypatch.setattr(Snapshots, "_replace", slowly)
     asyncio.run(check())
-    assert loaded(tmp_path)[2] == Loaded(replay_from=600, imported=False)
+    assert loaded(tmp_path)[1] == Loaded(replay_from=600, imported=False)
 
 
 def test_what_goes_while_the_table_is_repeated_does_not_come_back() -> None:
-    table = State().staging
+    table = StagingTable()
     for number in range(3):
         table.apply(40 + number, STAGED, staged(number))
     told = table.repeated(500)
@@ -176,20 +183,20 @@ def test_what_goes_while_the_table_is_repeated_does_not_come_back() -> None:
 
 
 def test_empty_tables_make_valid_json_too(tmp_path: Path) -> None:
-    Snapshots(tmp_path, State(), ProducerTable()).write_all(0)
-    assert loaded(tmp_path)[2] == Loaded(0, False)
+    Snapshots(tmp_path, tables_of()).write_all(0)
+    assert loaded(tmp_path)[1] == Loaded(0, False)
 
 
 def test_an_older_file_stands_in_for_a_damaged_or_missing_one(tmp_path: Path) -> None:
-    state, producers = filled()
-    snapshots = Snapshots(tmp_path, state, producers)
+    tables = filled()
+    snapshots = Snapshots(tmp_path, tables)
     snapshots.write_all(500)
-    state.offsets.put(600, "billing", "orders", {0: 99})
+    tables.offsets.put(600, "billing", "orders", {0: 99})
     snapshots.write_all(700)
     path = tmp_path / "consumerOffset.json"
     for damage in ("{", None):
         path.write_text(damage) if damage else path.unlink()
-        again, _, found = loaded(tmp_path)
+        again, found = loaded(tmp_path)
         assert again.committed("billing", "orders", 0) == 17
         assert found.replay_from == 500
 
@@ -197,8 +204,8 @@ def test_an_older_file_stands_in_for_a_damaged_or_missing_one(tmp_path: Path) ->
 def test_a_file_without_a_good_copy_needs_a_whole_log(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "topics.json").write_text('{"topicConfigTable": [1]}')
-    state, _, found = loaded(tmp_path)
-    assert (len(state.topics), found.replay_from) == (0, 0)
+    tables, found = loaded(tmp_path)
+    assert (len(tables.topics), found.replay_from) == (0, 0)
     with pytest.raises(Corrupt, match=r"topics\.json"):
         loaded(tmp_path, log_min=100)
     with pytest.raises(Corrupt, match=r"topics\.json"):
@@ -207,13 +214,13 @@ def test_a_file_without_a_good_copy_needs_a_whole_log(tmp_path: Path) -> None:
 
 def test_a_snapshot_ahead_of_the_log_does_not_hide_what_is_written_next(tmp_path: Path) -> None:
     written(tmp_path, position=5000)
-    state, producers, found = loaded(tmp_path, log_end=150)
+    tables, found = loaded(tmp_path, log_end=150)
     assert (found.replay_from, found.ahead) == (150, True)
-    state.offsets.put(150, "billing", "orders", {0: 3})
-    assert state.committed("billing", "orders", 0) == 3
-    assert producers.find_duplicate(0xAB, 2, "orders", 3, 9) is None
-    Snapshots(tmp_path, state, producers).write_anew(200)
-    assert loaded(tmp_path, log_end=9000)[2].replay_from == 200, "the log grew over the former position"
+    tables.offsets.put(150, "billing", "orders", {0: 3})
+    assert tables.committed("billing", "orders", 0) == 3
+    assert tables.producers.find_duplicate(0xAB, 2, "orders", 3, 9) is None
+    Snapshots(tmp_path, tables).write_anew(200)
+    assert loaded(tmp_path, log_end=9000)[1].replay_from == 200, "the log grew over the former position"
     assert not list(tmp_path.glob("*.bak"))
 
 
@@ -222,9 +229,9 @@ def test_rocketmqs_own_files_are_read_and_marked_for_import(tmp_path: Path) -> N
         '{\n\t"dataVersion":{"counter":0},\n\t"offsetTable":{\n'
         '\t\t"%RETRY%G@G":{0:5\n\t\t},\n\t\t"orders@billing":{0:16,1:24\n\t\t}\n\t}\n}'
     )
-    state, _, found = loaded(tmp_path)
-    assert state.offsets.row("billing", "orders") == {0: 16, 1: 24}
-    assert state.committed("G", "%RETRY%G", 0) == 5
+    tables, found = loaded(tmp_path)
+    assert tables.offsets.row("billing", "orders") == {0: 16, 1: 24}
+    assert tables.committed("G", "%RETRY%G", 0) == 5
     assert found == Loaded(replay_from=1000, imported=True)
 
 

@@ -3,12 +3,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.broker.core.snapshots import Snapshots
-from penstock.broker.core.state import State
-from penstock.broker.features.exactly_once.staging_table import REMEMBERED_MS, StagedId, Writer
+from penstock.broker.core.tables.snapshots import Snapshots
+from penstock.broker.features.archive.watermarks import Watermarks
+from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
+from penstock.broker.features.exactly_once.staging_table import REMEMBERED_MS, StagedId, StagingTable, Writer
+from penstock.broker.store import AppendResult
 from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.proto import frames, names
 from penstock.proto.errors import (
@@ -26,16 +29,16 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import pipeline_pb2
-from tests.support.broker.broker_parts import BORN, Parts, in_loop, wanting
-from tests.support.broker.fake_store import FakeStore
+from tests.support.broker.kit import SYNC, Kit, in_loop
+from tests.support.broker.requests import BORN, wanting
 
 KEYS = {"k": {"broker-a": 1}}
 
 
-async def opened(run: str = "r1", **settings: object) -> Parts:
-    parts = Parts(**settings)  # type: ignore[arg-type]
+async def opened(run: str = "r1", **settings: object) -> Kit:
+    parts = Kit(**settings)  # type: ignore[arg-type]
     parts.add_topic()
-    await parts.writers.open_writer("w", run)
+    await parts[ExactlyOnce].writers.open_writer("w", run)
     return parts
 
 
@@ -44,25 +47,39 @@ async def test_staged_messages_are_invisible_until_their_batch_is_decided_and_pu
     parts = await opened()
     await parts.stage([b"a", b"b"], queue_id=1)
     assert parts.bodies() == []
-    await parts.writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
     assert parts.bodies() == []
-    assert await parts.staging.publish("w", 0, {"k": 1}) == (2, False)
+    assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1}) == (2, False)
     assert parts.bodies() == [b"a", b"b"]
-    assert parts.state.staging.staged == {}
+    assert parts.tables[StagingTable].staged == {}
     reply, records = await parts.fetched(wanting((0, 0), topic=names.STAGE_TOPIC))
     assert not records
     assert reply.results[0].status == reply.QUEUE_NOT_FOUND
 
 
 @in_loop
+async def test_published_messages_are_counted_and_remembered_like_any_others() -> None:
+    parts = await opened()
+    await parts.stage([b"a", b"b"], digest=11)
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+    metrics = parts.metrics()
+    assert metrics["rocketmq_messages_in_total", "orders"] == 2
+    assert metrics["rocketmq_throughput_in_total", "orders"] > 2
+    told = [row for row in parts.tables.producers.rows() if row[1] == "orders"]
+    assert told[0][4][0][6] == 11, "the digest of the mark"
+    assert [row for row in Kit.restarted(parts).tables.producers.rows() if row[1] == "orders"] == told
+
+
+@in_loop
 async def test_publishing_again_publishes_nothing_also_after_a_restart() -> None:
     parts = await opened()
     await parts.stage()
-    await parts.writers.decide("w", "r1", 0, KEYS)
-    await parts.staging.publish("w", 0, {"k": 1})
-    assert await parts.staging.publish("w", 0, {"k": 1}) == (0, True)
-    again = Parts.restarted(parts)
-    assert await again.staging.publish("w", 0, {"k": 1}) == (0, True)
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+    assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1}) == (0, True)
+    again = Kit.restarted(parts)
+    assert await again[ExactlyOnce].staging.publish("w", 0, {"k": 1}) == (0, True)
     assert again.bodies() == [b"one"]
 
 
@@ -71,23 +88,23 @@ async def test_a_publication_that_was_cut_short_goes_on_behind_its_last_chunk() 
     parts = await opened()
     for chunk in range(3):
         await parts.stage([b"%d" % chunk], chunk=chunk, mark=(7, 0, chunk))
-    await parts.writers.decide("w", "r1", 0, {"k": {"broker-a": 3}})
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 3}})
     append, left = parts.store.append, [2]
 
-    def failing(topic: str, records: object, *, queues: int) -> object:
+    def failing(topic: str, records: Any, **settings: Any) -> AppendResult:
         if topic == "orders":
             left[0] -= 1
             if left[0] < 0:
                 raise DiskFull("no space")
-        return append(topic, records, queues=queues)
+        return append(topic, records, **settings)
 
-    parts.store.append = failing
+    parts.store.append = failing  # type: ignore[method-assign]
     with pytest.raises(DiskFull):
-        await parts.staging.publish("w", 0, {"k": 3})
+        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 3})
     del parts.store.append
-    again = Parts.restarted(parts)
+    again = Kit.restarted(parts)
     assert again.bodies() == [b"0", b"1"]
-    assert await again.staging.publish("w", 0, {"k": 3}) == (1, False)
+    assert await again[ExactlyOnce].staging.publish("w", 0, {"k": 3}) == (1, False)
     assert again.bodies() == [b"0", b"1", b"2"]
 
 
@@ -96,64 +113,64 @@ async def test_the_first_decision_stands_whoever_asks_again() -> None:
     parts = await opened()
     await parts.stage(key="k")
     await parts.stage(key="other")
-    first = await parts.writers.decide("w", "r1", 0, KEYS, "3;ab")
-    second = await parts.writers.decide("w", "r1", 0, {"other": {"broker-a": 1}}, "4;cd")
+    first = await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS, "3;ab")
+    second = await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"other": {"broker-a": 1}}, "4;cd")
     assert (first.content, second.content) == ("3;ab", "3;ab")
     assert Writer.from_json(second.to_json()) == second
     assert Writer.from_json({k: v for k, v in second.to_json().items() if k != "content"}).content == ""
     assert first.keys == second.keys == KEYS
-    await parts.writers.open_writer("w", "r2")
-    third = await parts.writers.decide("w", "r2", 0, {})
+    await parts[ExactlyOnce].writers.open_writer("w", "r2")
+    third = await parts[ExactlyOnce].writers.decide("w", "r2", 0, {})
     assert third.keys == KEYS
-    assert Parts.restarted(parts).state.staging.writers["w"].keys == KEYS
+    assert Kit.restarted(parts).tables[StagingTable].writers["w"].keys == KEYS
 
 
 @in_loop
 async def test_a_new_run_fences_the_ones_before() -> None:
     parts = await opened()
-    newer = await parts.writers.open_writer("w", "r2")
+    newer = await parts[ExactlyOnce].writers.open_writer("w", "r2")
     assert newer.epoch == 2
     with pytest.raises(StaleProducer, match="run r1 is fenced: run r2"):
-        await parts.writers.decide("w", "r1", 0, {})
+        await parts[ExactlyOnce].writers.decide("w", "r1", 0, {})
     with pytest.raises(StaleProducer):
-        await parts.writers.open_writer("w", "r1")
-    assert (await parts.writers.open_writer("w", "r2")).epoch == 2
+        await parts[ExactlyOnce].writers.open_writer("w", "r1")
+    assert (await parts[ExactlyOnce].writers.open_writer("w", "r2")).epoch == 2
 
 
 @in_loop
 async def test_a_batch_is_decided_only_when_the_one_before_is_finished() -> None:
     parts = await opened()
     await parts.stage()
-    await parts.writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
     with pytest.raises(InvalidArgument, match="batch 0 is decided but not published everywhere"):
-        await parts.writers.decide("w", "r1", 1, {})
-    await parts.staging.publish("w", 0, {"k": 1})
-    assert (await parts.writers.finish("w", 0)).finished
-    assert (await parts.writers.decide("w", "r1", 1, {})).decided == 1
+        await parts[ExactlyOnce].writers.decide("w", "r1", 1, {})
+    await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+    assert (await parts[ExactlyOnce].writers.finish("w", 0)).finished
+    assert (await parts[ExactlyOnce].writers.decide("w", "r1", 1, {})).decided == 1
     with pytest.raises(InvalidArgument, match="batch 7 is not decided"):
-        await parts.writers.finish("w", 7)
+        await parts[ExactlyOnce].writers.finish("w", 7)
 
 
 @in_loop
 async def test_what_was_given_up_can_not_be_decided() -> None:
     parts = await opened()
     await parts.stage()
-    assert await parts.writers.give_up("w", 0, ["k"]) == {}
+    assert await parts[ExactlyOnce].writers.give_up("w", 0, ["k"]) == {}
     with pytest.raises(StagedDataGone, match="staged as k was given up"):
-        await parts.writers.decide("w", "r1", 0, KEYS)
-    again = Parts.restarted(parts)
+        await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    again = Kit.restarted(parts)
     with pytest.raises(StagedDataGone):
-        await again.writers.decide("w", "r1", 0, KEYS)
-    assert (await again.writers.decide("w", "r1", 0, {"fresh": {"broker-a": 1}})).decided == 0
+        await again[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    assert (await again[ExactlyOnce].writers.decide("w", "r1", 0, {"fresh": {"broker-a": 1}})).decided == 0
 
 
 @in_loop
 async def test_an_abort_never_undoes_a_decision() -> None:
     parts = await opened()
     await parts.stage()
-    await parts.writers.decide("w", "r1", 0, KEYS)
-    assert await parts.writers.give_up("w", 0, ["k", "lost"]) == KEYS
-    assert await parts.staging.publish("w", 0, {"k": 1}) == (1, False)
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    assert await parts[ExactlyOnce].writers.give_up("w", 0, ["k", "lost"]) == KEYS
+    assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1}) == (1, False)
 
 
 @in_loop
@@ -161,31 +178,31 @@ async def test_old_data_is_dropped_when_nobody_decided_and_published_when_somebo
     parts = await opened()
     await parts.stage([b"lost"], key="lost", mark=(7, 3, 0))
     await parts.stage([b"kept"])
-    await parts.writers.decide("w", "r1", 0, KEYS)
-    expires_ms = max(staged.expires_ms for staged in parts.state.staging.staged.values())
-    await parts.staging.settle_expired(expires_ms - 60_000)
-    assert len(parts.state.staging.staged) == 2
-    await parts.staging.settle_expired(expires_ms)
-    assert parts.state.staging.staged == {}
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    expires_ms = max(staged.expires_ms for staged in parts.tables[StagingTable].staged.values())
+    await parts[ExactlyOnce].staging.settle_expired(expires_ms - 60_000)
+    assert len(parts.tables[StagingTable].staged) == 2
+    await parts[ExactlyOnce].staging.settle_expired(expires_ms)
+    assert parts.tables[StagingTable].staged == {}
     assert parts.bodies() == [b"kept"]
-    assert (parts.staging.records_published, parts.staging.records_dropped) == (1, 1)
+    assert (parts[ExactlyOnce].staging.records_published, parts[ExactlyOnce].staging.records_dropped) == (1, 1)
 
 
 @in_loop
 async def test_a_shard_asks_the_coordinator_and_keeps_the_data_while_it_does_not_answer() -> None:
-    coordinator, shard = await opened(), Parts(broker_name="broker-b")
+    coordinator, shard = await opened(), Kit(brokerName="broker-b")
     shard.add_topic()
     await shard.stage(key="k")
     await shard.stage(key="lost", mark=(7, 1, 0))
-    await coordinator.writers.decide("w", "r1", 0, {"k": {"broker-b": 1}})
-    expires_ms = max(staged.expires_ms for staged in shard.state.staging.staged.values())
-    await shard.staging.settle_expired(expires_ms)  # no such coordinator is known yet
-    assert len(shard.state.staging.staged) == 2
-    shard.other_coordinators["broker-a"] = coordinator.writers
-    shard.staging._not_before.clear()
-    await shard.staging.settle_expired(expires_ms)
+    await coordinator[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-b": 1}})
+    expires_ms = max(staged.expires_ms for staged in shard.tables[StagingTable].staged.values())
+    await shard[ExactlyOnce].staging.settle_expired(expires_ms)  # no such coordinator is known yet
+    assert len(shard.tables[StagingTable].staged) == 2
+    shard.know_coordinators({"broker-a": coordinator})
+    shard[ExactlyOnce].staging._not_before.clear()
+    await shard[ExactlyOnce].staging.settle_expired(expires_ms)
     assert shard.bodies() == [b"one"]
-    assert shard.state.staging.staged == {}
+    assert shard.tables[StagingTable].staged == {}
 
 
 @in_loop
@@ -193,9 +210,9 @@ async def test_decided_data_that_is_not_here_is_named_and_nothing_is_published()
     parts = await opened()
     await parts.stage()
     with pytest.raises(StagedDataGone, match="1 of 2 chunks staged as k are at broker broker-a"):
-        await parts.staging.publish("w", 0, {"k": 2})
+        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 2})
     with pytest.raises(StagedDataGone, match="0 of 1 chunks staged as missing"):
-        await parts.staging.publish("w", 0, {"k": 1, "missing": 1})
+        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1, "missing": 1})
     assert parts.bodies() == []
 
 
@@ -203,13 +220,13 @@ async def test_decided_data_that_is_not_here_is_named_and_nothing_is_published()
 async def test_a_deleted_topic_keeps_its_decided_messages_until_it_is_there_again() -> None:
     parts = await opened()
     await parts.stage()
-    await parts.writers.decide("w", "r1", 0, KEYS)
-    parts.state_log.delete_topic("orders")
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    parts.delete_topic("orders")
     with pytest.raises(TopicNotFound, match="create it again"):
-        await parts.staging.publish("w", 0, {"k": 1})
+        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
     parts.dispatch()
     parts.add_topic()
-    assert await parts.staging.publish("w", 0, {"k": 1}) == (1, False)
+    assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1}) == (1, False)
 
 
 @in_loop
@@ -261,18 +278,18 @@ async def test_a_damaged_chunk_is_refused() -> None:
     records[90] ^= 1
     header = pipeline_pb2.StageHeader(writer="w", key="k", topic="orders", count=1, coordinator="broker-a")
     with pytest.raises(CorruptBatch):
-        await parts.staging.stage(frames.pack(header, records), None)  # type: ignore[arg-type]
+        await parts[ExactlyOnce].staging.stage(frames.pack(header, records), None)  # type: ignore[arg-type]
 
 
 @in_loop
 async def test_nothing_happens_at_a_slave_or_without_enough_replicas() -> None:
-    slave = Parts(master=False)
+    slave = Kit(master=False)
     for call in (
-        slave.writers.open_writer("w", "r"),
-        slave.writers.query_writer("w"),
-        slave.writers.give_up("w", 0, ["k"]),
-        slave.staging.publish("w", 0, {}),
-        slave.staging.drop("w", 0, []),
+        slave[ExactlyOnce].writers.open_writer("w", "r"),
+        slave[ExactlyOnce].writers.query_writer("w"),
+        slave[ExactlyOnce].writers.give_up("w", 0, ["k"]),
+        slave[ExactlyOnce].staging.publish("w", 0, {}),
+        slave[ExactlyOnce].staging.drop("w", 0, []),
         slave.stage(),
     ):
         with pytest.raises(NotMaster):
@@ -282,19 +299,19 @@ async def test_nothing_happens_at_a_slave_or_without_enough_replicas() -> None:
     with pytest.raises(NotEnoughReplicas):
         await parts.stage()
     with pytest.raises(NotEnoughReplicas):
-        await parts.writers.decide("w", "r1", 0, {})
+        await parts[ExactlyOnce].writers.decide("w", "r1", 0, {})
 
 
 @in_loop
 async def test_nobody_is_told_of_a_decision_that_is_not_acknowledged() -> None:
-    parts = await opened(sync_flush=True, store=FakeStore())
-    parts.store.flushes = False
+    parts = await opened(**SYNC)
+    parts.flushes = False
     with pytest.raises(OutcomeUnknown):
-        await parts.writers.decide("w", "r1", 0, {})
+        await parts[ExactlyOnce].writers.decide("w", "r1", 0, {})
     with pytest.raises(OutcomeUnknown):
-        await parts.writers.query_writer("w")
-    parts.store.flush()
-    answer = await parts.writers.query_writer("w")
+        await parts[ExactlyOnce].writers.query_writer("w")
+    parts.flush()
+    answer = await parts[ExactlyOnce].writers.query_writer("w")
     assert answer is not None
     assert answer.decided == 0
 
@@ -304,21 +321,21 @@ async def test_records_repeated_for_retention_hold_everything() -> None:
     parts = await opened()
     for number in range(2):
         await parts.stage(batch=number, mark=(7, 0, number))
-    await parts.writers.decide("w", "r1", 0, KEYS)
-    await parts.staging.publish("w", 0, {"k": 1})
-    parts.state_log.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+    parts.journal.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
     before = parts.store.end_offset
-    list(parts.state_log.repeat_older(before))
+    parts.repeat(before)
     parts.dispatch()
-    fresh = Parts(store=parts.store)
+    fresh = Kit(store=parts.store)
     for result in parts.store.replay(before):
         for position, record in result.state_records:
-            fresh.state.apply_record(position, record)
-    held, known = parts.state.staging, fresh.state.staging
+            fresh.tables.apply_record(position, record)
+    held, known = parts.tables[StagingTable], fresh.tables[StagingTable]
     assert known.writers == held.writers
     assert known.published_batch("w") == 0
     assert known.staged.keys() == held.staged.keys() == {StagedId("w", 1, "k")}
-    assert [mark.offset for mark in fresh.state.watermarks.values()] == [17]
+    assert [mark.offset for mark in fresh.tables[Watermarks].values()] == [17]
 
 
 def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -327,57 +344,57 @@ def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
         parts = await opened()
         await parts.stage()
         await parts.stage(batch=1, mark=(7, 0, 1))
-        await parts.writers.decide("w", "r1", 0, KEYS)
-        await parts.staging.publish("w", 0, {"k": 1})
-        parts.state_log.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
-        Snapshots(tmp_path, parts.state, parts.producers).write_all(parts.store.end_offset)
-        state = State()
-        loaded = Snapshots(tmp_path, state, parts.producers).load(0, parts.store.end_offset, log_has_all=True)
+        await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+        parts.journal.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
+        Snapshots(tmp_path, parts.tables).write_all(parts.store.end_offset)
+        tables = parts.tables.fresh()
+        loaded = Snapshots(tmp_path, tables).load(0, parts.store.end_offset, log_has_all=True)
         assert loaded.replay_from == parts.store.end_offset
-        assert state.staging.writers == parts.state.staging.writers
-        assert state.staging.staged.keys() == parts.state.staging.staged.keys()
-        assert state.staging.published_batch("w") == 0
-        assert state.watermarks.values() == parts.state.watermarks.values()
+        assert tables[StagingTable].writers == parts.tables[StagingTable].writers
+        assert tables[StagingTable].staged.keys() == parts.tables[StagingTable].staged.keys()
+        assert tables[StagingTable].published_batch("w") == 0
+        assert tables[Watermarks].values() == parts.tables[Watermarks].values()
 
     check()
 
 
-def as_it_is(parts: Parts, directory: Path) -> Parts:
+def as_it_is(parts: Kit, directory: Path) -> Kit:
     return parts
 
 
-def from_the_log(parts: Parts, directory: Path) -> Parts:
-    return Parts.restarted(parts)
+def from_the_log(parts: Kit, directory: Path) -> Kit:
+    return Kit.restarted(parts)
 
 
-def from_a_snapshot(parts: Parts, directory: Path) -> Parts:
-    Snapshots(directory, parts.state, parts.producers).write_all(parts.store.end_offset)
-    again = Parts(store=parts.store)
-    Snapshots(directory, again.state, again.producers).load(0, parts.store.end_offset, log_has_all=True)
+def from_a_snapshot(parts: Kit, directory: Path) -> Kit:
+    Snapshots(directory, parts.tables).write_all(parts.store.end_offset)
+    again = Kit(store=parts.store)
+    Snapshots(directory, again.tables).load(0, parts.store.end_offset, log_has_all=True)
     return again
 
 
-def from_a_snapshot_with_one_topic_per_key(parts: Parts, directory: Path) -> Parts:
+def from_a_snapshot_with_one_topic_per_key(parts: Kit, directory: Path) -> Kit:
     """As versions before chunks had a topic of their own wrote it."""
-    Snapshots(directory, parts.state, parts.producers).write_all(parts.store.end_offset)
-    path = directory / parts.state.staging.file_name
+    Snapshots(directory, parts.tables).write_all(parts.store.end_offset)
+    path = directory / parts.tables[StagingTable].file_name
     document = json.loads(path.read_text())
     for row in document["staged"]:
         row["topic"] = document["staged"][0]["topic"]
     path.write_text(json.dumps(document))
-    again = Parts(store=parts.store)
-    Snapshots(directory, again.state, again.producers).load(0, parts.store.end_offset, log_has_all=True)
+    again = Kit(store=parts.store)
+    Snapshots(directory, again.tables).load(0, parts.store.end_offset, log_has_all=True)
     return again
 
 
-def from_repeated_records(parts: Parts, directory: Path) -> Parts:
+def from_repeated_records(parts: Kit, directory: Path) -> Kit:
     end = parts.store.end_offset
-    list(parts.state_log.repeat_older(end))
+    parts.repeat(end)
     parts.dispatch()
-    again = Parts(store=parts.store)
+    again = Kit(store=parts.store)
     for result in parts.store.replay(end):
         for position, record in result.state_records:
-            again.state.apply_record(position, record)
+            again.tables.apply_record(position, record)
     return again
 
 
@@ -387,7 +404,7 @@ def from_repeated_records(parts: Parts, directory: Path) -> Parts:
     [as_it_is, from_the_log, from_a_snapshot, from_a_snapshot_with_one_topic_per_key, from_repeated_records],
 )
 def test_one_attempt_writes_several_topics(
-    published_by: Callable[[Parts, Path], Parts], lanes: tuple[int, int], tmp_path: Path
+    published_by: Callable[[Kit, Path], Kit], lanes: tuple[int, int], tmp_path: Path
 ) -> None:
     @in_loop
     async def check() -> None:
@@ -398,12 +415,12 @@ def test_one_attempt_writes_several_topics(
         ):
             body = b"%s %d" % (topic.encode(), sequence)
             await parts.stage([body], topic=topic, chunk=chunk, mark=(7, lane, sequence))
-        await parts.writers.decide("w", "r1", 0, {"k": {"broker-a": 4}})
+        await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 4}})
         again = published_by(parts, tmp_path)
-        assert await again.staging.publish("w", 0, {"k": 4}) == (4, False)
+        assert await again[ExactlyOnce].staging.publish("w", 0, {"k": 4}) == (4, False)
         assert again.bodies("orders") == [b"orders 0", b"orders 1"]
         assert again.bodies("bills", 2) == [b"bills 0", b"bills 1"]
-        assert await Parts.restarted(again).staging.publish("w", 0, {"k": 4}) == (0, True)
+        assert await Kit.restarted(again)[ExactlyOnce].staging.publish("w", 0, {"k": 4}) == (0, True)
 
     check()
 
@@ -414,13 +431,13 @@ async def test_a_publication_of_several_topics_that_was_cut_short_goes_on_in_eac
     for chunk, topic in enumerate(("orders", "bills")):
         parts.add_topic(topic)
         await parts.stage([topic.encode()], topic=topic, chunk=chunk)
-    await parts.writers.decide("w", "r1", 0, {"k": {"broker-a": 2}})
-    parts.state_log.delete_topic("bills")
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 2}})
+    parts.delete_topic("bills")
     with pytest.raises(TopicNotFound, match="topic bills was deleted"):
-        await parts.staging.publish("w", 0, {"k": 2})
+        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 2})
     parts.dispatch()
     parts.add_topic("bills")
-    assert await parts.staging.publish("w", 0, {"k": 2}) == (1, False)
+    assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 2}) == (1, False)
     assert (parts.bodies("orders"), parts.bodies("bills")) == ([b"orders"], [b"bills"])
 
 
@@ -428,13 +445,13 @@ async def test_a_publication_of_several_topics_that_was_cut_short_goes_on_in_eac
 async def test_idle_writers_are_forgotten_after_a_month_but_not_unfinished_ones() -> None:
     parts = await opened()
     await parts.stage()
-    await parts.writers.decide("w", "r1", 0, KEYS)
-    later = parts.state.staging.writers["w"].touched_ms + REMEMBERED_MS + 1
-    parts.state.expire(later)
-    assert "w" in parts.state.staging.writers
-    await parts.staging.publish("w", 0, {"k": 1})
-    await parts.writers.finish("w", 0)
-    later = parts.state.staging.writers["w"].touched_ms + REMEMBERED_MS + 1
-    parts.state.expire(later)
-    assert not parts.state.staging.writers
-    assert not parts.state.staging.published
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    later = parts.tables[StagingTable].writers["w"].touched_ms + REMEMBERED_MS + 1
+    parts.tables.expire(later)
+    assert "w" in parts.tables[StagingTable].writers
+    await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+    await parts[ExactlyOnce].writers.finish("w", 0)
+    later = parts.tables[StagingTable].writers["w"].touched_ms + REMEMBERED_MS + 1
+    parts.tables.expire(later)
+    assert not parts.tables[StagingTable].writers
+    assert not parts.tables[StagingTable].published

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,21 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.broker.core.dispatch import apply
-from penstock.broker.core.metrics import Counters
-from penstock.broker.core.producers import ProducerTable
-from penstock.broker.core.state import State, Topic, deleted_topic
-from penstock.broker.core.state_log import StateLog
+from penstock.broker.core.tables.topics import Topic
+from penstock.broker.features.later.later import Later
 from penstock.broker.features.later.timer_table import Run, TimerTable, imported_run
 from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, TimerWheel
-from penstock.broker.features.later.timers import PAGE_COUNT, Timers
-from penstock.broker.store import Store
-from penstock.formats.record.layout import Record, decode_record
+from penstock.broker.features.later.timers import PAGE_COUNT
+from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, InvalidArgument, MessageTooLarge
-from tests.support.broker.broker_parts import FakeRole, in_loop
-from tests.support.broker.stores import HOST, batch, dispatch_all, store_config
+from tests.support.broker.kit import Kit, close_all, in_loop
+from tests.support.broker.stores import HOST, batch, read
 from tests.support.clock import ManualClock
 from tests.support.golden import GOLDEN
 
@@ -30,41 +27,23 @@ START = 1_700_000_000_000
 ORDERS = Topic("orders", 4, 4)
 
 
-class Node:
-    """A store, its tables and its timers; ``restarted`` has the store alone."""
+class Node(Kit):
+    """A broker with its timers; :meth:`reopened` has the store alone."""
 
-    def __init__(self, root: Path, clock: ManualClock | None = None, **settings: Any) -> None:
-        self.root = root
-        self.clock = clock or ManualClock(START)
-        self.store = Store.open(store_config(root, segment_bytes=1 << 20), clock=self.clock, deletes=deleted_topic)
-        self.producers = ProducerTable()
-        self.state = State(self.producers)
-        for result in self.store.replay(0):
-            apply(result, self.state, self.producers)
-        self.state_log = StateLog(self.state, self.store, HOST, lambda end: None)
-        self.role = FakeRole()
-        self.timers = Timers(
-            self.store,
-            self.state,
-            self.producers,
-            self.state_log,
-            self.role,
-            Counters(),
-            on_appended=lambda end: None,
-            clock=self.clock,
-            **({"page_bytes_max": 1 << 18, "delay_ms_max": 86_400_000, "waiting_max": 1 << 20} | settings),
+    def __init__(self, root: Path, clock: ManualClock | None = None, **settings: object) -> None:
+        self.manual = clock or ManualClock(START)
+        super().__init__(
+            root,
+            features=(Later,),
+            clock=self.manual,
+            sizes={"consume_queue_bytes": 400},
+            **({"maxMessageSize": 1 << 18, "timerMaxDelaySec": 86_400} | settings),
         )
+        self.timers = self[Later].timers
 
-    def restarted(self, *, unclean: bool = False) -> Node:
-        if unclean:
-            self.store.abandon()
-        else:
-            self.store.close()
-        return Node(self.root, self.clock)
-
-    def dispatch(self) -> None:
-        for result in dispatch_all(self.store):
-            apply(result, self.state, self.producers)
+    def reopened(self, *, unclean: bool = False) -> Node:
+        self.close(unclean=unclean)
+        return Node(self.root, self.manual)
 
     def later(
         self, bodies: Sequence[bytes], delays_s: Sequence[float], *, topic: str = "orders", queue_id: int = 0
@@ -75,19 +54,22 @@ class Node:
         self.dispatch()
 
     async def turn(self, seconds: float = 0.0) -> None:
-        self.clock.advance(seconds)
+        self.manual.advance(seconds)
         await self.timers.turn()
         self.dispatch()
 
+    def dispatch(self) -> None:
+        self.confirm()
+        super().dispatch()
+
     def records(self, topic: str = "orders", queue_id: int = 0) -> list[Record]:
         self.dispatch()
-        low, high = self.store.queue_range(topic, queue_id)
-        picked = self.store.picker.locate(topic, queue_id, np.arange(low, high))
-        data = self.store.picker.join(picked).tobytes()
-        ends = np.cumsum(picked.sizes)
-        return [decode_record(data[end - size : end]) for end, size in zip(ends, picked.sizes, strict=True)]
+        return read(self.store, topic, queue_id)
 
-    def bodies(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+    def first_waiting(self) -> int | None:
+        return next((hold.offset for hold in self[Later].holds()), None)
+
+    def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
         return [record.body for record in self.records(topic, queue_id)]
 
 
@@ -103,11 +85,14 @@ def later_batch(bodies: Sequence[bytes], due: Sequence[int], *, topic: str = "or
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path / "store")
-    made.state_log.put_topic(ORDERS)
-    made.dispatch()
-    yield made
-    made.store.close()
+    async def made() -> Node:
+        node = Node(tmp_path / "store")
+        node.put_topic(ORDERS)
+        node.dispatch()
+        return node
+
+    yield asyncio.run(made())
+    close_all()
 
 
 def test_messages_come_at_their_times_in_their_order(node: Node) -> None:
@@ -115,11 +100,11 @@ def test_messages_come_at_their_times_in_their_order(node: Node) -> None:
     async def run() -> None:
         node.later([b"c", b"a", b"b"], [30, 10, 20], queue_id=2)
         await node.turn(9.9)
-        assert node.bodies(queue_id=2) == []
+        assert node.delivered(queue_id=2) == []
         await node.turn(0.1)
-        assert node.bodies(queue_id=2) == [b"a"]
+        assert node.delivered(queue_id=2) == [b"a"]
         await node.turn(60)
-        assert node.bodies(queue_id=2) == [b"a", b"b", b"c"]
+        assert node.delivered(queue_id=2) == [b"a", b"b", b"c"]
         assert node.timers.delivered == 3
 
     run()
@@ -144,9 +129,9 @@ def test_what_is_overdue_comes_at_once_and_queues_that_went_are_replaced(node: N
     @in_loop
     async def run() -> None:
         node.later([b"past"], [-5], queue_id=3)
-        node.state_log.put_topic(Topic("orders", 2, 2))
+        node.put_topic(Topic("orders", 2, 2))
         await node.turn()
-        assert node.bodies(queue_id=1) == [b"past"]
+        assert node.delivered(queue_id=1) == [b"past"]
 
     run()
 
@@ -156,16 +141,16 @@ def test_a_new_master_knows_what_waits_and_delivers_nothing_twice(node: Node) ->
     async def run() -> None:
         node.later([b"a", b"b", b"c"], [10, 20, 4000])
         await node.turn(15)
-        again = node.restarted(unclean=True)
+        again = node.reopened(unclean=True)
         try:
             await again.turn()
-            assert again.bodies() == [b"a"]
+            assert again.delivered() == [b"a"]
             await again.turn(10)
-            assert again.bodies() == [b"a", b"b"]
+            assert again.delivered() == [b"a", b"b"]
             await again.turn(8000)
-            assert again.bodies() == [b"a", b"b", b"c"]
+            assert again.delivered() == [b"a", b"b", b"c"]
         finally:
-            again.store.close()
+            again.close()
 
     run()
 
@@ -189,15 +174,15 @@ def test_a_run_that_was_cut_short_is_finished_by_whoever_comes(node: Node, faili
         node.store.append = failing  # type: ignore[method-assign]
         with pytest.raises(DiskFull):
             await node.turn(5)
-        assert len(node.bodies()) == failing_at * PAGE_COUNT
+        assert len(node.delivered()) == failing_at * PAGE_COUNT
         node.later([b"late"], [3])  # due as well, and not in that run
-        again = node.restarted(unclean=True)
+        again = node.reopened(unclean=True)
         try:
             await again.turn()
             await again.turn()
-            assert again.bodies() == [*bodies, b"late"]
+            assert again.delivered() == [*bodies, b"late"]
         finally:
-            again.store.close()
+            again.close()
 
     run()
 
@@ -207,24 +192,24 @@ def test_a_clock_that_goes_back_brings_nothing_early_and_nothing_twice(node: Nod
     async def run() -> None:
         node.later([b"a", b"d"], [500, 2000])
         await node.turn(1000)
-        node.clock.set_wall(START + 10_000)
+        node.manual.set_wall(START + 10_000)
         node.later([b"b", b"c"], [5, 600])
         await node.turn()
-        assert node.bodies() == [b"a", b"b"]
-        again = node.restarted(unclean=True)
+        assert node.delivered() == [b"a", b"b"]
+        again = node.reopened(unclean=True)
         try:
             await again.turn()
-            assert again.bodies() == [b"a", b"b"]
-            assert again.state.timers.last.before == ((START + 1_000_000, 2),)
-            again.clock.set_wall(START + 700_000)
+            assert again.delivered() == [b"a", b"b"]
+            assert again.tables[TimerTable].last.before == ((START + 1_000_000, 2),)
+            again.manual.set_wall(START + 700_000)
             await again.turn()
-            assert again.bodies() == [b"a", b"b", b"c"]
-            again.clock.set_wall(START + 3_000_000)
+            assert again.delivered() == [b"a", b"b", b"c"]
+            again.manual.set_wall(START + 3_000_000)
             await again.turn()
-            assert again.bodies() == [b"a", b"b", b"c", b"d"]
-            assert len(again.state.timers.last.delivered()) == 1
+            assert again.delivered() == [b"a", b"b", b"c", b"d"]
+            assert len(again.tables[TimerTable].last.delivered()) == 1
         finally:
-            again.store.close()
+            again.close()
 
     run()
 
@@ -243,7 +228,7 @@ def test_a_run_that_cannot_be_recorded_is_begun_again(node: Node) -> None:
             await node.turn(5)
         node.store.append = append  # type: ignore[method-assign]
         await node.turn()
-        assert node.bodies() == [b"a"]
+        assert node.delivered() == [b"a"]
 
     run()
 
@@ -259,16 +244,16 @@ def test_a_role_that_changes_in_the_middle_ends_a_delivery(node: Node) -> None:
         def turning(topic: str, records: Any, **settings: Any) -> Any:
             placed = append(topic, records, **settings)
             if topic == "orders":
-                node.timers.on_role(None)
-                node.timers.on_role(node.state_log)  # master again before the delivery looks
+                node.change_role(master=False)
+                node.change_role(master=True)  # master again before the delivery looks
             return placed
 
         node.store.append = turning  # type: ignore[method-assign]
         await node.turn(5)
-        assert len(node.bodies()) == PAGE_COUNT
+        assert len(node.delivered()) == PAGE_COUNT
         node.store.append = append  # type: ignore[method-assign]
         await node.turn()
-        assert node.bodies() == bodies
+        assert node.delivered() == bodies
 
     run()
 
@@ -287,7 +272,7 @@ def test_a_failed_append_is_made_good_by_the_same_broker(node: Node) -> None:
             await node.turn(5)
         node.store.append = append  # type: ignore[method-assign]
         await node.turn()
-        assert node.bodies() == [b"a"]
+        assert node.delivered() == [b"a"]
 
     run()
 
@@ -298,10 +283,10 @@ def test_nothing_is_delivered_while_too_few_replicas_are_there(node: Node) -> No
         node.later([b"a"], [1])
         node.role.enough = False
         await node.turn(5)
-        assert node.bodies() == []
+        assert node.delivered() == []
         node.role.enough = True
         await node.turn()
-        assert node.bodies() == [b"a"]
+        assert node.delivered() == [b"a"]
 
     run()
 
@@ -309,13 +294,13 @@ def test_nothing_is_delivered_while_too_few_replicas_are_there(node: Node) -> No
 def test_a_slave_turns_no_wheel_and_begins_as_master_with_all_that_waits(node: Node) -> None:
     @in_loop
     async def run() -> None:
-        node.timers.on_role(None)
+        node.change_role(master=False)
         node.later([b"a"], [1])
         await node.turn(5)
-        assert node.bodies() == []
-        node.timers.on_role(node.state_log)
+        assert node.delivered() == []
+        node.change_role(master=True)
         await node.turn()
-        assert node.bodies() == [b"a"]
+        assert node.delivered() == [b"a"]
 
     run()
 
@@ -323,13 +308,13 @@ def test_a_slave_turns_no_wheel_and_begins_as_master_with_all_that_waits(node: N
 def test_messages_of_a_deleted_topic_go_with_it(node: Node) -> None:
     @in_loop
     async def run() -> None:
-        node.state_log.put_topic(Topic("kept", 1, 1))
+        node.put_topic(Topic("kept", 1, 1))
         node.later([b"a"], [1])
         node.later([b"b"], [1], topic="kept")
-        node.state_log.delete_topic("orders")
+        node.delete_topic("orders")
         node.dispatch()
         await node.turn(5)
-        assert node.bodies("kept") == [b"b"]
+        assert node.delivered("kept") == [b"b"]
         assert (node.timers.delivered, node.timers.dropped) == (1, 1)
 
     run()
@@ -338,26 +323,26 @@ def test_messages_of_a_deleted_topic_go_with_it(node: Node) -> None:
 def test_retention_keeps_the_log_from_the_first_message_that_waits(node: Node) -> None:
     @in_loop
     async def run() -> None:
-        assert node.timers.first_waiting() is None
+        assert node.first_waiting() is None
         node.later([b"a"], [10])
         position = node.store.picker.locate(names.TIMER_TOPIC, 0, np.arange(1)).positions[0]
         await node.turn()
-        assert node.timers.first_waiting() == position
+        assert node.first_waiting() == position
         node.later([b"b"], [100])
         await node.turn(20)
         await node.turn(60)  # the run is recorded as delivered
-        assert node.timers.first_waiting() > position  # type: ignore[operator]
+        assert node.first_waiting() > position  # type: ignore[operator]
         await node.turn(60)
         await node.turn(60)
-        assert node.timers.first_waiting() is None
-        assert node.bodies() == [b"a", b"b"]
+        assert node.first_waiting() is None
+        assert node.delivered() == [b"a", b"b"]
 
     run()
 
 
 def test_what_cannot_be_delivered_is_refused_by_name(node: Node) -> None:
     def check(records: bytes) -> None:
-        node.timers.check(memoryview(records), ORDERS)
+        node[Later].check(memoryview(records), ORDERS)
 
     check(later_batch([b"a"], [START + 1000]))
     with pytest.raises(InvalidArgument, match=r"record 1 .* more than 86400 s \(timerMaxDelaySec\)"):
@@ -377,18 +362,16 @@ def test_what_cannot_be_delivered_is_refused_by_name(node: Node) -> None:
 
 
 def test_too_many_that_wait_are_refused(tmp_path: Path) -> None:
-    node = Node(tmp_path / "store", waiting_max=1)
-    node.state_log.put_topic(ORDERS)
-
     @in_loop
     async def run() -> None:
+        node = Node(tmp_path / "store", timerMessagesMax=1)
+        node.put_topic(ORDERS)
         node.later([b"a"], [10])
         await node.turn()
         with pytest.raises(FlowControl, match="timerMessagesMax"):
-            node.timers.check(memoryview(later_batch([b"a"], [START])), ORDERS)
+            node[Later].check(memoryview(later_batch([b"a"], [START])), ORDERS)
 
     run()
-    node.store.close()
 
 
 def test_the_table_survives_snapshots_and_repetitions() -> None:
@@ -397,7 +380,7 @@ def test_the_table_survives_snapshots_and_repetitions() -> None:
     table.apply(100, "TIMER_RUN", run.to_json())
     table.apply(50, "TIMER_RUN", Run(2).to_json())
     assert (table.last, table.position) == (run, 100)
-    again.load(json.loads("{" + "".join(table.pieces()) + "}"))
+    again.load(json.loads("{" + "".join(table.pieces()) + "}"), 0)
     assert again.last == run
     assert list(again.repeated(200)) == [("TIMER_RUN", run.to_json())]
     assert list(table.repeated(100)) == []

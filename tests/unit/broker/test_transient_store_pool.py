@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.group.role_parts import RoleParts
-from penstock.broker.serving import serving
-from penstock.broker.startup import open_store
+from penstock.broker.broker import FEATURES, serving
+from penstock.broker.consume.consume import Consume
+from penstock.broker.core.dispatch import Dispatcher
+from penstock.broker.core.events import LogEvents
+from penstock.broker.group.making import RoleMaker
+from penstock.broker.opening import open_store
 from penstock.formats.record.batch import encode_messages
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
+from penstock.runtime.clock import SystemClock
 from tests.support.broker.running_broker import broker_process, calling, running, small_config
 from tests.support.broker.stores import HOST
 from tests.support.waiting import eventually
@@ -60,16 +64,16 @@ def test_messages_are_read_at_once_and_acknowledged_by_slaves(tmp_path: Path) ->
         async with serving(master_config) as master, calling(master.address) as to_master:
             slave_settings = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": master.address}
             async with running(tmp_path / "slave", **slave_settings, **POOL) as (slave, to_slave):
-                await eventually(lambda: master.parts.role.can_acknowledge())
+                await eventually(lambda: master.core.role.can_acknowledge())
                 await to_master.create_topic()
                 waiting = asyncio.create_task(to_master.fetch((0, 0), max_wait_ms=10_000))
-                await eventually(lambda: len(master.parts.fetch.waiters))
+                await eventually(lambda: len(master.features[Consume].fetch.waiters))
                 for _ in range(BATCHES):
                     receipt = await to_master.append([BODY])
                     assert receipt.status == broker_pb2.SEND_OK
-                    assert slave.parts.store.end_offset > receipt.physical_offset
+                    assert slave.core.store.end_offset > receipt.physical_offset
                 assert (await waiting)[0].results[0].count == 1
-                await eventually(lambda: slave.parts.store.queue_range("orders", 0) == (0, BATCHES))
+                await eventually(lambda: slave.core.store.queue_range("orders", 0) == (0, BATCHES))
                 assert (await to_slave.fetch((0, BATCHES - 1)))[0].results[0].count == 1
 
     asyncio.run(check())
@@ -77,20 +81,11 @@ def test_messages_are_read_at_once_and_acknowledged_by_slaves(tmp_path: Path) ->
 
 def test_a_master_that_becomes_a_slave_commits_what_it_has(tmp_path: Path) -> None:
     config = small_config(tmp_path, **POOL)
-    with open_store(config) as opened:
+    with open_store(config, FEATURES) as opened:
         store = opened.store
         end = store.append("orders", encode_messages("orders", [b"x"], None, 0, born_host=HOST), queues=1).end
         assert store.end_offset == 0
-        parts = RoleParts(
-            config,
-            opened,
-            common_pb2.BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=1),
-            "instance",
-            on_slave_appended=lambda: None,
-            on_confirm=lambda offset: None,
-            on_commits=lambda commits: None,
-            pending_commits=list,
-        )
-        parts._make_slave()
+        dispatcher = Dispatcher(store, opened.tables)
+        RoleMaker(config, opened, LogEvents(store, dispatcher), SystemClock()).make_slave()
         assert store.end_offset == end
         store.close()

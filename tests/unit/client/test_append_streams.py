@@ -10,7 +10,7 @@ from penstock.client.cluster.append_streams import Receipts
 from penstock.client.cluster.connections import Connections
 from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
-from tests.support.broker.broker_parts import batch
+from tests.support.broker.requests import batch
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.waiting import wait_until
 

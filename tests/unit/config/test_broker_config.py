@@ -15,7 +15,7 @@ from penstock.broker.config import (
     MetricsExporterType,
     load_broker_config,
 )
-from penstock.broker.startup import store_config
+from penstock.broker.opening import store_config
 from penstock.broker.store import FlushMode
 from penstock.broker.unsupported_keys import UNSUPPORTED_KEYS
 from penstock.proto.errors import ConfigError
@@ -141,7 +141,6 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         """,
     )
     assert config.advertised_address == "10.0.0.7:20911"
-    assert config.listen_address == "0.0.0.0:20911"
     assert config.nameservers.addresses == ("ns-1:9876", "10.0.0.2:9876", "[::1]:9876")
     assert config.store.consume_queue_bytes == 1020
     default = BrokerConfig()

@@ -12,7 +12,7 @@ import yaml
 from penstock.broker.config import BrokerConfig
 from penstock.cli.main import cli
 from penstock.nameserver.config import NameserverConfig
-from penstock.proto.conf import keyed_fields
+from penstock.runtime.conf import keyed_fields
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

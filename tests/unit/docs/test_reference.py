@@ -11,7 +11,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.cli.main import COMMANDS
 from penstock.nameserver.config import NameserverConfig
 from penstock.pipeline.catalogue import JOBS
-from penstock.proto.conf import keyed_fields
+from penstock.runtime.conf import keyed_fields
 from scripts.docs.__main__ import PAGES, ROOT
 from scripts.docs.markdown import line_comments, plain, table
 from scripts.docs.metrics import Family, families

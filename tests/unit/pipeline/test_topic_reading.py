@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.broker.consume.consume import Consume
+from penstock.formats.record.layout import decode_record
 from penstock.pipeline.topics.offsets import Queue, Slice
 from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.read import reading
@@ -16,7 +19,9 @@ from penstock.pipeline.topics.read.reading import SliceReader
 from penstock.proto import frames
 from penstock.proto.errors import BrokerUnavailable, DamagedRecord, DataLoss, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.broker.broker_parts import Parts, wanting
+from tests.support.broker.kit import Kit, close_all
+from tests.support.broker.requests import wanting
+from tests.support.broker.stores import patch, split
 
 SCHEMA = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("body", pa.binary())])
 MASTER, SLAVE = "master:1", "slave:1"
@@ -40,8 +45,8 @@ class Group:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.members = {address: self._run(Parts) for address in (MASTER, SLAVE)}
-        self.members[SLAVE].role.is_master = False
+        self.members = {address: self._run(Kit) for address in (MASTER, SLAVE)}
+        self._run(lambda: self.members[SLAVE].change_role(master=False))
         self.steps: list[str | None] = [MASTER]
         self.asked: list[tuple[str, FetchHeader]] = []
         self.before: Callable[[FetchHeader], None] = lambda header: None
@@ -53,15 +58,15 @@ class Group:
         """Messages at the end of each queue."""
         for address in at:
             parts = self.members[address]
-            parts.role.is_master = True
-            if parts.state.topic(topic) is None:
+            self._run(lambda parts=parts: parts.change_role(master=True))
+            if parts.tables.topic(topic) is None:
                 self._run(lambda parts=parts: parts.add_topic(topic, queues=64))
             for queue_id, count in queues.items():
                 low = parts.store.queue_range(topic, queue_id)[1]
                 made = [b"%d-%d-" % (queue_id, low + n) for n in range(count)]
                 self._await(parts.append([body.ljust(size, b"x") for body in made], topic=topic, queue_id=queue_id))
                 self._run(parts.dispatch)
-            parts.role.is_master = address == MASTER
+            self._run(lambda parts=parts, address=address: parts.change_role(master=address == MASTER))
 
     def others_fetch(self, header: FetchHeader) -> None:
         """Another consumer has its turn."""
@@ -78,7 +83,7 @@ class Group:
 
         def answer() -> bytes:
             self.before(header)
-            message = self._await(self.members[address].fetch.fetch(frames.pack(header), None))  # type: ignore[arg-type]
+            message = self._await(self.members[address][Consume].fetch.fetch(frames.pack(header), None))  # type: ignore[arg-type]
             return self.after(header, bytes(message))
 
         return Call(answer)
@@ -95,18 +100,15 @@ class Group:
         wanted = [Slice(Queue(topic, "broker-a", queue_id), start, end) for queue_id, start, end in slices]
         return reader, (tuple(row.values()) for batch in reader.read(wanted) for row in batch.to_pylist())
 
-    def damage(self, queue_id: int, offset: int, problem: str = "", *, at: str = MASTER) -> None:
-        """Change the last byte of a body; ``problem``: what the broker says when it is to prove the record."""
+    def damage(self, queue_id: int, offset: int, *, at: str = MASTER) -> None:
+        """Change a byte of a body in the log of a member."""
         store = self.members[at].store
-        raw, tag = store._queues["orders", queue_id][offset]
-        body = raw.index(b"%d-%d-" % (queue_id, offset))
-        store._queues["orders", queue_id][offset] = raw[:body] + b"!" + raw[body + 1 :], tag
-        if problem:
-            store.damaged["orders", queue_id, offset] = problem
+        position = store.picker.locate("orders", queue_id, np.arange(offset, offset + 1)).positions[0]
+        body = bytes(store.view(int(position))).index(b"%d-%d-" % (queue_id, offset))
+        patch(self.members[at].root, int(position) + body, b"!", segment_bytes=1 << 20)
 
     def close(self) -> None:
-        for parts in self.members.values():
-            parts.fetch.close()
+        close_all()
         self.loop.close()
 
     def _run(self, call: Callable[[], Any]) -> Any:
@@ -129,6 +131,23 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
 
 def rows(*slices: tuple[int, int, int], size: int = 10) -> list[Row]:
     return [(q, n, (b"%d-%d-" % (q, n)).ljust(size, b"x")) for q, start, end in slices for n in range(start, end)]
+
+
+def lacking(group: Group, start: int, end: int) -> None:
+    """Have the master's queue 0 lack the entries ``[start, end)``, so that those behind move up."""
+
+    def before(header: FetchHeader) -> None:
+        header.topics[0].ends[0] += end - start
+
+    def after(header: FetchHeader, message: bytes) -> bytes:
+        reply, data = frames.unpack(message, FetchReply)
+        kept = [each for each in split(bytes(data)) if not start <= decode_record(each).queue_offset < end]
+        for result in reply.results:
+            result.count, result.bytes = len(kept), sum(map(len, kept))
+            result.next_offset -= end - start
+        return frames.pack(reply, *kept)
+
+    group.before, group.after = before, after
 
 
 SLICES = [(5, 3, 40), (0, 0, 40), (2, 10, 40), (1, 39, 40)]
@@ -161,7 +180,7 @@ def test_one_answer_holds_many_small_slices_and_nothing_behind_them(group: Group
     slices = [(queue_id, 10, 15) for queue_id in range(40)]
     assert group.read(*slices, fetchmaxbytes="65536") == rows(*slices, size=100)
     assert len(group.asked) == 1
-    assert group.members[MASTER].counters.topic("orders").messages_out == 200
+    assert group.members[MASTER].core.counters.topic("orders").messages_out == 200
 
 
 def test_what_a_slave_has_not_heard_of_is_waited_for(group: Group) -> None:
@@ -237,9 +256,9 @@ def test_what_the_master_says_is_lost_is_an_error_or_left_out_and_counted(
 
 def test_a_body_that_fails_its_checksum_is_a_damaged_record(group: Group) -> None:
     group.put("orders", {0: 6, 1: 2})
-    group.damage(0, 3, "file 7 is broken")
+    group.damage(0, 3)
     _, found = group.reading((0, 0, 6), (1, 0, 2))
-    with pytest.raises(DamagedRecord, match="queue orders/broker-a/0: message 3 is damaged: file 7 is broken"):
+    with pytest.raises(DamagedRecord, match=r"queue orders/broker-a/0: message 3 is damaged: .* the record at"):
         list(found)
     assert [header.verify for _, header in group.asked] == [False, True]
     reader, found = group.reading((0, 0, 6), (1, 0, 2), failondataloss="false")
@@ -248,7 +267,7 @@ def test_a_body_that_fails_its_checksum_is_a_damaged_record(group: Group) -> Non
 
 def test_a_record_that_is_good_at_its_broker_and_comes_damaged_twice_is_named(group: Group) -> None:
     group.put("orders", {0: 6})
-    group.damage(0, 3)
+    group.after = lambda header, message: message.replace(b"0-3-", b"!-3-")
     with pytest.raises(DamagedRecord, match="orders/broker-a/0: message 3 is damaged: broker master:1 proved it"):
         group.read((0, 0, 6))
     reader, found = group.reading((0, 0, 6), failondataloss="false")
@@ -263,8 +282,7 @@ def test_a_record_that_comes_damaged_once_is_read_again(group: Group) -> None:
 
 def test_messages_missing_between_others_are_an_error_or_counted(group: Group) -> None:
     group.put("orders", {0: 8})
-    queue = group.members[MASTER].store._queues["orders", 0]
-    del queue[3:5]
+    lacking(group, 3, 5)
     with pytest.raises(DataLoss, match="message 3 is missing, 5 follows"):
         group.read((0, 0, 4))
     reader, found = group.reading((0, 0, 6), failondataloss="false")

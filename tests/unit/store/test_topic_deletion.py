@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.core.state import deleted_topic, encode_topic_deleted
+from penstock.broker.core.tables.topics import deleted_topic, encode_topic_deleted
 from penstock.broker.store import Store
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import decode_properties

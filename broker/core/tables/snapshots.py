@@ -6,7 +6,7 @@
 | ``subscriptionGroup.json`` | consumer groups | RocketMQ's |
 | ``consumerOffset.json`` | committed offsets | RocketMQ's, queue ids quoted: valid JSON, and fastjson reads it too |
 | ``producerSequence.json`` | the duplicate table | own |
-| ``stagedWrites.json``, ``archiveWatermarks.json``, ``timerRuns.json`` | tables of their own modules | own |
+| others | tables of features | own |
 
 Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical
 offset, and some above, as a master applies its own records when it appends them: replay applies them again without
@@ -37,9 +37,9 @@ from typing import Any, Final
 from penstock.proto.errors import Corrupt
 from penstock.runtime.whole_files import sync_directory
 
-from .producers import ProducerTable
-from .state import Group, State, Topic
-from .uninterrupted import to_its_end
+from ..uninterrupted import to_its_end
+from .table import Table
+from .tables import Tables
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ LAG_BYTES_MAX: Final = 256 << 20
 log from the oldest of these positions."""
 LAG_BYTES_MAX_AT_END: Final = 16 << 20
 """The same for the end of the process; what is left is read in a few hundredths of a second."""
-_ROWS_PER_PIECE: Final = 200
 
 Document = dict[str, Any]
 
@@ -72,70 +71,38 @@ class Loaded:
 
 @dataclass(slots=True)
 class _File:
-    """One snapshot file: how to take it apart and to put it together."""
+    """What is on disk of one table."""
 
-    name: str
-    load: Callable[[Document], None]
-    pieces: Callable[[], Iterator[str]]  # the fields after dataVersion and logPosition, each piece quickly made
-    changes: Callable[[], int]
-    set_base: Callable[[int], None]
-    source: State | ProducerTable
+    table: Table
     counter: int = 0  # of dataVersion
-    written: int = 0  # value of changes() that is on disk
+    written: int = 0  # value of the table's changes that is on disk
     not_before: float = 0.0  # monotonic time of the next write
     position: int = 0  # logPosition of what is on disk
+
+    @property
+    def name(self) -> str:
+        return self.table.file_name
+
+    @property
+    def is_written(self) -> bool:
+        """True if the disk has every change of the table."""
+        return self.table.changes == self.written
 
 
 class Snapshots:
     """Reads and writes the snapshot files of one broker; event loop only."""
 
-    def __init__(self, directory: Path, state: State, producers: ProducerTable) -> None:
+    def __init__(self, directory: Path, tables: Tables) -> None:
         self.directory = directory
-        self._state = state
-        self._producers = producers
+        self._tables = tables
         self._log_end = 0
         self.writing = asyncio.Lock()
         """Held while a file is written; whoever changes tables and files together holds it as well."""
         self.is_current = True
         """The tables are what the log says. While they are not, as behind a cut, nothing of them is written, and no
         file counts as one that covers anything of the log."""
-        self._files = [
-            _File(
-                "topics.json",
-                self._load_topics,
-                self._topics,
-                lambda: state.topics.changes,
-                _base_of(state.topics),
-                state,
-            ),
-            _File(
-                "subscriptionGroup.json",
-                self._load_groups,
-                self._groups,
-                lambda: state.groups.changes,
-                _base_of(state.groups),
-                state,
-            ),
-            _File(
-                "consumerOffset.json",
-                self._load_offsets,
-                self._offsets,
-                lambda: state.offsets.changes,
-                _base_of(state.offsets),
-                state,
-            ),
-            _File(
-                "producerSequence.json",
-                self._load_producers,
-                self._sequences,
-                lambda: producers.changes,
-                lambda position: None,
-                producers,
-            ),
-        ]
-        for table in state.more:
-            pieces, changes = table.pieces, _changes_of(table)
-            self._files.append(_File(table.file_name, table.load, pieces, changes, _base_of(table), state))
+        self._files = [_File(table) for table in tables.all]
+        tables.files = self
 
     def load(self, log_min: int, log_end: int, *, log_has_all: bool) -> Loaded:
         """Fill the empty tables from the files and say from where the log must be replayed.
@@ -157,7 +124,7 @@ class Snapshots:
             if document is not None:
                 position = int(document.get(LOG_POSITION, log_end))
                 newest = int(document.get(NEWEST_RECORD, -1))
-                file.source.newest_record = max(file.source.newest_record, newest)
+                file.table.newest_record = max(file.table.newest_record, newest)
                 ahead = ahead or newest >= log_end  # it holds what the log has lost
                 if position > log_end:
                     log.warning(
@@ -169,9 +136,12 @@ class Snapshots:
                     position, ahead = log_end, True
             else:
                 file.written = -1  # write it soon, though it holds nothing: without it a start reads the whole log
-            file.set_base(position)
+            file.table.base = position
             file.position = position
             replay_from = min(replay_from, max(position, log_min))
+        if imported:
+            for file in self._files:
+                file.table.import_from(self.directory)
         return Loaded(replay_from, imported, ahead)
 
     async def run(self, position: Callable[[], int]) -> None:
@@ -187,7 +157,7 @@ class Snapshots:
         """Everything recorded in the log below this is in the files on disk."""
         if not self.is_current:
             return 0
-        return min((file.position for file in self._files if file.changes() != file.written), default=1 << 62)
+        return min((file.position for file in self._files if not file.is_written), default=1 << 62)
 
     async def write_changed(self, position: Callable[[], int], *, at_once: bool = False) -> None:
         """Write the files whose tables changed, leaving the event loop free between pieces and while syncing.
@@ -200,13 +170,12 @@ class Snapshots:
                 await self._write_changed(position(), at_once)
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
-        self._producers.expire(int(time.time() * 1000))
-        self._state.forget_deleted(position)
-        self._state.expire(int(time.time() * 1000))
+        self._tables.forget_deleted(position)
+        self._tables.expire(int(time.time() * 1000))
         for file in self._files:
             started = time.monotonic()
-            changes = file.changes()
-            is_current = changes == file.written and position - file.position < LAG_BYTES_MAX
+            changes = file.table.changes
+            is_current = file.is_written and position - file.position < LAG_BYTES_MAX
             if is_current or (started < file.not_before and not at_once):
                 continue
             pieces = []
@@ -228,21 +197,21 @@ class Snapshots:
         if not self.is_current:
             return  # the next start makes them from the older files and the log
         for file in self._files:
-            is_current = file.changes() == file.written and position - file.position < LAG_BYTES_MAX_AT_END
+            is_current = file.is_written and position - file.position < LAG_BYTES_MAX_AT_END
             if not is_current or not (self.directory / file.name).exists():
                 try:
                     self._replace(file.name, "".join(self._document(file, position)))
                 except OSError as error:
                     log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
                     continue
-                file.written, file.position = file.changes(), position
+                file.written, file.position = file.table.changes, position
 
     def write_anew(self, position: int) -> None:
         """Write every file and forget the ones before, whose positions mean nothing in this log any more."""
         for file in self._files:
             self._replace(file.name, "".join(self._document(file, position)))
             (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
-            file.written, file.position = file.changes(), position
+            file.written, file.position = file.table.changes, position
 
     def adopt(self, other: Snapshots) -> None:
         """The tables are those that ``other`` has read, and the files as it has found them, until they are written."""
@@ -280,8 +249,8 @@ class Snapshots:
         file.counter += 1
         version = {"counter": file.counter, "stateVersion": 0, "timestamp": int(time.time() * 1000)}
         yield f'{{\n\t"dataVersion":{json.dumps(version)},\n\t"{LOG_POSITION}":{position},\n'
-        yield from file.pieces()
-        yield f',\n\t"{NEWEST_RECORD}":{file.source.newest_record}\n}}\n'  # last: the tables change meanwhile
+        yield from file.table.pieces()
+        yield f',\n\t"{NEWEST_RECORD}":{file.table.newest_record}\n}}\n'  # last: the tables change meanwhile
 
     def _replace(self, name: str, text: str) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -295,7 +264,7 @@ class Snapshots:
             try:
                 text = path.read_text(encoding="utf-8")
                 document = parse_rocketmq_json(text)
-                file.load(document)
+                file.table.load(document, self._log_end)
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -315,54 +284,6 @@ class Snapshots:
         if damaged:
             log.warning("table is rebuilt from the log from=%d file=%s", log_min, file.name)
         return None
-
-    def _load_topics(self, document: Document) -> None:
-        for topic in [Topic.from_json(entry) for entry in document["topicConfigTable"].values()]:
-            self._state.topics.load(topic.name, topic)
-
-    def _load_groups(self, document: Document) -> None:
-        for group in [Group.from_json(entry) for entry in document["subscriptionGroupTable"].values()]:
-            self._state.groups.load(group.name, group)
-
-    def _load_offsets(self, document: Document) -> None:
-        rows = [
-            (key.rpartition("@"), {int(queue_id): int(offset) for queue_id, offset in queues.items()})
-            for key, queues in document["offsetTable"].items()
-        ]
-        for (topic, _, group), offsets in rows:
-            self._state.offsets.load(group, topic, offsets)
-
-    def _load_producers(self, document: Document) -> None:
-        self._producers.load(document["producers"], self._log_end)
-
-    def _topics(self) -> Iterator[str]:
-        yield '\t"topicConfigTable":{'
-        yield from _entries((topic.name, topic.to_json()) for topic in self._state.topics.values())
-        yield "}"
-
-    def _groups(self) -> Iterator[str]:
-        yield '\t"forbiddenTable":{},\n\t"subscriptionGroupTable":{'
-        yield from _entries((group.name, group.to_json()) for group in self._state.groups.values())
-        yield "}"
-
-    def _offsets(self) -> Iterator[str]:
-        table = self._state.offsets
-        groups: dict[str, list[str]] = {}
-        for group, topic in table.pairs():
-            groups.setdefault(group, []).append(topic)
-        yield '\t"groupTopicMap":{'
-        yield from _entries(iter(groups.items()))
-        yield '},\n\t"offsetTable":{'
-        yield from _entries((f"{topic}@{group}", table.row(group, topic)) for group, topic in table.pairs())
-        yield "}"
-
-    def _sequences(self) -> Iterator[str]:
-        yield '\t"producers":['
-        rows = self._producers.rows()
-        for start in range(0, len(rows), _ROWS_PER_PIECE):
-            lines = (json.dumps(row, separators=(",", ":")) for row in rows[start : start + _ROWS_PER_PIECE])
-            yield ("," if start else "") + "\n" + ",\n".join(lines)
-        yield "\n\t]"
 
 
 def parse_rocketmq_json(text: str) -> Document:
@@ -408,22 +329,3 @@ def _write(path: Path, text: str, old: Path | None = None) -> None:
 
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
-
-
-def _entries(items: Iterator[tuple[str, Any]]) -> Iterator[str]:
-    separator = "\n"
-    for name, value in items:
-        yield f"{separator}\t\t{json.dumps(name)}:{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
-        separator = ",\n"
-    yield "\n\t"
-
-
-def _base_of(table: Any) -> Callable[[int], None]:
-    def set_base(position: int) -> None:
-        table.base = position
-
-    return set_base
-
-
-def _changes_of(table: Any) -> Callable[[], int]:
-    return lambda: int(table.changes)

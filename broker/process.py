@@ -77,7 +77,7 @@ async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
     SIGTERM and SIGINT: an elected master hands over first. SIGUSR1: not, since the whole group is being stopped. A
     signal before the broker is ready ends the process at once: the store is made for that.
     """
-    from .serving import serving
+    from .broker import serving
 
     async with serving(config) as broker:
         stop, at_once = asyncio.Event(), asyncio.Event()
@@ -91,7 +91,7 @@ async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
 
         loop.add_signal_handler(signal.SIGUSR1, end_at_once)
         # One that the nameservers refuse, because another of its name and id lives, is never ready.
-        if await _comes_before(broker.parts.registration.settled(), stop):
+        if await _comes_before(broker.registered(), stop):
             log.info(
                 "broker ready name=%s id=%d role=%s address=%s seconds=%.2f",
                 config.identity.broker_name,
@@ -109,7 +109,7 @@ async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
 
 
 async def _comes_before(work: Coroutine[Any, Any, None], event: asyncio.Event, timeout_s: float | None = None) -> bool:
-    """Whether ``work`` was done before ``event`` and in time; else it is cancelled. Its error comes out."""
+    """True if ``work`` was done before ``event`` and in time; else it is cancelled. Its error comes out."""
     working = asyncio.create_task(work)
     other = asyncio.create_task(event.wait())
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ from penstock.runtime.listening import listen
 from penstock.runtime.security.access import Doorkeeper
 
 from .config import BrokerConfig, BrokerRole
-from .core.dispatch import apply
-from .core.producers import ProducerTable
-from .core.snapshots import Snapshots
-from .core.state import State, deleted_topic
-from .features.later.timer_table import imported_run
+from .core.feature import Feature
+from .core.tables.snapshots import Snapshots
+from .core.tables.tables import Tables
+from .core.tables.topics import deleted_topic
 from .group.epoch_file import EpochFile
 from .group.identity import check_identity, write_identity
 from .store.config import StoreConfig
@@ -37,11 +37,10 @@ class Opened:
     """The store and the tables derived from its log, up to date with what was dispatched."""
 
     store: Store
-    state: State
-    producers: ProducerTable
-    snapshots: Snapshots
+    tables: Tables
     epochs: EpochFile
     imported: bool  # RocketMQ wrote the tables' files: the log does not have their content yet
+    instance: str = field(default_factory=lambda: uuid.uuid4().hex)  # random, of this opening
 
 
 @contextlib.asynccontextmanager
@@ -64,8 +63,10 @@ async def open_port(
 
 
 @contextlib.contextmanager
-def open_store(config: BrokerConfig) -> Iterator[Opened]:
-    """The broker's store, recovered, and its tables. An error in the block leaves the store unclean but unlocked.
+def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Iterator[Opened]:
+    """The broker's store, recovered, and its tables, also those of ``features``.
+
+    An error in the block leaves the store unclean but unlocked.
 
     Raises:
         ConfigError: a directory cannot be made or used.
@@ -83,7 +84,8 @@ def open_store(config: BrokerConfig) -> Iterator[Opened]:
         raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
     try:
         _begin_epoch(config, store, epochs)
-        opened = _load(config, store, epochs, known=known)
+        tables = Tables(table for feature in features for table in feature.tables)
+        opened = _load(config, store, tables, epochs, known=known)
         if not known:
             write_identity(root, identity.cluster, identity.broker_name)
         yield opened
@@ -130,29 +132,25 @@ def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
         epochs.begin(epochs.history.latest + 1, store.end_offset)
 
 
-def _load(config: BrokerConfig, store: Store, epochs: EpochFile, *, known: bool) -> Opened:
+def _load(config: BrokerConfig, store: Store, tables: Tables, epochs: EpochFile, *, known: bool) -> Opened:
     started = time.monotonic()
-    producers = ProducerTable()
-    state = State(producers)
-    snapshots = Snapshots(config.store.root / "config", state, producers)
+    snapshots = Snapshots(config.store.root / "config", tables)
     loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=known)
     deleted: set[str] = set()
     for result in store.replay(loaded.replay_from):
-        deleted |= apply(result, state, producers)
+        deleted |= tables.take(result)
     for topic in deleted:
-        if state.topic(topic) is None:
+        if tables.topic(topic) is None:
             store.drop_topic(topic)  # recovery may have built its queues again
-    if loaded.imported and (run := imported_run(snapshots.directory / "timercheck")) is not None:
-        state.timers.last = run
     if loaded.ahead:
         snapshots.write_anew(store.dispatched_offset)
     log.info(
         "tables loaded topics=%d groups=%d lanes=%d replay_from=%d log_end=%d seconds=%.2f",
-        len(state.topics),
-        len(state.groups),
-        len(producers),
+        len(tables.topics),
+        len(tables.groups),
+        len(tables.producers),
         loaded.replay_from,
         store.end_offset,
         time.monotonic() - started,
     )
-    return Opened(store, state, producers, snapshots, epochs, loaded.imported)
+    return Opened(store, tables, epochs, loaded.imported)

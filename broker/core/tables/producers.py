@@ -10,21 +10,28 @@ one receipt.
 
 from __future__ import annotations
 
+import json
 import logging
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from penstock.formats.record.layout import MAGIC_V1, MAGIC_V2
 from penstock.formats.record.producer_mark import MARK_PREFIX, ProducerMark, parse_producer_mark
 from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
 
+from .table import StateRecord, Table
+
+if TYPE_CHECKING:
+    from ...store.results import MarkedBatch
+
 log = logging.getLogger(__name__)
 
 SEQUENCES: Final = "SEQUENCES"
 _NUMBERS_PER_RECORD: Final = 16_384
+_ROWS_PER_PIECE: Final = 200
 
 LANES_MAX = 100_000
 IDLE_MS_MAX = 7 * 24 * 3600 * 1000  # an answer that nobody asked for in a week is nobody's
@@ -44,25 +51,6 @@ class Receipt(NamedTuple):
     """What the producer says that its lane holds up to here; 0: nothing."""
 
 
-class Marked(Protocol):
-    """A dispatched batch that carries a mark (the store's MarkedBatch)."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def mark(self) -> ProducerMark: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def store_timestamp_ms(self) -> int: ...
-    @property
-    def queue_ids(self) -> list[int]: ...
-    @property
-    def queue_offsets(self) -> list[int]: ...
-
-
 @dataclass(slots=True)
 class Lane:
     """What is remembered of one lane; ``receipts`` oldest first, never empty.
@@ -79,14 +67,15 @@ Key = tuple[int, str, int]
 """producer id, topic, lane"""
 
 
-class ProducerTable:
+class ProducerTable(Table):
     """Last batches of every lane, least recently used first; event loop only."""
 
+    file_name = "producerSequence.json"
+    kinds = frozenset({SEQUENCES})
+
     def __init__(self, lanes_max: int = LANES_MAX) -> None:
-        self.changes = 0
-        self.duplicates = 0
-        self.newest_record = -1
-        """Where the newest batch begins whose receipt is, or was, in here."""
+        super().__init__()
+        self.duplicates = 0  # batches that were answered from here
         self._lanes: OrderedDict[Key, Lane] = OrderedDict()
         self._epochs: OrderedDict[int, int] = OrderedDict()  # newest epoch of each producer, over all its lanes
         self._lanes_max = lanes_max
@@ -151,7 +140,7 @@ class ProducerTable:
             if len(self._epochs) > self._lanes_max:
                 self._epochs.popitem(last=False)
 
-    def restore(self, batch: Marked) -> None:
+    def restore(self, batch: MarkedBatch) -> None:
         """Note a batch found in the log by dispatch or replay."""
         mark = batch.mark
         held = self._lanes.get((mark.producer_id, batch.topic, mark.lane))
@@ -168,21 +157,21 @@ class ProducerTable:
         )
         self.remember(mark.producer_id, mark.epoch, batch.topic, mark.lane, receipt)
 
-    def apply(self, position: int, document: Mapping[str, Any]) -> None:
-        """Take the state record at ``position``. Raises KeyError, TypeError or ValueError when it is none."""
+    def note(self, position: int) -> None:
+        """Nothing: what a record tells of batches before it stays true when the record is cut off with the log's end;
+        :meth:`remember` notes the batches themselves.
+        """
+
+    def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
         rows = document["rows"]
-        self.load(rows, position)
+        self._take(rows, position)
         for producer_id, topic, lane, *_ in rows:
             held = self._lanes.get((int(producer_id, 16), topic, lane))
             if held is not None:
                 held.recorded = max(held.recorded, position)
 
-    def repeated(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(kind, body) of state records, for every lane of which nothing stands in the log from ``position`` on: its
-        newest batch.
-
-        The table may change between two of them.
-        """
+    def repeated(self, position: int) -> Iterator[StateRecord]:
+        """The newest batch of every lane of which nothing stands in the log from ``position`` on."""
         older = [
             (key, held) for key, held in self._lanes.items() if max(held.receipts[-1].start, held.recorded) < position
         ]
@@ -198,10 +187,10 @@ class ProducerTable:
         if rows:
             yield SEQUENCES, {"rows": rows}
 
-    def adopt(self, other: ProducerTable) -> None:
-        """Hold what ``other`` holds, which is nobody's any more."""
-        self._lanes, self._epochs, self.newest_record = other._lanes, other._epochs, other.newest_record
-        self.changes += 1
+    def adopt(self, other: Self) -> None:
+        duplicates = self.duplicates
+        super().adopt(other)
+        self.duplicates = duplicates
 
     def expire(self, now_ms: int) -> None:
         """Drop lanes idle for longer than a week."""
@@ -216,11 +205,19 @@ class ProducerTable:
         """The table as JSON rows, least recently used first: ``[id, topic, lane, epoch, [receipt, …]]``."""
         return [_row(key, held.epoch, held.receipts) for key, held in list(self._lanes.items())]
 
-    def load(self, rows: Iterable[Sequence[Any]], end_offset: int) -> None:
-        """Take rows of a snapshot, without receipts of batches that the log (ending at ``end_offset``) lost.
+    def load(self, document: Mapping[str, Any], log_end: int) -> None:
+        self._take(document["producers"], log_end)
 
-        Raises KeyError, TypeError or ValueError when they are no such rows.
-        """
+    def pieces(self) -> Iterator[str]:
+        yield '\t"producers":['
+        rows = self.rows()
+        for start in range(0, len(rows), _ROWS_PER_PIECE):
+            lines = (json.dumps(row, separators=(",", ":")) for row in rows[start : start + _ROWS_PER_PIECE])
+            yield ("," if start else "") + "\n" + ",\n".join(lines)
+        yield "\n\t]"
+
+    def _take(self, rows: Iterable[Sequence[Any]], end_offset: int) -> None:
+        """Remember rows without receipts of batches that a log ending at ``end_offset`` has lost."""
         for producer_id, topic, lane, epoch, receipts in rows:
             for sequence, start, end, store_timestamp_ms, queue_ids, queue_offsets, *digest in receipts:
                 if int(end) <= end_offset:

@@ -1,0 +1,256 @@
+"""One broker from start to stop, inside a running event loop.
+
+Start: port → store (recovery) → snapshots and replay → role → features → registration.
+Stop: refuse new work → let what runs finish → out of the routes → last dispatch → snapshots → close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import grpc.aio
+
+from penstock.proto.errors import DiskFull, PenstockError, StorageError
+from penstock.runtime.clock import Clock, SystemClock
+
+from .admin.administration import Administration
+from .config import BrokerConfig
+from .consume.consume import Consume
+from .core.acknowledge import Acknowledgements
+from .core.core import Core
+from .core.dispatch import Dispatcher
+from .core.events import LogEvents
+from .core.feature import Feature, Features
+from .core.metrics import Counters
+from .core.role import Role
+from .core.tables.tables import Tables
+from .features.archive.archive import Archive
+from .features.exactly_once.exactly_once import ExactlyOnce
+from .features.later.later import Later
+from .group.group import Group
+from .group.making import RoleMaker
+from .opening import Opened, open_port, open_store
+from .produce.produce import Produce
+from .retention.retention import Retention
+from .store.store import Store
+
+log = logging.getLogger(__name__)
+
+FEATURES: Final[tuple[type[Feature], ...]] = (
+    Administration,
+    Group,
+    Produce,
+    Consume,
+    Later,
+    ExactlyOnce,
+    Archive,
+    Retention,
+)
+"""In the order in which they start; they stop in reverse. None of them knows another."""
+
+STOP_GRACE_S = 1.0
+LAST_DISPATCH_S = 1.0
+FOLLOW_LOOK_S = 0.01
+
+
+def make_core(
+    config: BrokerConfig, clock: Clock, store: Store, tables: Tables, make_role: Callable[[LogEvents], Role]
+) -> Core:
+    """A core whose features are yet to be made; for the running event loop."""
+    dispatcher = Dispatcher(store, tables)
+    events = LogEvents(store, dispatcher)
+    role = make_role(events)
+    return Core(
+        config=config,
+        clock=clock,
+        store=store,
+        tables=tables,
+        role=role,
+        acknowledgements=Acknowledgements(config, store, role),
+        dispatcher=dispatcher,
+        counters=Counters(),
+        events=events,
+        features=Features(),
+    )
+
+
+class Broker:
+    """One running broker."""
+
+    def __init__(self, config: BrokerConfig, opened: Opened, server: grpc.aio.Server, clock: Clock) -> None:
+        """``config``: with the port that was opened. Nothing serves or runs yet."""
+        self.config = config
+        self.core = make_core(
+            config, clock, opened.store, opened.tables, lambda events: RoleMaker(config, opened, events, clock).make()
+        )
+        self.features = self.core.features
+        self.features.make(FEATURES, self.core)
+        self._server = server
+        self._imported = opened.imported
+        self._failed: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
+        self._store_failed = False
+        for feature in self.features.made:
+            for service in feature.services():
+                service.register(server)
+        leadership = self.features[Group].leadership
+        if leadership is not None:
+            leadership.on_role = self._on_role
+            leadership.is_answered = self.features[Produce].streams.is_answered
+        self.core.events.listen(asyncio.get_running_loop(), self.on_fatal)
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return self.config.advertised_address
+
+    async def registered(self) -> None:
+        """Return when each nameserver has taken the broker into its routes, or could not be reached."""
+        await self.features[Group].registration.settled()
+
+    def on_fatal(self, error: StorageError) -> None:
+        """The store failed for good: acknowledge nothing any more, and end the process."""
+        self.core.events.on_fatal(error)
+        self._store_failed = True
+        if not self._failed.done():
+            self._failed.set_result(error)
+
+    async def start(self) -> None:
+        """Bring tables and queues up to the log, then serve.
+
+        Raises:
+            ConfigError: the metrics port is in use.
+        """
+        core = self.core
+        core.events.on_flushed(core.store.flushed_offset)  # what was synced before anybody listened
+        if core.role.is_master:  # by configuration: who is elected learns that later
+            core.events.on_role()
+            self._record_import()
+        await core.dispatcher.drain()
+        for feature in self.features.made:
+            feature.start()
+        await self._server.start()
+
+    async def run(self) -> None:
+        """Do the background work until cancelled; raises what makes it impossible."""
+        core = self.core
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(core.dispatcher.run(), name="dispatch")
+                tasks.create_task(core.tables.files.run(lambda: core.store.dispatched_offset), name="snapshots")
+                for feature in self.features.made:
+                    tasks.create_task(feature.run(), name=type(feature).__name__)
+                raise await self._failed
+        except BaseExceptionGroup as group:
+            error = group.exceptions[0]
+            if isinstance(error, StorageError):
+                self.on_fatal(error)
+            raise error from None
+
+    async def hand_over(self) -> None:
+        """Before a stop: where masters are elected and this is one, make a slave master; return when it is followed.
+
+        Where none can take over, or anything goes wrong, nothing is lost by it: an election follows the stop.
+        """
+        leadership = self.features[Group].leadership
+        if leadership is None:
+            return
+        try:
+            register = await leadership.hand_over_to_any()
+        except PenstockError as error:
+            log.warning("not handed over before the stop error=%s: %s", type(error).__name__, error)
+            return
+        while register is not None and not self.core.role.following.is_following:  # noqa: ASYNC110  for a moment
+            await asyncio.sleep(FOLLOW_LOOK_S)
+
+    async def stop(self) -> None:
+        """Refuse new work, let requests finish, and make everything durable. ``run`` has ended before."""
+        core, store = self.core, self.core.store
+        core.events.is_open = False
+        stopping = asyncio.create_task(self._server.stop(STOP_GRACE_S))
+        for feature in reversed(self.features.made):
+            await feature.stop()
+        await stopping
+        if not self._store_failed:
+            deadline = time.monotonic() + LAST_DISPATCH_S
+            while time.monotonic() < deadline and core.dispatcher.dispatch_slice():
+                pass
+            core.tables.files.write_all(store.dispatched_offset)
+        store.close()
+
+    def _on_role(self) -> None:
+        """The broker has been elected, or deposed."""
+        self.core.events.on_role()
+        try:
+            self._record_import()
+        except DiskFull as error:  # the next change of role, or start, tries again
+            log.error("imported tables not recorded error=%s", error)
+
+    def _record_import(self) -> None:
+        """Put what RocketMQ's files said into the log, so that replicas and later starts find it there."""
+        journal, tables = self.core.events.journal, self.core.tables
+        if not self._imported or journal is None:
+            return
+        for kind, document in tables.repeated(self.core.store.end_offset):
+            journal.put(kind, document)
+        self._imported = False
+        log.info("tables imported topics=%d groups=%d", len(tables.topics), len(tables.groups))
+
+
+@contextlib.asynccontextmanager
+async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> AsyncIterator[Broker]:
+    """A running broker for the length of the ``with`` block. ``interceptors`` stand in front of all that it serves.
+
+    When a background task fails, the body is cancelled and the failure comes out of the block.
+
+    Raises:
+        ConfigError: port, directory or setting is wrong.
+        StoreLocked, WrongStore, Corrupt, DiskFull: the store cannot be opened.
+    """
+    async with open_port(config, interceptors) as (server, port):
+        config = config.with_port(port)
+        with open_store(config, FEATURES) as opened:
+            broker = Broker(config, opened, server, SystemClock())
+            try:
+                await broker.start()
+                _settle_memory()
+                async with _background(broker):
+                    yield broker
+            finally:
+                await broker.stop()
+
+
+@contextlib.asynccontextmanager
+async def _background(broker: Broker) -> AsyncIterator[None]:
+    """``broker.run`` beside the body; the first of the two that fails ends the other."""
+    body = asyncio.current_task()
+    assert body is not None
+    work = asyncio.create_task(broker.run(), name="broker")
+
+    def end_body(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            body.cancel()
+
+    work.add_done_callback(end_body)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if work.done() and not work.cancelled() and (error := work.exception()) is not None:
+            body.uncancel()
+            raise error from None
+        raise
+    finally:
+        work.remove_done_callback(end_body)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+def _settle_memory() -> None:
+    """Take what the start made out of the garbage collector's sight: its full passes would stop the loop."""
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,191 @@
+"""Messages go out to consumers: fetches, groups, and how far each group has got."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import grpc
+
+from penstock.proto import names
+from penstock.proto.errors import GroupNotFound, InvalidArgument
+from penstock.proto.wire import broker_pb2, common_pb2
+from penstock.runtime.channel import reporting
+
+from ..core.core import Core
+from ..core.feature import Feature
+from ..core.journal import Journal
+from ..core.metrics import Families
+from ..core.tables.groups import GROUP, GROUP_DELETED, RETRY_MAX_TIMES_DEFAULT, Group
+from ..core.tables.topics import Topic
+from ..core.wire import Service, service
+from .consumer_sessions import ConsumerSessions
+from .fetch import Fetch
+from .offsets import OffsetService, PendingCommits, each_queue, to_wire
+
+
+class Consume(Feature):
+    """Everything that consumers ask for."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.pending = PendingCommits(core.tables)
+        self.sessions = ConsumerSessions(
+            committed=self.pending.committed,
+            queue_range=core.store.queue_range,
+            join_group=lambda group: self.offsets.join_group(group),
+            clock=core.clock,
+            catch_up=core.dispatcher.catch_up,
+        )
+        self.offsets = OffsetService(core, self.sessions, self.pending)
+        self.fetch = Fetch(core)
+        core.events.on_commits = self.offsets.take_from_slave
+        core.events.pending_commits = self.pending.take
+        core.dispatcher.on_arrived = self.fetch.waiters.on_arrived
+        core.dispatcher.is_awaited = lambda: bool(self.fetch.waiters)
+        core.tables.topics.on_changed.append(self._on_topics_changed)
+
+    def services(self) -> Iterable[Service]:
+        yield service(
+            broker_pb2.DESCRIPTOR.services_by_name["Broker"],
+            before=self.core.dispatcher.catch_up,
+            CreateGroup=self._create_group,
+            DeleteGroup=self._delete_group,
+            ListGroups=self._list_groups,
+            DescribeGroup=self._describe_group,
+            CommitOffsets=self._commit_offsets,
+            QueryOffsets=self._query_offsets,
+            QueryQueueRanges=self._query_queue_ranges,
+            SearchOffset=self._search_offset,
+            ConsumerSession=self._consumer_session,
+        )
+        # No (de)serializers: request and answer are bytes, framed by the service itself.
+        fetch = grpc.unary_unary_rpc_method_handler(reporting(self.fetch.fetch))
+        yield Service("penstock.v1.BrokerData", {"Fetch": fetch})
+
+    def describe(self, families: Families) -> None:
+        topics = list(self.core.counters.topics.items())
+        for name, doc, attribute in (
+            ("rocketmq_messages_out", "Messages sent to consumers", "messages_out"),
+            ("rocketmq_throughput_out", "Bytes sent to consumers", "bytes_out"),
+        ):
+            families.counters(name, doc, ("topic",), [((topic,), getattr(c, attribute)) for topic, c in topics])
+        families.gauge("penstock_fetches_waiting", "Fetches that wait for messages", len(self.fetch.waiters))
+        families.gauge("rocketmq_consumer_group_number", "Consumer groups", len(self.core.tables.groups))
+        families.gauges(
+            "rocketmq_consumer_lag_messages", "Messages not consumed yet", ("topic", "consumer_group"), self._lags()
+        )
+
+    def start(self) -> None:
+        self.offsets.lower_to_log()
+
+    def on_role(self, journal: Journal | None) -> None:
+        if journal is not None:
+            self.offsets.take_over()
+        self.fetch.waiters.wake_all()  # a consumer that waits here learns where to go on
+
+    async def stop(self) -> None:
+        self.fetch.close()
+        self.sessions.close()
+
+    def put_group(self, wanted: Group) -> Group:
+        """Create or change a consumer group; 0 retries mean the default.
+
+        Raises:
+            InvalidName, InvalidArgument: what was asked for makes no group.
+            NotMaster, NotEnoughReplicas: nothing was changed.
+        """
+        journal = self.core.writable()
+        existing = self.core.tables.group(names.check_group(wanted.name))
+        if wanted.retry_max_times < 0:
+            raise InvalidArgument(f"group {wanted.name}: retry_max_times {wanted.retry_max_times} may not be negative")
+        group = Group(
+            wanted.name,
+            wanted.consume_enable,
+            wanted.retry_max_times or RETRY_MAX_TIMES_DEFAULT,
+            wanted.attributes,
+            existing.extra if existing is not None else {},
+        )
+        if group != existing:
+            journal.put(GROUP, group.to_json())
+        return group
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group without members, and its committed offsets."""
+        names.check_group(name)
+        journal = self.core.writable()
+        if self.core.tables.group(name) is None:
+            raise GroupNotFound(f"group {name} does not exist at this broker", group=name)
+        members = self.sessions.describe(name)
+        if members:
+            raise InvalidArgument(f"group {name} has {len(members)} members: stop them first")
+        journal.put(GROUP_DELETED, {"groupName": name})
+
+    def describe_group(self, name: str) -> broker_pb2.GroupDescription:
+        """Settings, members and committed offsets of a group."""
+        group = self.core.tables.group(names.check_group(name))
+        if group is None:
+            raise GroupNotFound(f"group {name} does not exist at this broker", group=name)
+        table = self.core.tables.offsets
+        return broker_pb2.GroupDescription(
+            config=group.to_wire(),
+            generation=self.sessions.generation(name),
+            members=self.sessions.describe(name),
+            committed=to_wire({topic: table.row(name, topic) for topic in table.topics_of(name)}),
+        )
+
+    def _on_topics_changed(self, updated: list[Topic], removed: list[str]) -> None:
+        for topic in [each.name for each in updated] + removed:
+            self.fetch.waiters.wake_topic(topic)
+
+    def _lags(self) -> Iterable[tuple[tuple[str, ...], float]]:
+        offsets = self.core.tables.offsets
+        for group, topic in offsets.pairs():
+            lag = 0
+            for queue_id, offset in offsets.row(group, topic).items():
+                lag += max(0, self.core.store.queue_range(topic, queue_id)[1] - offset)
+            yield (topic, group), lag
+
+    # The wire.
+
+    async def _create_group(self, request: common_pb2.GroupConfig) -> common_pb2.GroupConfig:
+        wanted = Group(request.group, request.consume_enable, request.retry_max_times, dict(request.attributes))
+        return self.put_group(wanted).to_wire()
+
+    async def _delete_group(self, request: broker_pb2.GroupName) -> common_pb2.Empty:
+        self.delete_group(request.group)
+        return common_pb2.Empty()
+
+    async def _list_groups(self, request: common_pb2.Empty) -> broker_pb2.GroupConfigs:
+        return broker_pb2.GroupConfigs(groups=[group.to_wire() for group in self.core.tables.groups.values()])
+
+    async def _describe_group(self, request: broker_pb2.GroupName) -> broker_pb2.GroupDescription:
+        return self.describe_group(request.group)
+
+    async def _commit_offsets(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsReply:
+        refused = self.offsets.commit(
+            request.group, each_queue(request.offsets), session_id=request.session_id, force=request.force
+        )
+        return broker_pb2.CommitOffsetsReply(
+            refused=[common_pb2.TopicQueues(topic=topic, queue_ids=queues) for topic, queues in refused.items()]
+        )
+
+    async def _query_offsets(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
+        queues = {part.topic: part.queue_ids for part in request.queues}
+        return broker_pb2.QueryOffsetsReply(offsets=to_wire(self.offsets.query(request.group, queues)))
+
+    async def _query_queue_ranges(self, request: common_pb2.TopicQueues) -> broker_pb2.QueueRanges:
+        ranges = self.offsets.ranges(request.topic, request.queue_ids)
+        return broker_pb2.QueueRanges(topic=request.topic, ranges=ranges)
+
+    async def _search_offset(self, request: broker_pb2.SearchOffsetRequest) -> broker_pb2.QueueOffset:
+        found = self.offsets.search(request.topic, request.queue_id, request.timestamp_ms, upper=request.upper)
+        return broker_pb2.QueueOffset(offset=found)
+
+    async def _consumer_session(
+        self, requests: AsyncIterator[broker_pb2.ConsumerRequest], context: Any
+    ) -> AsyncIterator[broker_pb2.ConsumerEvent]:
+        async with contextlib.aclosing(self.sessions.serve(requests, context)) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event

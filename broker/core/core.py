@@ -1,0 +1,62 @@
+"""What every feature of one broker stands on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.proto.errors import NotEnoughReplicas
+from penstock.runtime.clock import Clock
+
+from ..config import BrokerConfig
+from .acknowledge import Acknowledgements
+from .dispatch import Dispatcher
+from .events import LogEvents
+from .feature import Features
+from .journal import Journal
+from .metrics import Counters
+from .role import Role
+from .tables.tables import Tables
+
+if TYPE_CHECKING:
+    from ..store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """Data only: behaviour is in the members. Besides them there is one rule, who may write."""
+
+    config: BrokerConfig
+    clock: Clock
+    store: Store
+    tables: Tables
+    role: Role
+    acknowledgements: Acknowledgements
+    dispatcher: Dispatcher
+    counters: Counters
+    events: LogEvents
+    features: Features
+
+    def __post_init__(self) -> None:
+        self.events.attach(self)
+
+    def writable(self) -> Journal:
+        """The journal of a master that can acknowledge what it appends.
+
+        Raises:
+            NotMaster, NotEnoughReplicas: nothing was changed.
+        """
+        self.role.check_master()
+        return self.acknowledging()
+
+    def acknowledging(self) -> Journal:
+        """The same for whoever has seen already that this is the master.
+
+        Raises:
+            NotEnoughReplicas: nothing was changed.
+        """
+        journal = self.events.journal
+        assert journal is not None, "a master without a journal"
+        if not self.role.can_acknowledge():
+            raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
+        return journal

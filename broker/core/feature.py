@@ -1,0 +1,104 @@
+"""A feature: one concern of a broker, with everything that belongs to it in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+
+from .intake import ORDINARY, Intake
+from .journal import Journal
+from .metrics import Families
+from .tables.table import Table
+from .wire import Service
+
+if TYPE_CHECKING:
+    from .core import Core
+
+F = TypeVar("F", bound="Feature")
+
+
+class Hold(NamedTuple):
+    """Somebody who needs the log from ``offset`` on. Retention waits for all of them, until the disk forces it.
+
+    ``on_taken(base)`` is told then, once for each log file that goes; ``base`` is where the file begins.
+    """
+
+    who: str
+    offset: int
+    on_taken: Callable[[int], None] = lambda base: None
+
+
+class Feature:
+    """One concern of a broker. The base does nothing; a feature overrides what it has. Event loop only."""
+
+    tables: ClassVar[tuple[type[Table], ...]] = ()
+    """By class, for tables are filled before there is a core."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def services(self) -> Iterable[Service]:
+        """The wire's methods."""
+        return ()
+
+    def intakes(self) -> Mapping[int, Intake]:
+        """What an append may ask for besides being stored, by number."""
+        return {}
+
+    def admit(self, writer: str, run: str) -> None:
+        """Refuse what a run of a named writer appends, if another run has taken over.
+
+        Raises:
+            StaleProducer: says which.
+        """
+
+    def holds(self) -> Iterable[Hold]:
+        """What retention has to keep of the log."""
+        return ()
+
+    def describe(self, families: Families) -> None:
+        """Add metrics."""
+
+    def start(self) -> None:
+        """Everything in the log that can be read is in the tables and queues; the first request is yet to come."""
+
+    def on_role(self, journal: Journal | None) -> None:
+        """The broker has become master, or slave (None). A broker begins as slave."""
+
+    async def run(self) -> None:
+        """Do the background work; cancelled at the end."""
+
+    async def stop(self) -> None:
+        """Take nothing new, and return when what was taken has its answer."""
+
+
+class Features:
+    """The features of one broker, in the order in which they start."""
+
+    def __init__(self) -> None:
+        self.made: tuple[Feature, ...] = ()
+        self.intakes: dict[int, Intake] = {ORDINARY: Intake()}
+
+    def make(self, kinds: Iterable[type[Feature]], core: Core) -> None:
+        """Make them all."""
+        self.made = tuple(kind(core) for kind in kinds)
+        for feature in self.made:
+            self.intakes.update(feature.intakes())
+
+    def __getitem__(self, kind: type[F]) -> F:
+        """The feature of that class."""
+        return next(feature for feature in self.made if isinstance(feature, kind))
+
+    def admit(self, writer: str, run: str) -> None:
+        """See :meth:`Feature.admit`."""
+        for feature in self.made:
+            feature.admit(writer, run)
+
+    def holds(self) -> list[Hold]:
+        """What retention has to keep, and for whom."""
+        return [hold for feature in self.made for hold in feature.holds()]
+
+    def describe(self, families: Families) -> None:
+        """Add the metrics of all."""
+        for feature in self.made:
+            feature.describe(families)

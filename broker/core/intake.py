@@ -1,0 +1,51 @@
+"""How messages of clients come in: into which topic, and what an append asks for besides being stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.proto import names
+from penstock.proto.errors import BrokerUnavailable, Forbidden, TopicNotFound
+
+from .journal import Target
+from .tables.topics import Topic
+
+if TYPE_CHECKING:
+    from .core import Core
+
+ORDINARY: Final = 0
+LATER: Final = 1
+"""Numbers of intakes: the value of ``AppendHeader.later``, a number on the wire like any bool. More follow there."""
+
+
+class Intake:
+    """Ordinary messages. A feature overrides what is different about the messages that ask for it."""
+
+    def target(self, topic: Topic) -> Target:
+        """Under which topic records for ``topic`` are stored now, and in how many queues."""
+        return Target(topic.name, topic.write_queues)
+
+    def check(self, records: memoryview, topic: Topic) -> None:
+        """Refuse records that could not come to ``topic`` later on.
+
+        Raises:
+            CorruptBatch, MessageTooLarge, InvalidArgument: ``details['index']`` names the first such record.
+            FlowControl: there is no room for more of them.
+        """
+
+
+def writable_topic(core: Core, name: str) -> Topic:
+    """The topic, if clients may write it here and now; else the error that says why not."""
+    if not core.events.is_open:
+        raise BrokerUnavailable("the broker is shutting down")
+    core.role.check_master()
+    topic = core.tables.topics.get(name)
+    if topic is None:
+        names.check_topic(name)
+    if names.is_system_topic(name):
+        raise Forbidden(f"topic {name} is internal: clients may not write to it")
+    if topic is None:
+        raise TopicNotFound(f"topic {name} does not exist at this broker: create it", topic=name)
+    if not topic.is_writable:
+        raise Forbidden(f"topic {name} may not be written: its perm is {topic.perm}")
+    return topic

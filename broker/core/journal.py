@@ -1,0 +1,107 @@
+"""The only way into the log: messages of clients and of features, and records of the broker's own state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.formats.record.batch import BatchEncoder
+from penstock.formats.record.layout import Host
+from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.properties import TAGS, encode_properties
+from penstock.proto import names
+from penstock.proto.errors import NotMaster
+
+from .tables.producers import Receipt
+from .tables.table import compact
+
+if TYPE_CHECKING:
+    from ..store.disk import Bytes
+    from .core import Core
+
+
+class Target(NamedTuple):
+    """Where records go: a topic, and how many queues it has."""
+
+    topic: str
+    queues: int
+
+
+class Journal:
+    """The way into the log for one mastership; event loop only.
+
+    What is appended is visible here at once; it is durable and replicated when :meth:`safe` says so. Whoever holds a
+    journal while something else had its turn looks at :attr:`is_over` first.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.is_over = False
+        """True once this broker is not master any more, or master anew: nothing more goes this way."""
+        self._store = core.store
+        self._tables = core.tables
+        self._producers = core.tables.producers
+        self._counters = core.counters
+        self._acknowledgements = core.acknowledgements
+        self._events = core.events
+        self._name = core.config.identity.broker_name
+        born_host = Host.parse(core.config.advertised_address)
+        self._encoder = BatchEncoder(names.STATE_TOPIC, born_host, store_v6=born_host.is_ipv6)
+        self._properties: dict[str, bytes] = {}  # kind -> the properties of its records
+
+    def append(
+        self,
+        target: Target,
+        records: memoryview | bytes | Bytes,
+        mark: ProducerMark | None = None,
+        *,
+        count: int | None = None,
+    ) -> Receipt:
+        """Place one batch of complete records, which is stored whole or not at all.
+
+        ``mark``: the one in its first record. ``count``: how many records there must be.
+
+        Raises:
+            As :meth:`Store.append`; NotMaster: this mastership is over.
+        """
+        self._check()
+        placed = self._store.append(target.topic, records, queues=target.queues, count=count)
+        sequence, digest = (0, 0) if mark is None else (mark.sequence, mark.digest)
+        receipt = Receipt(
+            sequence,
+            placed.start,
+            placed.end,
+            placed.store_timestamp_ms,
+            placed.queue_ids,
+            placed.queue_offsets,
+            digest,
+        )
+        if mark is not None:
+            self._producers.remember(mark.producer_id, mark.epoch, target.topic, mark.lane, receipt)
+        self._counters.topic(target.topic).on_appended(placed.count, len(records))
+        self._events.on_appended(placed.end)
+        return receipt
+
+    def put(self, kind: str, document: Mapping[str, Any]) -> int:
+        """Record a change of one of the tables, which take it at once; the record's end.
+
+        Raises:
+            As :meth:`append`.
+        """
+        self._check()
+        properties = self._properties.get(kind)
+        if properties is None:
+            properties = self._properties[kind] = encode_properties({TAGS: kind})
+        body = compact(document)
+        records = self._encoder.encode([body], [properties])
+        placed = self._store.append(names.STATE_TOPIC, records, queues=1)
+        self._tables.apply_own(placed.start, kind, body)
+        self._events.on_appended(placed.end)
+        return placed.end
+
+    async def safe(self, end: int, what: str) -> None:
+        """See :meth:`Acknowledgements.safe`."""
+        await self._acknowledgements.safe(end, what)
+
+    def _check(self) -> None:
+        if self.is_over:
+            raise NotMaster(f"broker {self._name} has ceased to be master meanwhile; nothing was stored")

@@ -1,0 +1,92 @@
+"""Records that lie in the log become records of another topic.
+
+The one who does it names each batch by a *mark*: a producer id of its own, a lane, and a sequence that grows. Which
+records are in a batch must follow from the log alone. Then each batch is in the log once, whoever is interrupted: the
+duplicate table, which follows from the marks in the log, tells any later attempt, on any broker, what is there already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from penstock.formats.record.producer_mark import MARK_PREFIX, ProducerMark, producer_mark
+
+from .core import Core
+from .journal import Journal, Target
+
+if TYPE_CHECKING:
+    from ..store.disk import Bytes
+    from ..store.picking import Picked
+    from ..store.queues.kernels import Ints, Longs
+
+LOCATED_AT_ONCE: Final = 8192
+
+
+class Records(NamedTuple):
+    """Sound records in memory, end to end, by ascending offset."""
+
+    data: Bytes
+    offsets: Longs
+    sizes: Ints
+
+    @property
+    def positions(self) -> Longs:
+        """Where in :attr:`data` each begins."""
+        return np.cumsum(self.sizes, dtype=np.int64) - self.sizes
+
+
+class Reposter:
+    """Finds records by their place in a queue, and appends what is made of them; event loop only."""
+
+    def __init__(self, core: Core) -> None:
+        self._picker = core.store.picker
+        self._producers = core.tables.producers
+
+    async def locate(self, topic: str, queue_id: int, offsets: Longs) -> Picked:
+        """Where the records at these offsets, which ascend, are; without those that are gone."""
+        from ..store.picking import Picked
+
+        parts = []
+        for start in range(0, max(len(offsets), 1), LOCATED_AT_ONCE):
+            parts.append(self._picker.locate(topic, queue_id, offsets[start : start + LOCATED_AT_ONCE]))
+            await asyncio.sleep(0)
+        return Picked(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    async def read(self, journal: Journal, picked: Picked) -> Records | None:
+        """The records, without those that are damaged. None if the mastership ended while the disk was waited for."""
+        from ..store.absent import bring  # loads the kernels
+
+        absent = self._picker.absent(picked)
+        if absent:
+            await asyncio.to_thread(bring, absent)
+        if journal.is_over:
+            return None
+        sound = self._picker.sound(picked)
+        return Records(self._picker.join(sound), sound.offsets, sound.sizes)
+
+    def is_done(self, target: Target, mark: ProducerMark) -> bool:
+        """True if the batch of that mark, or a later one of its lane, is in the log already."""
+        last = self._producers.last_sequence(mark.producer_id, target.topic, mark.lane)
+        return last is not None and last >= mark.sequence
+
+    def post(
+        self, journal: Journal, target: Target, mark: ProducerMark, make: Callable[[], memoryview | bytes | Bytes]
+    ) -> int:
+        """Append what ``make`` makes, whose first record carries ``mark``; how many records were added.
+
+        Raises:
+            As :meth:`Journal.append`.
+        """
+        if self.is_done(target, mark):
+            return 0
+        journal.append(target, make(), mark, count=mark.count)
+        return mark.count
+
+
+def mark_property(mark: ProducerMark) -> bytes:
+    """What the properties of the first record of a batch begin with."""
+    return MARK_PREFIX + producer_mark(*mark) + b"\x02"

@@ -1,0 +1,1 @@
+"""Tables derived from the log, and their snapshots."""

@@ -1,0 +1,152 @@
+"""All tables of one broker, and how state records and marks get into them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.formats.record.layout import decode_record
+from penstock.formats.record.properties import TAGS, decode_properties
+from penstock.proto import names
+from penstock.proto.errors import Corrupt
+
+from .groups import Group, Groups
+from .offsets import Offsets
+from .producers import ProducerTable
+from .table import StateRecord, Table
+from .topics import TOPIC_DELETED, Topic, Topics
+
+if TYPE_CHECKING:
+    from ...store.results import DispatchResult
+    from .snapshots import Snapshots
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Table)
+
+
+class Tables:
+    """The four tables that every broker has, and those of its features; event loop only."""
+
+    files: Snapshots
+    """Their snapshots, which enter themselves here."""
+
+    def __init__(self, more: Iterable[type[Table]] = ()) -> None:
+        self._more = tuple(more)
+        self.topics = Topics()
+        self.groups = Groups()
+        self.offsets = Offsets()
+        self.producers = ProducerTable()
+        self.all: tuple[Table, ...] = (
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.producers,
+            *(each() for each in self._more),
+        )
+        self._by_kind: dict[str, list[Table]] = {}
+        for table in self.all:
+            for kind in table.kinds:
+                self._by_kind.setdefault(kind, []).append(table)
+        # Own records, applied at append, that are still to come back by dispatch: position -> topic that is deleted.
+        self._applied: dict[int, str] = {}
+
+    def __getitem__(self, kind: type[T]) -> T:
+        """The table of that class."""
+        return next(table for table in self.all if isinstance(table, kind))
+
+    def fresh(self) -> Tables:
+        """The same tables without content."""
+        return Tables(self._more)
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of that name, or None."""
+        return self.topics.get(name)
+
+    def read_queues(self, name: str) -> int:
+        """How many queues of that name can be read: those of a topic, or the one of a light queue; 0 if unknown."""
+        topic = self.topics.get(name)
+        return topic.read_queues if topic is not None else int(name.startswith(names.LIGHT_PREFIX))
+
+    def group(self, name: str) -> Group | None:
+        """The group of that name, or None."""
+        return self.groups.get(name)
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """The next offset that ``group`` will consume of the queue, -1 if it never committed."""
+        return self.offsets.get(group, topic, queue_id)
+
+    def apply(self, position: int, kind: str, body: bytes) -> None:
+        """Take the change of the record at physical offset ``position`` into every table that its kind concerns.
+
+        A kind that this version does not know is left alone: it belongs to a later one.
+
+        Raises:
+            Corrupt: the body is not of its kind's shape.
+        """
+        concerned = self._by_kind.get(kind)
+        if concerned is None:
+            log.warning("state record of an unknown kind left alone kind=%s position=%d", kind, position)
+            return
+        try:
+            document = json.loads(body)
+            for table in concerned:
+                table.note(position)
+                table.apply(position, kind, document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(
+                f"state record at physical offset {position}: not a {kind} ({error!r}); kept for inspection",
+                offset=position,
+            ) from error
+
+    def apply_own(self, position: int, kind: str, body: bytes) -> None:
+        """Apply a record that this broker has just appended; its dispatch later costs nothing."""
+        self.apply(position, kind, body)
+        self._applied[position] = _deleted(kind, body)
+
+    def take(self, result: DispatchResult) -> set[str]:
+        """Bring the tables up to the end of a dispatched, or replayed, slice; the topics that it deletes."""
+        deleted = {self.apply_record(position, record) for position, record in result.state_records}
+        for batch in result.marks:
+            self.producers.restore(batch)
+        return deleted - {""}
+
+    def apply_record(self, position: int, record: bytes) -> str:
+        """Apply one dispatched record of the state topic; the topic that it deletes, or an empty string."""
+        deleted = self._applied.pop(position, None)
+        if deleted is None:
+            decoded = decode_record(record)
+            kind = decode_properties(decoded.properties).get(TAGS, "")
+            self.apply(position, kind, decoded.body)
+            deleted = _deleted(kind, decoded.body)
+        return deleted
+
+    def repeated(self, position: int) -> Iterator[StateRecord]:
+        """Records that say again whatever is in the tables by a record below ``position``.
+
+        So nothing is missing in a log that begins at ``position``: a replica that has only that has all.
+        """
+        for table in self.all:
+            yield from table.repeated(position)
+
+    def adopt(self, other: Tables) -> None:
+        """Hold what ``other`` holds, which is nobody's any more."""
+        for mine, theirs in zip(self.all, other.all, strict=True):
+            mine.adopt(theirs)
+        self._applied.clear()
+
+    def forget_deleted(self, dispatched: int) -> None:
+        """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""
+        for table in self.all:
+            table.forget_deleted(dispatched)
+
+    def expire(self, now_ms: int) -> None:
+        """Drop what nobody has asked for in a long time."""
+        for table in self.all:
+            table.expire(now_ms)
+
+
+def _deleted(kind: str, body: bytes) -> str:
+    return str(json.loads(body)["topicName"]) if kind == TOPIC_DELETED else ""

@@ -1,0 +1,76 @@
+"""Methods of the wire, as a server takes them: the edge where requests come in and errors go out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from penstock.proto.errors import InvalidArgument
+from penstock.runtime.channel import reporting, reporting_stream
+
+NAME_LENGTH_MAX: Final = 200
+
+Answer = Callable[[Any], Awaitable[Any]]
+"""A unary method: request -> answer."""
+Converse = Callable[[AsyncIterator[Any], Any], AsyncIterator[Any]]
+"""A streaming method: requests, context -> answers."""
+
+_KINDS: Final = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+class Service(NamedTuple):
+    """Some methods of one gRPC service; others may be another feature's."""
+
+    name: str
+    handlers: dict[str, Any]
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Have ``server`` answer for them."""
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(self.name, self.handlers),))
+
+
+def service(
+    wire: ServiceDescriptor, *, before: Callable[[], None] | None = None, **methods: Answer | Converse
+) -> Service:
+    """Methods of a service that a ``.proto`` declares; ``before`` is called before each unary one."""
+    handlers = {}
+    for name, method in methods.items():
+        declared = wire.methods_by_name[name]
+        is_stream = declared.client_streaming
+        assert is_stream == declared.server_streaming, "no method of Penstock streams one way"
+        handlers[name] = _KINDS[is_stream, is_stream](
+            reporting_stream(method) if is_stream else reporting(_unary(method, before)),  # type: ignore[arg-type]
+            request_deserializer=GetMessageClass(declared.input_type).FromString,
+            response_serializer=GetMessageClass(declared.output_type).SerializeToString,
+        )
+    return Service(wire.full_name, handlers)
+
+
+def _unary(method: Answer, before: Callable[[], None] | None) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def call(request: Any, context: Any) -> Any:
+        if before is not None:
+            before()
+        return await method(request)
+
+    call.__qualname__ = method.__qualname__
+    return call
+
+
+def check_name(kind: str, name: str) -> str:
+    """``name``, if it may name a thing of that kind: a writer, its run, an archive.
+
+    Raises:
+        InvalidArgument: it is empty, too long, or not printable ASCII.
+    """
+    printable = name.isascii() and name.isprintable()
+    if not 0 < len(name) <= NAME_LENGTH_MAX or not printable:
+        raise InvalidArgument(f"{kind} {name!r:.80}: 1..{NAME_LENGTH_MAX} printable ASCII characters are allowed")
+    return name

@@ -1,0 +1,131 @@
+"""Exactly-once writers: their wire, and what they keep of the log. See :mod:`.staging`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import grpc
+
+from penstock.proto.errors import StaleProducer
+from penstock.proto.wire import common_pb2, pipeline_pb2
+from penstock.runtime.channel import reporting
+
+from ...core.core import Core
+from ...core.feature import Feature, Hold
+from ...core.journal import Journal
+from ...core.metrics import Families
+from ...core.wire import Service, service
+from .coordinators import Coordinators
+from .staging import Staging
+from .staging_table import Keys, StagingTable, Writer
+from .writers import WriterLog, Writers
+
+
+class ExactlyOnce(Feature):
+    """Staged writes, and the writers' decisions."""
+
+    tables = (StagingTable,)
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        config = core.config
+        self._table = core.tables[StagingTable]
+        self._log = WriterLog(core)
+        self.writers = Writers(self._log)
+        coordinators = Coordinators(config.nameservers.addresses, config.security.outgoing())
+        self.staging = Staging(core, self.writers, self._log, coordinators.ask)
+
+    def services(self) -> Iterable[Service]:
+        yield service(
+            pipeline_pb2.DESCRIPTOR.services_by_name["Staging"],
+            OpenWriter=self._open_writer,
+            QueryWriter=self._query_writer,
+            Decide=self._decide,
+            Finish=self._finish,
+            Expire=self._expire,
+            Publish=self._publish,
+            Drop=self._drop,
+            QueryLanes=self._query_lanes,
+        )
+        # No (de)serializers: request and answer are bytes, framed by the service itself.
+        stage = grpc.unary_unary_rpc_method_handler(reporting(self.staging.stage))
+        yield Service("penstock.v1.StagingData", {"Stage": stage})
+
+    def admit(self, writer: str, run: str) -> None:
+        held = self._table.writers.get(writer)
+        if held is not None and run in held.fenced and run != held.run:
+            raise StaleProducer(
+                f"writer {writer}: run {run} is fenced: run {held.run} has taken over", epoch=held.epoch
+            )
+
+    def holds(self) -> Iterable[Hold]:
+        first = self._table.first_position()
+        if first is not None:
+            position, writer = first
+            yield Hold(f"data of writer {writer} is staged and not published", position)
+
+    def describe(self, families: Families) -> None:
+        staging, staged = self.staging, self._table.staged.values()
+        families.gauge("penstock_staged_chunks", "Chunks that wait for a decision", sum(len(s.chunks) for s in staged))
+        records = sum(chunk.count for s in staged for chunk in s.chunks.values())
+        families.gauge("penstock_staged_records", "Records that wait for a decision", records)
+        families.counters("penstock_staged_published", "Records published", (), [((), staging.records_published)])
+        families.counters("penstock_staged_dropped", "Records dropped undecided", (), [((), staging.records_dropped)])
+
+    def on_role(self, journal: Journal | None) -> None:
+        self._log.on_role()
+
+    async def run(self) -> None:
+        await self.staging.run()
+
+    async def _open_writer(self, request: pipeline_pb2.OpenWriterRequest) -> pipeline_pb2.WriterState:
+        layout = dict(request.layout)
+        return _state(await self.writers.open_writer(request.writer, request.run, request.coordinator, layout))
+
+    async def _query_writer(self, request: pipeline_pb2.WriterName) -> pipeline_pb2.WriterState:
+        return _state(await self.writers.query_writer(request.writer))
+
+    async def _decide(self, request: pipeline_pb2.DecideRequest) -> pipeline_pb2.WriterState:
+        keys = {each.key: dict(each.chunks) for each in request.keys}
+        return _state(await self.writers.decide(request.writer, request.run, request.batch, keys, request.content))
+
+    async def _finish(self, request: pipeline_pb2.FinishRequest) -> pipeline_pb2.WriterState:
+        return _state(await self.writers.finish(request.writer, request.batch))
+
+    async def _expire(self, request: pipeline_pb2.StagedKeys) -> pipeline_pb2.ExpireReply:
+        decided = await self.writers.give_up(request.writer, request.batch, request.keys)
+        return pipeline_pb2.ExpireReply(decided=_keys(decided))
+
+    async def _publish(self, request: pipeline_pb2.PublishRequest) -> pipeline_pb2.PublishReply:
+        records, duplicate = await self.staging.publish(request.writer, request.batch, dict(request.chunks))
+        return pipeline_pb2.PublishReply(records=records, duplicate=duplicate)
+
+    async def _drop(self, request: pipeline_pb2.StagedKeys) -> common_pb2.Empty:
+        await self.staging.drop(request.writer, request.batch, request.keys)
+        return common_pb2.Empty()
+
+    async def _query_lanes(self, request: pipeline_pb2.LanesRequest) -> pipeline_pb2.LanesReply:
+        self.core.role.check_master()
+        producers = self.core.tables.producers
+        known = (producers.last_sequence(each.producer_id, each.topic, each.lane) for each in request.lanes)
+        return pipeline_pb2.LanesReply(last_sequences=[-1 if last is None else last for last in known])
+
+
+def _state(writer: Writer | None) -> pipeline_pb2.WriterState:
+    if writer is None or not writer.run:
+        return pipeline_pb2.WriterState(exists=False, decided_batch=-1, finished=True)
+    return pipeline_pb2.WriterState(
+        exists=True,
+        run=writer.run,
+        epoch=writer.epoch,
+        decided_batch=writer.decided,
+        finished=writer.finished,
+        keys=_keys(writer.keys),
+        coordinator=writer.coordinator,
+        layout=dict(writer.layout),
+        content=writer.content,
+    )
+
+
+def _keys(keys: Keys) -> list[pipeline_pb2.StagedKey]:
+    return [pipeline_pb2.StagedKey(key=key, chunks=dict(shards)) for key, shards in keys.items()]

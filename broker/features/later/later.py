@@ -1,0 +1,93 @@
+"""Messages for later: stored at once, delivered at their time. See :mod:`.timers`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from penstock.proto import names
+from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge, PenstockError
+
+from ...core.core import Core
+from ...core.feature import Feature, Hold
+from ...core.intake import LATER, Intake
+from ...core.journal import Journal, Target
+from ...core.metrics import Families
+from ...core.tables.topics import Topic
+from .timer_table import TimerTable
+from .timers import Timers
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+RETRY_S: Final = 5.0
+
+
+class Later(Feature, Intake):
+    """Takes such messages into the timer topic, and has them delivered."""
+
+    tables = (TimerTable,)
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.timers = Timers(core)
+        self._settings = core.config.timers
+        self._not_before = 0.0
+
+    def intakes(self) -> Mapping[int, Intake]:
+        return {LATER: self}
+
+    def target(self, topic: Topic) -> Target:
+        return Target(names.TIMER_TOPIC, 1)
+
+    def check(self, records: memoryview, topic: Topic) -> None:
+        from penstock.formats.record.timers import TimerStatus, check_timers
+
+        waiting = self.timers.waiting
+        if waiting >= self._settings.messages_max:
+            raise FlowControl(f"{waiting} messages wait for their time (timerMessagesMax): send later")
+        latest = self.core.clock.wall_ms() + self._settings.delay_s_max * 1000
+        name = np.frombuffer(topic.name.encode(), np.uint8)
+        status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.write_queues, latest)
+        if status == TimerStatus.OK:
+            return
+        where, index = f"topic {topic.name}, record {index} of the batch", int(index)
+        if status == TimerStatus.TOO_LATE:
+            raise InvalidArgument(
+                f"{where}: due more than {self._settings.delay_s_max} s (timerMaxDelaySec) from now", index=index
+            )
+        if status == TimerStatus.PROPERTIES_TOO_LARGE:
+            raise MessageTooLarge(f"{where}: its properties leave no room for what delivery adds", index=index)
+        reason = TimerStatus(status).name.lower().replace("_", " ")
+        raise CorruptBatch(f"{where}: no message for later: {reason}", index=index)
+
+    def holds(self) -> Iterable[Hold]:
+        first = self.timers.first_waiting()
+        if first is not None:
+            yield Hold("a message waits for its time", first)
+
+    def describe(self, families: Families) -> None:
+        timers = self.timers
+        families.gauge("penstock_timer_waiting", "Messages that wait for their time", timers.waiting)
+        families.counters("penstock_timer_delivered", "Messages delivered at their time", (), [((), timers.delivered)])
+        families.counters("penstock_timer_dropped", "Their topic, or they, are gone", (), [((), timers.dropped)])
+
+    def on_role(self, journal: Journal | None) -> None:
+        self.timers.on_role(journal)
+
+    async def run(self) -> None:
+        """Deliver what is due; what goes wrong is logged and tried again."""
+        clock = self.core.clock
+        while True:
+            await asyncio.sleep(TICK_S)
+            if clock.monotonic_s() < self._not_before:
+                continue
+            try:
+                await self.timers.turn()
+            except PenstockError as error:
+                self._not_before = clock.monotonic_s() + RETRY_S
+                log.warning("delivery of messages for later delayed error=%s: %s", type(error).__name__, error)

@@ -1,0 +1,139 @@
+"""Makes the role of a broker, and where masters are elected, what keeps it true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.proto.errors import StorageError
+from penstock.replication.config import ReplicationConfig
+from penstock.replication.master.sync_state_set import SetRules
+from penstock.runtime.clock import Clock
+
+from ..config import BrokerConfig, BrokerRole
+from ..core.events import LogEvents
+from ..core.role import Role
+from ..opening import Opened
+from ..store.config import FlushMode
+from .elected_role import ElectedRole
+from .follower_log import FollowerLog
+from .held_membership import MembershipFile
+from .leadership import Leadership
+from .registers import Registers
+from .roles import MasterRole, SlaveRole
+
+ELECTED_RECONNECT_MS_MAX = 200
+"""A slave's pause between two attempts, where each second without a slave is one without sends."""
+
+
+class RoleMaker:
+    """Makes masters and slaves out of one store, again at each change of role."""
+
+    def __init__(self, config: BrokerConfig, opened: Opened, events: LogEvents, clock: Clock) -> None:
+        self._config = config
+        self._opened = opened
+        self._events = events
+        self._clock = clock
+        self._identity = config.wire_identity
+        self._security = config.security.outgoing()
+        self._sync_flush = config.store.flush_mode is FlushMode.SYNC_FLUSH
+
+    def make(self) -> Role:
+        """The broker's role, as its configuration says."""
+        if self._config.replication.is_elected:
+            role: Role = self._make_elected()
+        elif self._config.replication.role is BrokerRole.SLAVE:
+            role = self.make_slave()
+        else:
+            role = self.make_master()
+        role.instance = self._opened.instance
+        return role
+
+    def make_master(
+        self,
+        on_answer: Callable[[int, float], None] | None = None,
+        members: frozenset[int] | None = None,
+        needed: int = 0,
+    ) -> MasterRole:
+        """A master that begins at the log's end; ``on_answer``, ``members``, ``needed``: see :class:`Primary`."""
+        opened = self._opened
+        if not opened.tables.files.is_current:
+            directory = opened.tables.files.directory
+            raise StorageError(
+                f"{directory}: topics, groups and offsets did not go back with the log when its end was cut off, no "
+                "master can begin with them: see the errors before this; a start reads them anew",
+                path=str(directory),
+            )
+        return MasterRole(
+            self._identity,
+            opened.store,
+            self._replication_config(),
+            epochs=opened.epochs.history,
+            confirm=opened.store.confirm_offset,
+            slave_read=self._config.replication.slave_read,
+            on_confirm=self._events.on_confirmed,
+            on_commits=lambda commits: self._events.on_commits(commits),
+            on_answer=on_answer,
+            members=members,
+            needed=needed,
+        )
+
+    def make_slave(self) -> SlaveRole:
+        """A slave; what a master had in buffers is in its log, which grows by its master's bytes alone."""
+        opened = self._opened
+        opened.store.commit()
+        return SlaveRole(
+            self._identity,
+            FollowerLog(opened.store, opened.tables, log_has_all=not opened.imported),
+            self._replication_config(),
+            epochs=opened.epochs,
+            confirm=opened.store.confirm_offset,
+            instance=opened.instance,
+            master_address=self._config.replication.master_address,
+            on_appended=self._events.on_received,
+            on_confirm=self._events.on_confirmed,
+            pending_commits=lambda: self._events.pending_commits(),
+            security=self._security,
+        )
+
+    def _make_elected(self) -> ElectedRole:
+        settings, opened = self._config.replication, self._opened
+        is_sync = settings.is_sync
+        rules = SetRules(
+            in_sync_replicas=settings.in_sync_replicas if is_sync else 1,
+            min_in_sync_replicas=settings.min_in_sync_replicas if is_sync else 1,
+            is_auto=settings.auto_in_sync_replicas and is_sync,
+        )
+        waits = is_sync and settings.in_sync_replicas > 1
+        role = ElectedRole(self._identity, self.make_slave(), waits=waits, clock=self._clock)
+        membership = MembershipFile(self._config.store.root)
+        lost = is_sync and not self._sync_flush and not opened.store.recovery.clean and membership.has_booted_since()
+        role.leadership = Leadership(
+            self._identity.broker_id,
+            role,
+            Registers(self._config.nameservers.addresses, self._identity, self._security),
+            membership,
+            opened.epochs,
+            opened.store,
+            rules,
+            make_master=self.make_master,
+            make_slave=self.make_slave,
+            clock=self._clock,
+            priority=settings.election_priority,
+            behind_ms_max=settings.not_catchup_ms_max,
+            is_learner=settings.async_learner,
+            may_have_lost=lost,
+        )
+        return role
+
+    def _replication_config(self) -> ReplicationConfig:
+        settings = self._config.replication
+        return ReplicationConfig(
+            sync=settings.is_sync,
+            in_sync_replicas=settings.in_sync_replicas,
+            flush_acknowledged=self._sync_flush,
+            gap_bytes_max=settings.in_sync_gap_bytes,
+            learner=settings.async_learner,
+            frame_bytes=settings.transfer_batch_bytes,
+            transfer_bytes_per_s_max=settings.transfer_bytes_per_s_max if settings.flow_control else 0,
+            reconnect_max_ms=ELECTED_RECONNECT_MS_MAX if settings.is_elected else 1000,
+        )

@@ -1,0 +1,45 @@
+"""Messages of producers come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import grpc
+
+from ..core.core import Core
+from ..core.feature import Feature
+from ..core.metrics import Families
+from ..core.wire import Service
+from .append_streams import AppendStreams
+from .send import Send
+
+
+class Produce(Feature):
+    """Appends, one stream per client."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.send = Send(core)
+        self.streams = AppendStreams(self.send)
+
+    def services(self) -> Iterable[Service]:
+        # No (de)serializers: requests and answers are bytes, framed by the streams themselves.
+        append = grpc.stream_stream_rpc_method_handler(self.streams.serve)
+        yield Service("penstock.v1.BrokerData", {"Append": append})
+
+    def describe(self, families: Families) -> None:
+        counters, producers = self.core.counters, self.core.tables.producers
+        topics = list(counters.topics.items())
+        for name, doc, attribute in (
+            ("rocketmq_messages_in", "Messages stored", "messages_in"),
+            ("rocketmq_throughput_in", "Bytes stored", "bytes_in"),
+        ):
+            families.counters(name, doc, ("topic",), [((topic,), getattr(c, attribute)) for topic, c in topics])
+        families.histogram("penstock_append_seconds", "From an append's arrival to its answer", counters.append_seconds)
+        families.counters(
+            "penstock_append_duplicates", "Batches answered from the table", (), [((), producers.duplicates)]
+        )
+        families.gauge("penstock_producer_lanes", "Lanes in the duplicate table", len(producers))
+
+    async def stop(self) -> None:
+        await self.streams.close()

@@ -1,1 +1,0 @@
-"""What a broker does on behalf of clients, nameservers and replicas, on top of the store."""
