@@ -291,16 +291,7 @@ def new_plan(
     for name, place in (places or {}).items():
         at = next(index for index, node in enumerate(nodes) if node.name == name)
         nodes[at] = replace(nodes[at], host=place.host, store=place.store)
-    return Plan(
-        shards=shape.shards,
-        replicas=shape.replicas,
-        nameservers=shape.nameservers,
-        mode=shape.mode,
-        coordinator=shape.coordinator,
-        settings=shape.settings,
-        base_port=name_ports[0],
-        nodes=tuple(nodes),
-    )
+    return replace(shape, base_port=name_ports[0], nodes=tuple(nodes))
 
 
 def load_plan(directory: Path) -> Plan | None:
