@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -218,7 +217,6 @@ async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> Asy
             broker = Broker(config, opened, server, SystemClock())
             try:
                 await broker.start()
-                _settle_memory()
                 async with _background(broker):
                     yield broker
             finally:
@@ -248,9 +246,3 @@ async def _background(broker: Broker) -> AsyncIterator[None]:
         work.remove_done_callback(end_body)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-
-
-def _settle_memory() -> None:
-    """Take what the start made out of the garbage collector's sight: its full passes would stop the loop."""
-    gc.collect()
-    gc.freeze()

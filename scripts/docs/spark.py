@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import types
 from collections.abc import Iterable, Mapping
 
-from penstock.pipeline import schema
+from penstock.pipeline.columns import schema
 from penstock.pipeline.jobs.lag import columns as lag_columns
-from penstock.pipeline.stores import derived, segments
+from penstock.pipeline.options import REQUIRED, Option
+from penstock.pipeline.stores import derived
 from penstock.pipeline.stores import options as store_options
-from penstock.pipeline.topics import encoding
+from penstock.pipeline.stores.scan import segments
 from penstock.pipeline.topics import options as topic_options
+from penstock.pipeline.topics.write import encoding
 
-from .markdown import NOTE, code, line_comments, plain, size, table
+from .markdown import NOTE, code, plain, size, table
 
 VIEWS = {
     "queues": derived.QUEUE_COLUMNS,
@@ -65,10 +65,8 @@ MEANINGS = {
 
 def page() -> str:
     """``docs/reference/spark.md``."""
-    topics = line_comments(inspect.getsource(topic_options))
-    allowed = _allowed(topic_options)
-    read = [name for name in topic_options.SOURCE if name not in topic_options.SECURITY]
-    write = [name for name in topic_options.SINK if name not in topic_options.SECURITY]
+    read = [option for option in topic_options.SOURCE.all if option not in topic_options.SECURITY]
+    write = [option for option in topic_options.SINK.all if option not in topic_options.SECURITY]
     return "\n".join(
         [
             f"{NOTE}\n# Spark: options and columns\n\n[Topics](../guide/spark-topics.md), "
@@ -76,13 +74,13 @@ def page() -> str:
             "are compared without case. Sizes may end in `k`, `m` or `g`.\n",
             "## Options\n",
             '### Reading topics\n\n`spark.read.format("penstock")` and `spark.readStream`.\n',
-            _options(read, topics, allowed),
+            _options(read),
             '### Writing topics\n\n`df.write.format("penstock")` and `writeStream`.\n',
-            _options(write, topics, allowed),
+            _options(write),
             "### TLS and users\n\nFor both; files on the driver and on every executor.\n",
-            _options(topic_options.SECURITY, topics, {}),
+            _options(topic_options.SECURITY),
             '### Reading stores\n\n`spark.read.format("penstock_store")`.\n',
-            _options(store_options._NAMES, line_comments(inspect.getsource(store_options)), _allowed(store_options)),
+            _options(store_options.OPTIONS.all),
             "## Columns\n",
             "### Messages\n\nOf topics, and of stores in the view `messages`.\n",
             _docstring_table(schema, (*schema.STORE_COLUMNS, *schema.CORRUPT_COLUMN)),
@@ -97,14 +95,23 @@ def page() -> str:
     )
 
 
-def _options(names: Iterable[str], comments: Mapping[str, str], allowed: Mapping[str, tuple[str, str]]) -> str:
-    rows = []
-    for name in names:
-        if name not in comments:
-            raise ValueError(f"option {name} has no comment behind its name that says what it means")
-        default, values = allowed.get(name, ("", ""))
-        rows.append((code(name), default, values, comments[name]))
+def _options(options: Iterable[Option]) -> str:
+    rows = [(code(each.name), _default(each), _values(each), each.meaning) for each in options]
     return table(("Option", "Default", "Values", "Meaning"), rows)
+
+
+def _default(option: Option) -> str:
+    if option.is_required:
+        return "must be given"
+    if option.default in (None, "", (), REQUIRED):
+        return ""
+    if isinstance(option.default, bool):
+        return code(str(option.default).lower())
+    return size(option.default) if "Bytes" in option.name else code(str(option.default))
+
+
+def _values(option: Option) -> str:
+    return ", ".join(option.kind.words) or option.kind.expected
 
 
 def _columns(columns: Mapping[str, str]) -> str:
@@ -125,47 +132,3 @@ def _docstring_table(module: types.ModuleType, columns: Iterable[str]) -> str:
     return table(
         heads, [(", ".join(code(name.strip()) for name in row[0].split(",")), row[1], plain(row[2])) for row in rows]
     )
-
-
-def _allowed(module: types.ModuleType) -> dict[str, tuple[str, str]]:
-    """Default and allowed values of the options that a module reads, from its calls of what checks them."""
-    found = {}
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        arguments = [
-            argument for argument in node.args if not (isinstance(argument, ast.Name) and argument.id == "values")
-        ]
-        if called not in _READERS or not arguments or not isinstance(arguments[0], ast.Constant):
-            continue
-        name = arguments[0].value
-        values = [eval(compile(ast.Expression(each), "", "eval"), vars(module)) for each in arguments[1:]]  # noqa: S307
-        found[name] = _READERS[called](name, values)
-    return found
-
-
-def _number(name: str, values: list[object]) -> tuple[str, str]:
-    default, low, high = values
-    show = size if "Bytes" in name else str
-    shown = [show(each) if isinstance(each, int) else "" for each in (default, low, high)]
-    most = "" if isinstance(high, int) and high >= 1 << 40 else shown[2]
-    return shown[0], f"{low} to {most}" if most else f"at least {low}"
-
-
-def _choice(name: str, values: list[object]) -> tuple[str, str]:
-    allowed = values[-1]
-    assert isinstance(allowed, tuple)
-    default = values[0] if len(values) > 1 else allowed[0]
-    return code(str(default)), ", ".join(map(str, allowed))
-
-
-_READERS = {
-    "integer": _number,
-    "number": _number,
-    "flag": lambda name, values: (code(str(values[0]).lower()), "true, false"),
-    "choice": _choice,
-    "_one_of": _choice,
-    "_given": lambda name, values: (size(values[-1]), "number"),
-}
-"""Functions of the options' modules that read one: from its name and further arguments to default and values."""

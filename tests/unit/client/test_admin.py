@@ -171,7 +171,7 @@ def test_the_cluster_lists_living_and_silent_members(cluster: RunningCluster, ad
     ]
     living = cluster.brokers["broker-b"]
     with living.faults.holding("Status"):
-        silent = admin.cluster(timeout_s=1).brokers[1]
+        silent = admin.cluster(timeout_s=0.3).brokers[1]
     assert (silent.address, silent.alive) == (living.address, False)
 
 

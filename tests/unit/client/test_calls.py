@@ -19,19 +19,19 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import FetchHeader, GroupName
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 from penstock.proto.wire.nameserver_pb2 import RouteQuery
-from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.running_cluster import RunningCluster
 
 REQUEST = TopicQueues(topic="orders", queue_ids=[0])
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(shards=2, topics={"orders": 2}) as cluster:
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(shards=2, topics={"orders": 2}) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def calls(cluster: FakeCluster) -> Iterator[Calls]:
+def calls(cluster: RunningCluster) -> Iterator[Calls]:
     with contextlib.closing(Calls.to(cluster.namesrv)) as calls:
         yield calls
 
@@ -64,7 +64,7 @@ def test_the_last_error_is_raised_when_the_time_is_up() -> None:
         again(lambda: outcome(steps), 0.0)
 
 
-def test_a_broker_group_is_found_again_where_it_is_now(cluster: FakeCluster, calls: Calls) -> None:
+def test_a_broker_group_is_found_again_where_it_is_now(cluster: RunningCluster, calls: Calls) -> None:
     assert calls.at_master("broker-a", "QueryQueueRanges", REQUEST, 5.0).ranges
     asked = []
 
@@ -84,7 +84,7 @@ def test_a_broker_group_is_found_again_where_it_is_now(cluster: FakeCluster, cal
         calls.at_reader("broker-a", "QueryQueueRanges", TopicQueues(topic="missing"), 5.0)
 
 
-def test_records_are_fetched_from_whoever_may_be_read(cluster: FakeCluster, calls: Calls) -> None:
+def test_records_are_fetched_from_whoever_may_be_read(cluster: RunningCluster, calls: Calls) -> None:
     header = FetchHeader(client_id="test", max_bytes=1000)
     header.topics.add(topic="orders", queue_ids=[0], offsets=[0])
     reply, records = calls.fetch("broker-b", header, 5.0)
@@ -92,9 +92,9 @@ def test_records_are_fetched_from_whoever_may_be_read(cluster: FakeCluster, call
     assert [result.bytes for result in reply.results] in ([], [0])
 
 
-def test_those_that_answer_and_those_that_do_not_are_told_apart(cluster: FakeCluster, calls: Calls) -> None:
+def test_those_that_answer_and_those_that_do_not_are_told_apart(cluster: RunningCluster, calls: Calls) -> None:
     view = calls.directory.cluster()
-    cluster.brokers["broker-b"].stop()
+    cluster._loop.run(cluster.brokers["broker-b"].die())
     answers, silent = calls.at_each(view.shards, "QueryQueueRanges", lambda _: REQUEST, 2.0)
     assert (list(answers), silent) == (["broker-a"], ["broker-b"])
     skipped, _ = calls.at_each(
@@ -103,7 +103,7 @@ def test_those_that_answer_and_those_that_do_not_are_told_apart(cluster: FakeClu
     assert skipped == {}
 
 
-def test_every_nameserver_is_asked_and_the_silent_ones_are_named(cluster: FakeCluster) -> None:
+def test_every_nameserver_is_asked_and_the_silent_ones_are_named(cluster: RunningCluster) -> None:
     with contextlib.closing(Calls.to(f"127.0.0.1:1;{cluster.namesrv}")) as calls:
         answers, errors = calls.at_nameservers("QueryCluster", Empty(), 2.0)
         assert list(answers) == [cluster.namesrv]
