@@ -245,7 +245,7 @@ class _Assembly:
         )
         sessions = ConsumerSessions(
             committed=self._pending.committed,
-            queue_range=store.queue_range,
+            queue_range=store.reader.queue_range,
             join_group=lambda group: self._offsets.join_group(group),
             clock=SystemClock(),
         )

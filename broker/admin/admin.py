@@ -27,6 +27,8 @@ from ..core.acknowledge import SEND_OK, Acknowledgements
 from ..core.state import CREATED_MS, State, Topic
 from ..core.state_log import StateLog
 from ..features.exactly_once.writers import now_ms
+from ..store.lookup import Lookup
+from ..store.reading import Reader
 from .topics import group_of, removed_queues, topic_to_create
 
 QUERY_COUNT_MAX = 10_000
@@ -40,9 +42,10 @@ class QueryStore(Protocol):
 
     @property
     def dispatched_offset(self) -> int: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def view(self, physical_offset: int) -> bytes: ...
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]: ...
+    @property
+    def reader(self) -> Reader: ...
+    @property
+    def lookup(self) -> Lookup: ...
 
 
 class AdminRole(Protocol):
@@ -160,7 +163,7 @@ class Admin:
             raise InvalidArgument("a query needs a key")
         count = min(request.max_count if request.max_count > 0 else QUERY_COUNT_DEFAULT, QUERY_COUNT_MAX)
         end_ms = request.end_timestamp_ms if request.end_timestamp_ms > 0 else TIMESTAMP_MAX
-        found = self._store.query(request.topic, request.key, count, request.begin_timestamp_ms, end_ms)
+        found = self._store.lookup.query(request.topic, request.key, count, request.begin_timestamp_ms, end_ms)
         reply = broker_pb2.MessageRecords()
         size = 0
         for record in found:
@@ -174,7 +177,7 @@ class Admin:
         """The record at a physical offset. Raises MessageNotFound, InvalidArgument."""
         if physical_offset < 0:
             raise InvalidArgument(f"physical offset {physical_offset} may not be negative")
-        return broker_pb2.MessageRecords(records=[bytes(self._store.view(physical_offset))])
+        return broker_pb2.MessageRecords(records=[bytes(self._store.lookup.view(physical_offset))])
 
     def _is_dropping(self, name: str) -> bool:
         """Whether the topic's deletion is not dispatched yet: made anew now, it would show its old messages."""
@@ -199,7 +202,7 @@ class Admin:
     def _check_drained(self, topic: Topic, queues: range) -> None:
         table = self._state.offsets
         for queue_id in queues:
-            low, high = self._store.queue_range(topic.name, queue_id)
+            low, high = self._store.reader.queue_range(topic.name, queue_id)
             behind = [
                 group
                 for group, name in table.pairs()

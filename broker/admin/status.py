@@ -18,6 +18,7 @@ from ..core.metrics import Counters, Families
 from ..core.producers import ProducerTable
 from ..core.state import State
 from ..group.roles import Following
+from ..store.reading import Reader
 
 NODE_TYPE = "broker"
 
@@ -35,7 +36,8 @@ class StatusStore(Protocol):
     def confirm_offset(self) -> int: ...
     @property
     def dispatched_offset(self) -> int: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
+    @property
+    def reader(self) -> Reader: ...
 
 
 class StatusRole(Protocol):
@@ -219,5 +221,5 @@ class Status:
         for group, topic in offsets.pairs():
             lag = 0
             for queue_id, offset in offsets.row(group, topic).items():
-                lag += max(0, self._store.queue_range(topic, queue_id)[1] - offset)
+                lag += max(0, self._store.reader.queue_range(topic, queue_id)[1] - offset)
             yield (topic, group), lag

@@ -22,6 +22,8 @@ from penstock.proto.wire.replication_pb2 import ReplicaReport
 from ..core.dispatch import hidden_records_max
 from ..core.state import Offsets, State
 from ..core.state_log import StateLog
+from ..store.lookup import Lookup
+from ..store.reading import Reader
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +37,10 @@ class OffsetStore(Protocol):
     def dispatched_offset(self) -> int: ...
     @property
     def end_offset(self) -> int: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
-    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None: ...
+    @property
+    def reader(self) -> Reader: ...
+    @property
+    def lookup(self) -> Lookup: ...
 
 
 class Owners(Protocol):
@@ -230,8 +233,8 @@ class OffsetService:
         for queue_id in request.queue_ids or range(read_queues):
             low, high = 0, 0
             if 0 <= queue_id < read_queues:
-                low, high = self._store.queue_range(request.topic, queue_id)
-            last = self._store.store_timestamp_at(request.topic, queue_id, high - 1) if high > low else None
+                low, high = self._store.reader.queue_range(request.topic, queue_id)
+            last = self._store.lookup.store_timestamp_at(request.topic, queue_id, high - 1) if high > low else None
             reply.ranges.add(queue_id=queue_id, min_offset=low, max_offset=high, last_store_timestamp_ms=last or 0)
         return reply
 
@@ -239,7 +242,9 @@ class OffsetService:
         """The offset at a store time."""
         if not 0 <= request.queue_id < self._read_queues(request.topic):
             raise InvalidArgument(f"topic {request.topic} has no queue {request.queue_id}")
-        offset = self._store.search_offset(request.topic, request.queue_id, request.timestamp_ms, upper=request.upper)
+        offset = self._store.lookup.search_offset(
+            request.topic, request.queue_id, request.timestamp_ms, upper=request.upper
+        )
         return broker_pb2.QueueOffset(offset=offset)
 
     def lower_to_log(self) -> None:
@@ -252,7 +257,7 @@ class OffsetService:
         for group, topic in self._state.offsets.pairs():
             lowered = {}
             for queue_id, offset in self._state.offsets.row(group, topic).items():
-                high = self._store.queue_range(topic, queue_id)[1]
+                high = self._store.reader.queue_range(topic, queue_id)[1]
                 if offset > high:
                     lowered[queue_id] = high
             if lowered and self.state_log is not None:
@@ -270,7 +275,7 @@ class OffsetService:
     def _problem(self, topic: str, queue_id: int, offset: int) -> PenstockError | None:
         if queue_id >= self._state.read_queues(topic):
             return TopicNotFound(f"topic {topic} has no queue {queue_id} at this broker", topic=topic)
-        low, high = self._store.queue_range(topic, queue_id)
+        low, high = self._store.reader.queue_range(topic, queue_id)
         # A slave may be behind what the consumer has read at the master.
         if offset > high + hidden_records_max(self._store) and self.state_log is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")

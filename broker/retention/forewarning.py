@@ -52,7 +52,9 @@ class Forewarning:
         if end == self._looked[0] and now_s - self._looked[1] < FORESEE_S:
             return
         self._looked = end, now_s
-        self.expiring = await unread_below(self._state, self._store.queue_range, self._minimum_after(end, now_ms))
+        self.expiring = await unread_below(
+            self._state, self._store.reader.queue_range, self._minimum_after(end, now_ms)
+        )
         fresh = [unread for unread in self.expiring if self._warned.get(unread[:2]) != end]
         self._warned = {unread[:2]: end for unread in self.expiring}
         topics: dict[str, list[Unread]] = {}
@@ -86,7 +88,7 @@ class Forewarning:
         def minimum_now(topic: str, queue_id: int) -> int:
             return self._store.removal.first_from(topic, queue_id, self._store.min_offset)
 
-        for lost in await unread_below(self._state, self._store.queue_range, minimum, minimum_now):
+        for lost in await unread_below(self._state, self._store.reader.queue_range, minimum, minimum_now):
             self.on_lost(lost)
 
     def on_lost(self, lost: Unread) -> None:
@@ -129,7 +131,7 @@ class Forewarning:
                 kept_ms = None if config is None else retention_ms(config)
                 if kept_ms is not None:
                     soon_ms = now_ms - kept_ms + min(HOUR_MS, kept_ms // 4)
-                    found = max(found, self._store.search_offset(topic, queue_id, soon_ms))
+                    found = max(found, self._store.lookup.search_offset(topic, queue_id, soon_ms))
                 known[topic, queue_id] = found
             return found
 

@@ -20,6 +20,8 @@ from penstock.proto.wire import broker_pb2, pipeline_pb2
 from ...core.acknowledge import SEND_OK, Acknowledgements
 from ...core.state import State
 from ...core.state_log import StateLog
+from ...store.lookup import Lookup
+from ...store.reading import Reader
 from ..exactly_once.writers import check_name
 from .watermarks import ARCHIVED, REMOVED, Watermark
 
@@ -29,9 +31,10 @@ class PositionStore(Protocol):
 
     @property
     def dispatched_offset(self) -> int: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
-    def mean_record_bytes(self, topic: str, queue_id: int) -> int: ...
+    @property
+    def reader(self) -> Reader: ...
+    @property
+    def lookup(self) -> Lookup: ...
 
 
 class PositionsRole(Protocol):
@@ -86,15 +89,15 @@ class Positions:
             log_offset=self._store.dispatched_offset,
         )
         for queue_id in range(topic.read_queues):
-            low, high = self._store.queue_range(topic.name, queue_id)
+            low, high = self._store.reader.queue_range(topic.name, queue_id)
             found = high
             if request.with_timestamp and low < high:
-                found = self._store.search_offset(topic.name, queue_id, request.timestamp_ms)
+                found = self._store.lookup.search_offset(topic.name, queue_id, request.timestamp_ms)
             reply.queues.add(
                 queue_id=queue_id,
                 min_offset=low,
                 max_offset=high,
-                mean_record_bytes=self._store.mean_record_bytes(topic.name, queue_id) if low < high else 0,
+                mean_record_bytes=self._store.lookup.mean_record_bytes(topic.name, queue_id) if low < high else 0,
                 time_offset=found,
                 time_matched=found < high,
             )

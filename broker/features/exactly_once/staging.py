@@ -49,6 +49,7 @@ from ...core.metrics import Families
 from ...core.producers import ProducerTable, Receipt, mark_of
 from ...core.state import State, Topic
 from ...produce.send import LaterMessages, Target
+from ...store.lookup import Lookup
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
 from .writers import WriterLog, Writers, check_name, now_ms
 
@@ -70,7 +71,8 @@ class StagingStore(Protocol):
     @property
     def dispatched_offset(self) -> int: ...
     def append(self, topic: str, records: memoryview | bytes, *, queues: int) -> AppendResult: ...
-    def view(self, physical_offset: int) -> bytes: ...
+    @property
+    def lookup(self) -> Lookup: ...
 
 
 AskCoordinator = Callable[[str, str, int, list[str]], Awaitable[Keys]]
@@ -289,7 +291,7 @@ class Staging:
         if self._store.dispatched_offset <= chunk.position:
             await self._wait_dispatched(chunk.position + 1)
         try:
-            records = decode_record(self._store.view(chunk.position)).body
+            records = decode_record(self._store.lookup.view(chunk.position)).body
         except MessageNotFound as error:
             raise StagedDataGone(
                 f"writer {each.writer} batch {each.batch}: the log does not hold what was staged at {chunk.position} "

@@ -31,6 +31,7 @@ from ...core.metrics import Counters, Families
 from ...core.producers import ProducerTable, Receipt
 from ...core.state import State, Topic
 from ...core.state_log import StateLog
+from ...store.reading import Reader
 from .timer_table import TIMER_RUN, Run
 from .timer_wheel import Longs, TimerWheel
 
@@ -57,7 +58,8 @@ class TimerStore(Protocol):
     @property
     def picker(self) -> Picker: ...
     def append(self, topic: str, records: memoryview, *, queues: int) -> AppendResult: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
+    @property
+    def reader(self) -> Reader: ...
 
 
 class TimerRole(Protocol):
@@ -140,7 +142,7 @@ class Timers:
 
     def first_waiting(self) -> int | None:
         """Where in the log the first message begins that waits, as far as the log tells; None without one."""
-        high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)[1]
+        high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)[1]
         floor = self._table.last.floor
         if floor >= high:
             return None
@@ -218,7 +220,7 @@ class Timers:
     async def _load(self, term: int) -> bool:
         """Fill the wheel from the queue; whether all of it is there."""
         last = self._table.last
-        low, high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)
+        low, high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)
         if high < last.end:
             return False  # dispatch has not come there yet
         wheel = TimerWheel()
@@ -242,7 +244,7 @@ class Timers:
         return True
 
     async def _scan(self, wheel: TimerWheel, term: int) -> None:
-        high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)[1]
+        high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)[1]
         async for due, offsets in self._due(self._scanned, high):
             if term != self._term:
                 return

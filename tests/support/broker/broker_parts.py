@@ -243,9 +243,9 @@ class Parts:
         self.dispatch()
         found = []
         for queue_id in range(queues):
-            low, high = self.store.queue_range(topic, queue_id)
+            low, high = self.store.reader.queue_range(topic, queue_id)
             if low < high:
-                read = self.store.read(topic, queue_id, low, 1 << 30)
+                read = self.store.reader.read(topic, queue_id, low, 1 << 30)
                 found += [decode_record(each).body for each in read.records]
         return found
 

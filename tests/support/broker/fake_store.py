@@ -80,6 +80,7 @@ class FakeStore:
     """
 
     def __init__(self, *, confirms: bool = True, flushes: bool = True, commits: bool = True) -> None:
+        self.reader = self.lookup = self
         self.confirms = confirms
         self.flushes = flushes
         self.commits = commits

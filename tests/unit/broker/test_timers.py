@@ -81,7 +81,7 @@ class Node:
 
     def records(self, topic: str = "orders", queue_id: int = 0) -> list[Record]:
         self.dispatch()
-        low, high = self.store.queue_range(topic, queue_id)
+        low, high = self.store.reader.queue_range(topic, queue_id)
         picked = self.store.picker.locate(topic, queue_id, np.arange(low, high))
         data = self.store.picker.join(picked).tobytes()
         ends = np.cumsum(picked.sizes)
