@@ -119,7 +119,7 @@ class Fetch:
             topic = self._tables.topic(part.topic)
             if topic is not None and not topic.is_readable:
                 raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
-            self._store.check_readable(part.topic)
+            self._store.reader.check_readable(part.topic)
             if len(part.ends) not in (0, len(part.offsets)):
                 raise InvalidArgument(f"topic {part.topic}: {len(part.offsets)} offsets with {len(part.ends)} ends")
             tags, condition = self._filter(part.filter.kind, part.filter.expression)
@@ -213,7 +213,7 @@ class _Reading:
             share = max(self._share(left, len(ready) - index), _RECORD_BYTES_GUESSED)
             looked = share if each.condition is None else SEARCHED_BYTES
             count = min(_FILTERED_ENTRIES if each.tags is not None else -(-looked // FIXED_BYTES), each.count)
-            found += self._store.absent_entries(each.topic, each.queue_id, each.offset, count)
+            found += self._store.reader.absent_entries(each.topic, each.queue_id, each.offset, count)
             left -= min(share, count * FIXED_BYTES) if self._in_order else share
             if left <= 0:
                 break
@@ -227,7 +227,7 @@ class _Reading:
         for index, each in enumerate(ready):
             share = self._share(left, len(ready) - index)
             looked = share if each.condition is None else search_left
-            parts = self._store.absent(each.topic, each.queue_id, each.offset, looked)
+            parts = self._store.reader.absent(each.topic, each.queue_id, each.offset, looked)
             if not each.is_filtered:
                 parts = _first(parts, each.count)
             found += parts
@@ -248,7 +248,7 @@ class _Reading:
         """The queues that have something."""
         ready: list[Wanted] = []
         for each in wanted:
-            low, high = self._store.queue_range(each.topic, each.queue_id)
+            low, high = self._store.reader.queue_range(each.topic, each.queue_id)
             if low <= each.offset < high:
                 ready.append(each)
         return ready
@@ -307,14 +307,14 @@ class _Reading:
         return self._bytes >= self._budget or self._scans_left <= 0 or self._search_left <= 0
 
     def _range(self, each: Wanted) -> tuple[int, int]:
-        return self._store.queue_range(each.topic, each.queue_id)
+        return self._store.reader.queue_range(each.topic, each.queue_id)
 
     def _is_ready(self, each: Wanted) -> bool:
         if each.queue_id >= self._service._tables.read_queues(each.topic):
             if self._service.knows_all_topics:
                 self._tell(each, FetchReply.QUEUE_NOT_FOUND, 0, 0, 0)
             return False
-        low, high = self._store.queue_range(each.topic, each.queue_id)
+        low, high = self._store.reader.queue_range(each.topic, each.queue_id)
         if low <= each.offset < high:
             return True
         if each.offset < low:
@@ -334,7 +334,7 @@ class _Reading:
     def _read(self, each: Wanted, share: int) -> None:
         while True:
             if each.condition is not None:
-                read = self._store.read_where(
+                read = self._store.reader.read_where(
                     *(each.topic, each.queue_id, each.offset, share),
                     max_count=each.count,
                     condition=each.condition,
@@ -343,7 +343,7 @@ class _Reading:
                 )
                 self._search_left -= read.searched
             else:
-                read = self._store.read(
+                read = self._store.reader.read(
                     *(each.topic, each.queue_id, each.offset, share),
                     max_count=each.count,
                     tags=each.tags,
@@ -377,7 +377,7 @@ class _Reading:
         """For queues where the filter left everything out: how far it got, so that nobody scans it again."""
         for each in self._wanted:
             if each.offset > each.began and not each.is_told:
-                low, high = self._store.queue_range(each.topic, each.queue_id)
+                low, high = self._store.reader.queue_range(each.topic, each.queue_id)
                 yield self._result(each, FetchReply.NO_MATCHED_MESSAGE, each.offset, low, high)
 
     def _tell(self, each: Wanted, status: int, next_offset: int, low: int, high: int, problem: str = "") -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from penstock.formats.directory import is_safe_topic
-from penstock.formats.queue_entry import ENTRY_BYTES
+from penstock.formats.queue_entry import ENTRY_BYTES, Entry
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt
 from penstock.proto.names import LIGHT_PREFIX
@@ -139,6 +139,10 @@ class ConsumeQueues:
         """[minimum, maximum) of the queue's offsets, None if it is unknown."""
         slot = self.slots.find(topic, queue_id)
         return None if slot is None else (int(self.slots.min_offsets[slot]), int(self.slots.next_offsets[slot]))
+
+    def entry(self, slot: int, offset: int) -> Entry:
+        """One entry of a queue, see :meth:`entries`."""
+        return Entry.decode(self.entries(slot, offset, 1).tobytes())
 
     def entries(self, slot: int, offset: int, count: int) -> Bytes:
         """At most ``count`` entries from ``offset`` on, which lies inside the queue; at least one.

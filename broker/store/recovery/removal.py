@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.formats.queue_entry import Entry
-
 from ..disk import Bytes, Disk, storage_error
 from ..index.index import Index
 from ..log.commit_log import CommitLog
@@ -200,5 +198,5 @@ class Removal:
         return first_offset(read, low, high, lambda physical: physical >= physical_offset)
 
     def _physical(self, slot: int, offset: int) -> int:
-        entry = Entry.decode(self._queues.entries(slot, offset, 1).tobytes())
+        entry = self._queues.entry(slot, offset)
         return -1 if entry.is_filler else entry.physical_offset

@@ -158,10 +158,10 @@ class Node(Writes):
             "offsets": {pair: state.offsets.row(*pair) for pair in sorted(state.offsets.pairs())},
             "producers": sorted(map(repr, state.producers.rows())),
             "queues": {
-                (topic, queue_id): self.store.queue_range(topic, queue_id)
+                (topic, queue_id): self.store.reader.queue_range(topic, queue_id)
                 for topic, queue_ids in self.store.queues().items()
                 for queue_id in queue_ids
-                if self.store.queue_range(topic, queue_id) != (0, 0)
+                if self.store.reader.queue_range(topic, queue_id) != (0, 0)
             },
             "epochs": self.opened.epochs.history,
         }

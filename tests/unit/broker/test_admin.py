@@ -108,7 +108,7 @@ async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still
         await parts[Administration].create_topic(creating())
     parts.dispatch()
     await deleting
-    assert parts.store.queue_range("orders", 0) == (0, 0)
+    assert parts.store.reader.queue_range("orders", 0) == (0, 0)
     await parts[Administration].create_topic(creating())
     parts.dispatch()
     assert list((await parts.append([b"y"])).queue_offsets) == [0]

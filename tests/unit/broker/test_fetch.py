@@ -63,8 +63,8 @@ NOTHING = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros
 def on_disk(parts: Kit, records: dict[int, Absent], entries: dict[int, AbsentEntries] | None = None) -> None:
     """Reads of these queues must have this brought first."""
     held: dict[int, AbsentEntries] = entries or {}
-    parts.store.absent = lambda topic, queue_id, *_: [records[queue_id]] if queue_id in records else []  # type: ignore[method-assign]
-    parts.store.absent_entries = lambda topic, queue_id, *_: [held[queue_id]] if queue_id in held else []  # type: ignore[method-assign]
+    parts.store.reader.absent = lambda topic, queue_id, *_: [records[queue_id]] if queue_id in records else []  # type: ignore[method-assign]
+    parts.store.reader.absent_entries = lambda topic, queue_id, *_: [held[queue_id]] if queue_id in held else []  # type: ignore[method-assign]
 
 
 class OnDisk(Absent):
@@ -556,6 +556,6 @@ async def test_a_topic_that_cannot_be_read_here_is_refused_not_empty() -> None:
 
     parts = Kit()
     parts.add_topic()
-    parts.store.check_readable = refuse  # type: ignore[method-assign]
+    parts.store.reader.check_readable = refuse  # type: ignore[method-assign]
     with pytest.raises(Forbidden, match="orders has batch consume queues"):
         await parts.fetched(wanting((0, 0)))

@@ -82,8 +82,8 @@ def test_queues_of_a_deleted_topic_do_not_come_back_when_all_are_built_again(tmp
         store = opened.store
         assert store.recovery.queues_rebuilt
         assert "gone" not in store.queues()
-        assert (store.queue_range("again", 0), store.queue_range("again", 1)) == ((0, 0), (0, 1))
-        assert (store.queue_range("kept", 0), store.queue_range("kept", 1)) == ((0, 2), (0, 2))
+        assert (store.reader.queue_range("again", 0), store.reader.queue_range("again", 1)) == ((0, 0), (0, 1))
+        assert (store.reader.queue_range("kept", 0), store.reader.queue_range("kept", 1)) == ((0, 2), (0, 2))
         store.close()
 
 
@@ -142,7 +142,7 @@ def test_a_slave_has_what_its_master_acknowledged_serves_reads_and_keeps_commits
                 receipt = await to_master.append([b"a", b"b"])
                 assert receipt.status == broker_pb2.SEND_OK
                 assert slave.core.store.end_offset == master.core.store.end_offset
-                await eventually(lambda: slave.core.store.queue_range("orders", 0) == (0, 2))
+                await eventually(lambda: slave.core.store.reader.queue_range("orders", 0) == (0, 2))
                 reply, _ = await to_slave.fetch((0, 0), max_wait_ms=5000)
                 assert (reply.results[0].count, reply.suggested_broker_id) == (2, 0)
                 with pytest.raises(NotMaster, match=master.address):
@@ -301,7 +301,7 @@ def test_topics_reach_the_nameserver_and_a_slave_finds_its_master_there(tmp_path
             slave = {"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": namesrv}
             async with running(tmp_path / "b", **slave) as (follower, _):
                 await to_master.append()
-                await eventually(lambda: follower.core.store.queue_range("orders", 0) == (0, 1))
+                await eventually(lambda: follower.core.store.reader.queue_range("orders", 0) == (0, 1))
                 assert follower.core.role.master_address == master.address
 
     asyncio.run(check())

@@ -28,7 +28,7 @@ def _append(store: Store, first: int, count: int) -> None:
 
 
 def _missing(store: Store, count: int) -> list[int]:
-    return [number for number in range(count) if len(store.query("t", f"U{number}", 10, 0, 1 << 60)) != 1]
+    return [number for number in range(count) if len(store.lookup.query("t", f"U{number}", 10, 0, 1 << 60)) != 1]
 
 
 def _open(root: Path, disk: RealDisk | None = None) -> Store:
@@ -141,8 +141,8 @@ def test_keys_that_come_too_fast_for_the_slots_survive_a_kill(
     assert not caplog.records, "nothing had to be built anew"
     whole = clock.wall_ms() - 60_000, clock.wall_ms()
     for number in (0, 9_999, 19_999):
-        assert len(store.query("t", f"U{number}", 10, *whole)) == 1
-        assert store.query("t", f"U{number}", 10, 0, whole[0]) == []
+        assert len(store.lookup.query("t", f"U{number}", 10, *whole)) == 1
+        assert store.lookup.query("t", f"U{number}", 10, 0, whole[0]) == []
     store.close()
     assert [str(problem) for problem in verify(list_store(tmp_path)).findings.problems] == []
 

@@ -91,7 +91,7 @@ def test_no_checkpoint_knows_of_a_deletion_whose_queues_are_still_there(tmp_path
     store.checkpoint()  # as its thread may at any time
     store.abandon()
     store = _open(tmp_path)
-    assert (store.recovery.queues_rebuilt, store.queue_range("t", 0)) == (False, (0, 0))
+    assert (store.recovery.queues_rebuilt, store.reader.queue_range("t", 0)) == (False, (0, 0))
     store.close()
 
 
@@ -140,6 +140,6 @@ def test_a_light_queue_made_anew_before_its_deletion_is_dispatched_begins_at_0(t
     given = [decode_properties(record.properties)["INNER_MULTI_QUEUE_OFFSET"] for record in read(store, "t")]
     assert given == ["0", "1", "0", "1"]
     assert bodies(store, LIGHT) == [b"new", b"newer"]
-    assert store.queue_range(LIGHT, 0) == (0, 2)
-    assert decode_record(store.view(0)).body == b"old"
+    assert store.reader.queue_range(LIGHT, 0) == (0, 2)
+    assert decode_record(store.lookup.view(0)).body == b"old"
     store.close()
