@@ -37,12 +37,16 @@ class StoreConfig:
     read_only_log_paths: str = key(
         "readOnlyCommitLogStorePaths", default="", doc="directories with log files that get no new ones"
     )
-    segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
-    consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=FILE_ENTRIES * ENTRY_BYTES)
+    segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB, doc="bytes of one log file")
+    consume_queue_bytes: int = key(
+        "mappedFileSizeConsumeQueue",
+        default=FILE_ENTRIES * ENTRY_BYTES,
+        doc="bytes of one queue file, 20 a message",
+    )
     body_bytes_max: int = key("maxMessageSize", default=BODY_BYTES_MAX, doc="largest message body")
-    index_enable: bool = key("messageIndexEnable", default=True)
-    index_slots: int = key("maxHashSlotNum", default=DEFAULT_SLOTS)
-    index_entries: int = key("maxIndexNum", default=DEFAULT_ENTRIES)
+    index_enable: bool = key("messageIndexEnable", default=True, doc="find messages by key and id")
+    index_slots: int = key("maxHashSlotNum", default=DEFAULT_SLOTS, doc="of one index file")
+    index_entries: int = key("maxIndexNum", default=DEFAULT_ENTRIES, doc="entries of one index file")
     delay_levels: str = key("messageDelayLevel", default=DEFAULT_LEVELS, doc="how long each level is: 1s 5m 2h 1d")
     warm_files: bool = key("warmMapedFileEnable", default=False, doc="touch a new log file's pages ahead of need")
     lock_files: bool = key(
@@ -61,9 +65,11 @@ class StoreConfig:
     multi_dispatch: bool = key(
         "enableMultiDispatch", default=False, doc="messages also stand in the light queues (%LMQ%…) that they name"
     )
-    light_queues_max: int = key("maxLmqConsumeQueueNum", default=20_000)
+    light_queues_max: int = key("maxLmqConsumeQueueNum", default=20_000, doc="light queues at most")
 
-    flush_mode: FlushMode = key("flushDiskType", default=FlushMode.ASYNC_FLUSH)  # noqa: RUF009
+    flush_mode: FlushMode = key(  # noqa: RUF009
+        "flushDiskType", default=FlushMode.ASYNC_FLUSH, doc="acknowledge before or after the disk has it"
+    )
     flush_interval_ms: int = key(
         "flushIntervalCommitLog", default=500, doc="ASYNC_FLUSH: time between two syncs of 4 pages or more"
     )

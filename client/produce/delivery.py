@@ -188,11 +188,13 @@ class TopicDelivery:
                     timeout_ms=max(int(timeout_s * 900), 1),
                     no_wait=batch.parts[0].kind is Kind.ONEWAY,
                 )
+            answer = shipping.connections.append(address, batch.message, timeout_s)
+            if shipping.routes.master(name) not in (address, None):
+                shipping.connections.leave(address)  # the route changed meanwhile, and who left it then left too early
             if not wait:
-                answer = shipping.connections.append(address, batch.message, timeout_s)
                 answer.add_done_callback(partial(self._on_answer, batch, address))
                 return
-            receipt = self._awaited(batch, address, shipping.connections.append(address, batch.message, timeout_s))
+            receipt = self._awaited(batch, address, answer)
         except PenstockError as error:
             self._on_error(batch, error)
         except Exception as error:  # what cannot be encoded or sent must not stop the other batches
