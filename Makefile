@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-seeded test-spark-full check bench bench-spark proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-drills test-etcd test-connect test-seeded test-spark-full check bench bench-spark docs reference proto setup setup-spark constraints clean help help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
@@ -33,8 +33,15 @@ test-crash: setup-spark ## power cuts on mounted file systems (needs root), and 
 test-spark-full: setup-spark ## 20 kills per guarantee of the topic sink, of an archive and of a stream into files; half an hour
 	@SINK_KILLS=20 $(PY) -m pytest -s tests/crash/test_topic_sink_killed.py tests/crash/test_spark_jobs_killed.py tests/spark
 
-test-seeded: setup-spark ## whether the tests find the defects kept in tests/seeded
-	@$(PY) -m tests.seeded.run
+test-etcd: setup ## elections whose registers are in etcd, which is installed
+	@scripts/setup --etcd
+	@NO_SKIPS=1 $(PY) -m pytest tests/cluster/test_etcd.py tests/unit/nameserver/test_coordinator.py
+
+test-connect: setup-spark ## sources, sink and jobs through a Spark Connect server, and on a local cluster
+	@NO_SKIPS=1 SINK_KILLS=1 $(PY) -m pytest tests/spark/test_elsewhere.py
+
+test-seeded: setup ## the tests find the defects kept in tests/seeded (some: PATCHES="07 08"); 12 minutes
+	@$(PY) -m tests.seeded.run $(PATCHES)
 
 test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours (fewer: python -m tests.cluster.run_drills --help)
 	@$(PY) -m tests.cluster.run_drills
@@ -49,6 +56,14 @@ bench-spark: setup-spark ## stores, topics and jobs in Spark, results in bench/R
 	@$(PY) -m penstock.bench.spark
 	@$(PY) -c "from pathlib import Path; from penstock.bench.page import render; render(Path('bench'))"
 
+docs: setup ## the documents as a site in site/; no dead link
+	@scripts/setup --docs
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+reference: setup-spark ## write docs/reference and the chart again, from the code and bench/results
+	@$(PY) -m scripts.docs
+
 proto: setup ## write the generated protobuf code again
 	@scripts/generate-proto
 
@@ -56,4 +71,4 @@ constraints: setup ## choose the exact versions again, after a change of pyproje
 	@scripts/choose-versions
 
 clean: ## remove the environment, caches and the demo's directory
-	@rm -rf .venv .demo .demo-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf .venv .venv-docs .venv-proto site .demo .demo-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

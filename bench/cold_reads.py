@@ -14,6 +14,7 @@ import numpy as np
 from penstock.proto.errors import PenstockError
 
 from .load.load import run_load
+from .load.worker import repeating
 from .report import LoadReport
 from .rig import Bench, Rig
 
@@ -62,21 +63,14 @@ def cold_reads(rig: Rig) -> dict[str, float]:
 def sleeping() -> Iterator[list[float]]:
     """By how many milliseconds a thread that sleeps five at a time wakes up late, during the ``with`` block."""
     late_ms: list[float] = []
-    done = threading.Event()
 
     def sleep() -> None:
-        while not done.is_set():
-            began = time.monotonic()
-            time.sleep(_NAP_S)
-            late_ms.append((time.monotonic() - began - _NAP_S) * 1000)
+        began = time.monotonic()
+        time.sleep(_NAP_S)
+        late_ms.append((time.monotonic() - began - _NAP_S) * 1000)
 
-    thread = threading.Thread(target=sleep, name="bench-sleeper", daemon=True)
-    thread.start()
-    try:
+    with repeating(sleep, 0.0):
         yield late_ms
-    finally:
-        done.set()
-        thread.join()
 
 
 class _Reader(threading.Thread):

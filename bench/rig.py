@@ -7,9 +7,9 @@ import os
 import platform
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from penstock.deploy import LocalCluster
 from .health import await_replicas, broker_statuses, open_cluster
 from .load.load import ensure_topic, run_load
 from .load.plan import LoadPlan
+from .load.worker import repeating
 from .memory import fresh_page_us
 from .report import LoadReport
 
@@ -123,22 +124,13 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-@contextlib.contextmanager
-def _sampling(nodes: dict[str, psutil.Process], cost: Cost) -> Iterator[None]:
-    done = threading.Event()
+def _sampling(nodes: dict[str, psutil.Process], cost: Cost) -> AbstractContextManager[None]:
     brokers = [process.pid for name, process in nodes.items() if name.startswith("broker")]
 
     def sample() -> None:
-        while not done.wait(SAMPLE_PAUSE_S):
-            cost.own_memory_mib = max(cost.own_memory_mib, *(own_memory_mib(pid) for pid in brokers))
+        cost.own_memory_mib = max(cost.own_memory_mib, *(own_memory_mib(pid) for pid in brokers))
 
-    thread = threading.Thread(target=sample, name="memory-samples", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    return repeating(sample, SAMPLE_PAUSE_S)
 
 
 def own_memory_mib(pid: int) -> float:

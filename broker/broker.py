@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
 
 import grpc.aio
 
@@ -203,8 +202,8 @@ class Broker:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: BrokerConfig) -> AsyncIterator[Broker]:
-    """A running broker for the length of the ``with`` block.
+async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> AsyncIterator[Broker]:
+    """A running broker for the length of the ``with`` block. ``interceptors`` stand in front of all that it serves.
 
     When a background task fails, the body is cancelled and the failure comes out of the block.
 
@@ -212,13 +211,12 @@ async def serving(config: BrokerConfig) -> AsyncIterator[Broker]:
         ConfigError: port, directory or setting is wrong.
         StoreLocked, WrongStore, Corrupt, DiskFull: the store cannot be opened.
     """
-    async with open_port(config) as (server, port):
+    async with open_port(config, interceptors) as (server, port):
         config = config.with_port(port)
         with open_store(config, FEATURES) as opened:
             broker = Broker(config, opened, server, SystemClock())
             try:
                 await broker.start()
-                _settle_memory()
                 async with _background(broker):
                     yield broker
             finally:
@@ -248,9 +246,3 @@ async def _background(broker: Broker) -> AsyncIterator[None]:
         work.remove_done_callback(end_body)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-
-
-def _settle_memory() -> None:
-    """Take what the start made out of the garbage collector's sight: its full passes would stop the loop."""
-    gc.collect()
-    gc.freeze()

@@ -35,6 +35,7 @@ class Drill:
     network: bool = False
     small_disk: bool = False
     slow_disk: bool = False
+    throttled: bool = False  # slaves catch up slowly
     slaves: int = 0
     nameservers: int = 1
     elections: bool = False  # means nothing where the master is fixed
@@ -50,7 +51,7 @@ class Drill:
 
     def why_skipped(self, shape: Shape, *, elects: bool, own_cluster: bool = True) -> str:
         """Why it cannot be done here; empty when it can."""
-        if (self.network or self.small_disk) and not own_cluster:
+        if (self.network or self.small_disk or self.throttled) and not own_cluster:
             return "needs a cluster that the drill starts: use a --dir without one"
         if self.network and (why := why_no_network()):
             return why
@@ -189,6 +190,16 @@ _ALL = (
         fault=faults.crash_loop,
         takes_master=True,
         target_ms=3000,
+    ),
+    Drill(
+        name="catch-up-kill",
+        what="a new master is killed while a slave catches up that missed what was acknowledged",
+        fault=faults.catch_up_kill,
+        throttled=True,
+        slaves=2,
+        elections=True,
+        limit_ms=None,
+        no_limit_why="only brokers that are killed have what was acknowledged",
     ),
 )
 

@@ -39,7 +39,7 @@ class AbsentShards:
         return frozenset(forgotten)
 
     def remove(self, name: str) -> frozenset[str]:
-        """Forget the group, if it is here; the topics that it held."""
+        """Forget the group. Returns the topics that it held; none if it is not here."""
         shard = self._shards.pop(name, None)
         if shard is None:
             return frozenset()
@@ -53,21 +53,21 @@ class AbsentShards:
         return frozenset(topics)
 
     def holds(self, topic: str) -> bool:
-        """Whether one of them has ``topic``."""
+        """True if an absent group has ``topic``."""
         return topic in self._holders
 
     def configs(self, topic: str) -> dict[str, TopicConfig]:
-        """``topic`` at each of them that has it, by name, sorted."""
+        """The configuration of ``topic`` at each absent group that has it, by broker name, sorted."""
         return {name: self._shards[name].topics()[topic] for name in sorted(self._holders.get(topic, ()))}
 
     def names(self) -> list[str]:
-        """Who they are, sorted."""
+        """The absent groups' broker names, sorted."""
         return sorted(self._shards)
 
     def topics(self) -> set[str]:
-        """All topics that one of them has."""
+        """The topics that at least one absent group has."""
         return set(self._holders)
 
     def views(self) -> list[ShardView]:
-        """Each of them, without members, by name."""
+        """A view of each absent group, without members, by name."""
         return [self._shards[name].view() for name in self.names()]

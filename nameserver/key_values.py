@@ -40,7 +40,7 @@ class KeyValues:
 
     @classmethod
     def open(cls, path: Path) -> KeyValues:
-        """The table that the file at ``path`` holds; an empty one when there is no file.
+        """The table in the file at ``path``; empty if there is no file.
 
         Raises:
             Corrupt: the file is not what was written; it is left as it is.
@@ -65,14 +65,14 @@ class KeyValues:
             ) from error
 
     def get(self, namespace: str, key: str) -> str:
-        """The value of ``key``, or :class:`KeyNotFound`."""
+        """The value of ``key``. Raises :class:`KeyNotFound`."""
         try:
             return self._table[namespace][key]
         except KeyError:
             raise KeyNotFound(f"namespace {namespace[:80]!r} has no key {key[:80]!r}") from None
 
     def list(self, namespace: str) -> list[KeyValue]:
-        """What ``namespace`` holds, or, when it is empty, every namespace; sorted."""
+        """The sorted content of ``namespace``; of every namespace if the argument is empty."""
         chosen = self._table if not namespace else {namespace: self._table.get(namespace, {})}
         return [
             KeyValue(namespace=name, key=key, value=value)
@@ -101,7 +101,7 @@ class KeyValues:
         await asyncio.shield(self._apply(change))  # a cancelled caller must not leave file and memory different
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove ``key``; nothing happens when it is not there. Raises as :meth:`put`."""
+        """Remove ``key`` if it is there. Raises as :meth:`put`."""
 
         def change(table: Table) -> None:
             values = table.get(namespace, {})
@@ -126,7 +126,7 @@ class KeyValues:
 
 
 def _require_place(path: Path) -> None:
-    """The file and its directories are made by the first change; that they can be is better known at the start."""
+    """Raise ConfigError at the start if the first change could not make the file and its directories."""
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ConfigError(f"kvConfigPath {path}: directory {nearest} is not writable: choose another path")
@@ -137,7 +137,7 @@ def _encoded(table: Table) -> bytes:
 
 
 def _decoded(content: bytes) -> Table:
-    """ValueError says what is wrong."""
+    """The table in ``content``. Raises ValueError, which says what is wrong."""
     document = json.loads(content)
     table = document.get("configTable") if isinstance(document, dict) else None
     if not isinstance(table, dict):

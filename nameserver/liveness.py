@@ -42,6 +42,6 @@ class Liveness:
         return found
 
     def excuse(self, now_s: float) -> None:
-        """Start everybody's silence anew: it was the nameserver that stood still, not they."""
+        """Count everybody's silence from now: the nameserver stood still, not the others."""
         for session in self._heard_s:
             self._heard_s[session] = now_s

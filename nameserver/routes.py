@@ -67,7 +67,7 @@ class RouteTable:
         self._liveness = Liveness(expiry_ms)
 
     def register(self, session: int, registration: BrokerReport.Registration, now_s: float) -> Change:
-        """Take over what a broker says of itself; its topics replace what was known of it.
+        """Take over what a broker says of itself. Its topics replace those known before.
 
         A registration from the same address, or of the same store instance, replaces the broker's older session.
 
@@ -156,7 +156,7 @@ class RouteTable:
         return Change(topics=frozenset(touched))
 
     def unregister(self, session: int) -> Change:
-        """Take the session's broker out; without effect when another session speaks for it now."""
+        """Take the session's broker out, unless another session speaks for it now."""
         key = self._keys.get(session)
         if key is None:
             return NO_CHANGE
@@ -182,7 +182,7 @@ class RouteTable:
         self._liveness.excuse(now_s)
 
     def route(self, topic: str) -> TopicRoute:
-        """Where ``topic`` is; when it is nowhere, all living shards, for whoever may create it."""
+        """The route of ``topic``. One that exists nowhere gets all living shards, so that it can be created there."""
         living = {name: self._shards[name].topics()[topic] for name in sorted(self._holders.get(topic, ()))}
         absent = self._absent.configs(topic)
         if not living and not absent:
@@ -202,7 +202,7 @@ class RouteTable:
         return route
 
     def shard(self, broker_name: str) -> ShardView:
-        """The living members of a broker group; empty when there are none."""
+        """The living members of a broker group; empty if all are gone."""
         return self._view(broker_name) if broker_name in self._shards else ShardView(broker_name=broker_name)
 
     def cluster(self) -> ClusterView:
@@ -213,11 +213,11 @@ class RouteTable:
         )
 
     def topics(self) -> list[str]:
-        """All topics that a shard serves, or would if it were there, sorted."""
+        """The sorted topics of living and absent shards."""
         return sorted(self._holders.keys() | self._absent.topics())
 
     def forget(self, broker_name: str) -> Change:
-        """Tell of an absent shard no more.
+        """Drop an absent shard from all routes.
 
         Raises:
             InvalidArgument: a member lives, or no such shard is known.
@@ -233,7 +233,7 @@ class RouteTable:
         return topic in self._holders or self._absent.holds(topic)
 
     def serves(self, broker_name: str, topic: str) -> bool:
-        """Whether the route of ``topic`` leads through ``broker_name``."""
+        """True if the route of ``topic`` leads through ``broker_name``."""
         return broker_name in self._holders.get(topic, ())
 
     def _check_place(self, session: int, key: _Key, shard: Shard, registration: BrokerReport.Registration) -> None:
@@ -316,7 +316,7 @@ def _listed(absent: list[str]) -> str:
 
 
 def _signature(shard: Shard) -> object:
-    """What of a shard's view is worth telling: all but the offsets, which move with every message."""
+    """The part of a shard's view that watchers are told: all but the offsets, which move with every message."""
     view = shard.view()
     members = tuple((member.broker_id, member.address, member.role) for member in view.members)
     return view.epoch, view.auto_create_topics, members

@@ -85,7 +85,7 @@ class NameserverService(NameserverServicer):
 
     @reporting
     async def BrokerSession(self, reports: AsyncIterator[BrokerReport], context: Context) -> None:
-        """A broker is in the routes from its first report, a registration, until this ends."""
+        """Keep a broker in the routes from its registration, the first report, until the call ends."""
         self._last_session += 1
         session = _Session(self._last_session)
         try:
@@ -270,7 +270,7 @@ class NameserverService(NameserverServicer):
 
 
 async def _while_reading(read: Coroutine[Any, Any, bool], write: Coroutine[Any, Any, None]) -> None:
-    """Read and write until reading says that the end of the requests is the end of the call, or one of them fails."""
+    """Read and write side by side until the requests end the call, or one side fails."""
     try:
         async with asyncio.TaskGroup() as tasks:
             writer = tasks.create_task(write)

@@ -61,7 +61,7 @@ class Shard:
                 )
 
     def elect(self) -> None:
-        """Decide anew who is shown as the master; to be called after every change of members, roles or epochs."""
+        """Choose who is shown as the master. Call after every change of members, roles or epochs."""
         masters = [member for member in self.members.values() if member.role == MASTER]
         best = max(masters, key=lambda member: member.epoch, default=None)
         if best is not None and best.epoch < self.last_epoch and best.broker_id != self.last_master_id:
@@ -71,7 +71,7 @@ class Shard:
             self.last_master_id, self.last_epoch, self.last_master_topics = best.broker_id, best.epoch, best.topics
 
     def topics(self) -> Topics:
-        """What the shard serves: the master's topics; the last known master's while there is none, since reads go on.
+        """The topics of the master, or of the last known one: reads go on without a master.
 
         A nameserver that never saw a master takes the topics of the slave with the lowest id.
         """

@@ -15,7 +15,7 @@ WATCHERS_MAX = 20_000
 
 
 class Watcher:
-    """One client's watch: its topics, and those of them whose route it has not been sent.
+    """One client's watch: its topics, and which of their routes are still to be sent.
 
     ``pending`` is a set, so a client that reads slowly costs no more than its number of topics, and gets the route
     as it is when it is sent.
@@ -33,7 +33,7 @@ class Watcher:
         self.wake.set()
 
     def take(self, count: int) -> list[str]:
-        """Up to ``count`` pending topics, the longest pending first; they are pending no more."""
+        """Up to ``count`` pending topics, the longest pending first. They stop being pending."""
         taken = [topic for topic, _ in zip(self.pending, range(count), strict=False)]
         for topic in taken:
             del self.pending[topic]
@@ -66,7 +66,7 @@ class Watches:
         self._watchers.discard(watcher)
 
     def add(self, watcher: Watcher, topics: Iterable[str]) -> None:
-        """Watch ``topics`` as well, and owe their routes at once, also of those that were watched before.
+        """Watch ``topics`` as well. Their routes become pending, also of topics that were watched before.
 
         Raises:
             InvalidName, FlowControl: an illegal name, or too many; none of ``topics`` was added.

@@ -23,6 +23,9 @@ LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
 STAGE_TOPIC = "rmq_sys_PENSTOCK_STAGE"
 """Internal topic, one queue: what exactly-once writers have staged, one chunk per record, invisible until published."""
 
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""RocketMQ's, a queue per delay level: messages that are delivered to their own topic a fixed time later."""
+
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Internal topic, one queue, RocketMQ's: messages that are delivered to their own topic later."""
 
@@ -52,23 +55,23 @@ def _check(kind: str, name: str, longest: int) -> str:
 
 
 def check_topic(topic: str) -> str:
-    """``topic`` itself if it is a legal topic name, else :class:`InvalidName`."""
+    """``topic`` itself. Raises :class:`InvalidName` unless it is a legal topic name."""
     derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return _check("topic", topic, DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
 
 
 def check_group(group: str) -> str:
-    """``group`` itself if it is a legal group name, else :class:`InvalidName`."""
+    """``group`` itself. Raises :class:`InvalidName` unless it is a legal group name."""
     return _check("group", group, GROUP_LENGTH_MAX)
 
 
 def check_broker_name(name: str) -> str:
-    """``name`` itself if it is a legal broker or cluster name, else :class:`InvalidName`."""
+    """``name`` itself. Raises :class:`InvalidName` unless it is a legal broker or cluster name."""
     return _check("broker", name, TOPIC_LENGTH_MAX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether clients may not create, delete or write ``topic``."""
+    """True if clients may not create, delete or write ``topic``."""
     return topic.startswith(SYSTEM_PREFIX) or topic in _SYSTEM_TOPICS
 
 
@@ -77,7 +80,7 @@ _SYSTEM_TOPICS = frozenset(
         "TBW102",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",

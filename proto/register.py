@@ -2,7 +2,7 @@
 
 Pure. Every change takes the register as it is and gives the next one, with the next version; the coordinator store
 replaces the one by the other only while nobody else has. So two changes never mix, and each rule here is checked
-against exactly what it replaces. What the rules are for is said in ``docs/failover-protocol.md``.
+against exactly what it replaces. What the rules are for is said in ``docs/internals/failover-protocol.md``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Register:
             raise ValueError(f"sync-state set {sorted(self.sync_state_set)}: at most {MEMBERS_MAX} ids from 0 on")
 
     def with_set(self, master_id: int, epoch: int, version: int, members: Iterable[int]) -> Register:
-        """The master of ``epoch`` changes its set.
+        """This register after the master of ``epoch`` has changed its set.
 
         Raises:
             NotMaster: another epoch has begun.
@@ -63,7 +63,7 @@ class Register:
         return replace(self, sync_state_set=chosen, version=self.version + 1)
 
     def handed_over_to(self, master_id: int, epoch: int, version: int, to_id: int) -> Register:
-        """The master of ``epoch``, which acts no more, gives its role to ``to_id``; the set stays.
+        """This register after the master of ``epoch``, which acts no more, gave its role to ``to_id``. The set stays.
 
         Raises:
             NotMaster, StaleRegister: as for :meth:`with_set`.
@@ -80,7 +80,7 @@ class Register:
         return self._next_epoch(to_id, self.sync_state_set, handed_over=True)
 
     def elected(self, candidate: int, *, unclean_allowed: bool = False) -> Register:
-        """``candidate`` is elected in place of the master, which leaves the set unless it is elected again.
+        """This register with ``candidate`` elected. The former master leaves the set unless it is elected again.
 
         ``unclean_allowed``: what may happen in place of *this* master; so it knows it before it begins.
 
@@ -95,7 +95,7 @@ class Register:
         return replace(self._next_epoch(candidate, members), unclean_allowed=unclean_allowed)
 
     def elected_unclean(self, candidate: int) -> Register:
-        """``candidate`` is elected although it is not in the set: what only the set has is given up.
+        """This register with ``candidate`` elected from outside the set: what only the set has is given up.
 
         Raises:
             InvalidArgument: the master counts on it that this does not happen.
@@ -164,7 +164,7 @@ def new_register(
 
 
 def register_of_json(text: str) -> Register:
-    """The register in ``text``; raises ``ValueError`` for anything else."""
+    """The register in ``text``. Raises ``ValueError`` for anything else."""
     try:
         fields = json.loads(text)
         register = Register(**{**fields, "sync_state_set": frozenset(fields["sync_state_set"])})
@@ -179,7 +179,7 @@ def register_of_json(text: str) -> Register:
 
 
 def register_of_wire(message: coordination_pb2.Register) -> Register:
-    """The register in ``message``; raises ``ValueError`` when it holds none."""
+    """The register in ``message``. Raises ``ValueError`` if the message holds something else."""
     return Register(
         cluster=message.cluster,
         broker_name=message.broker_name,

@@ -1,4 +1,4 @@
-"""Whether a slave may follow a master, and from where: the checks of Hello, and of Welcome.
+"""The checks of Hello and of Welcome: may a slave follow a master, and from where.
 
 Two logs of one broker group may only be joined when the slave's is the beginning of the master's. How far they are
 the same, their epochs tell (:func:`common_end`), and the last bytes before that place prove it:
@@ -36,7 +36,7 @@ def name_of(identity: common_pb2.BrokerIdentity) -> str:
 
 
 def is_empty(log: ReplicaLog) -> bool:
-    """Whether the log holds no byte, wherever it begins."""
+    """True if the log holds no byte, wherever it begins."""
     return log.min_offset == log.end_offset
 
 
@@ -52,7 +52,7 @@ def tail_of(log: ReplicaLog, end: int) -> tuple[int, int]:
 
 
 def check_peer(own: common_pb2.BrokerIdentity, peer: common_pb2.BrokerIdentity) -> None:
-    """Refuse a peer that is no other member of the same broker group.
+    """Refuse a peer unless it is another member of the same broker group.
 
     Raises:
         WrongCluster: with what differs.
@@ -130,7 +130,7 @@ def check_welcome(
     sync: bool,
     unclean_epoch: int = 0,
 ) -> Joining:
-    """The slave's side: what to do to follow this master. Changes nothing.
+    """What a slave has to do to follow this master. Changes nothing.
 
     ``sync``: this slave promises, as master, that what is confirmed is on replicas. ``unclean_epoch``: in that one the
     group's register gave up what only its sync-state set had.
@@ -179,7 +179,7 @@ def check_welcome(
 
 
 def _agreed_end(epochs: EpochHistory, end: int, slaves: EpochHistory, slaves_end: int) -> int | None:
-    """How far a master's and a slave's log are the same; one without a history is taken for a beginning."""
+    """The end of what a master's and a slave's log share. A log without a history counts as a beginning."""
     if epochs.entries and slaves.entries:
         return common_end(epochs, end, slaves, slaves_end)
     return slaves_end if slaves_end <= end else None
@@ -194,7 +194,7 @@ def _check_acknowledged(
     sync: bool,
     is_given_up: bool,
 ) -> None:
-    """Refuse to give up what is acknowledged, if this group promises to keep it, or nobody has been elected.
+    """Refuse to give up acknowledged bytes if this group promises to keep them, or if nobody has been elected.
 
     A master whose own log lost its end, or is empty because its disk is a new one, must not take the last copy along.
     """
@@ -212,7 +212,7 @@ def _check_acknowledged(
 
 
 def _tail_differs(log: ReplicaLog, end: int, tail_bytes: int, tail_crc: int) -> bool:
-    """Whether the log's bytes before ``end`` have another CRC; of what the log no longer has, nothing is said."""
+    """True if the log's bytes before ``end`` have another CRC. False if the log has them no longer."""
     start = end - tail_bytes
     if tail_bytes == 0 or start < log.min_offset:
         return False

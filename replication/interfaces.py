@@ -55,7 +55,7 @@ class SlaveLog(ReplicaLog, Protocol):
 
     @property
     def confirm_offset(self) -> int:
-        """As far as this broker knows, what lies below was acknowledged to somebody, or seen."""
+        """The offset below which, as far as this broker knows, everything was acknowledged to somebody, or seen."""
         ...
 
     async def recover(self) -> None:

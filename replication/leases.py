@@ -1,4 +1,4 @@
-"""The right to act as master, and the promises that it rests on: decisions of ``docs/failover-protocol.md``.
+"""The right to act as master, and the promises that it rests on: decisions of ``docs/internals/failover-protocol.md``.
 
 Pure. All times are seconds of the caller's own monotonic clock; no time of another machine is ever compared.
 
@@ -20,12 +20,12 @@ CLOCK_DRIFT_MAX = 0.1
 
 
 def master_share_s(lease_s: float) -> float:
-    """How long a master may count on a promise of ``lease_s``: that is over first on any two clocks."""
+    """The seconds that a master may count on a promise of ``lease_s``: they end first on any two clocks."""
     return lease_s * (1 - CLOCK_DRIFT_MAX) / (1 + CLOCK_DRIFT_MAX)
 
 
 def begins_at(register: Register, own_id: int, learned_at: float, *, began: int, lease_s: float = LEASE_S) -> float:
-    """When the broker that read at ``learned_at`` that it is the master of ``register`` may begin to act.
+    """The time from which the new master of ``register`` may act, if it read the register at ``learned_at``.
 
     From reading on it answers no older master. So when a lease has gone by, everybody else's right to act has ended:
     the former master's by its members' promises, because this member was one of them; and by the coordinator's
@@ -42,7 +42,7 @@ def begins_at(register: Register, own_id: int, learned_at: float, *, began: int,
 
 
 class MasterLease:
-    """Until when the master of one epoch may act."""
+    """The time until which the master of one epoch may act."""
 
     def __init__(
         self, own_id: int, members: Iterable[int], *, lease_s: float = LEASE_S, needs_coordinator: bool = False
@@ -72,14 +72,14 @@ class MasterLease:
 
     @property
     def until(self) -> float:
-        """Act only before this; infinite for the only member of its set, whom nobody can replace."""
+        """The end of the right to act; infinite for the only member of its set, whom nobody can replace."""
         if self._needs_coordinator:
             return self._coordinator + self._share_s
         members = min(self._members.values(), default=math.inf)
         return max(members, self._coordinator) + self._share_s
 
     def is_valid(self, now: float) -> bool:
-        """Whether the master may act now."""
+        """True if the master may act now."""
         return now < self.until
 
     def silent(self, now: float) -> list[int]:

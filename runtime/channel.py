@@ -22,11 +22,13 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 KEEPALIVE_TIME_MS = 1000
 KEEPALIVE_TIMEOUT_MS = 1500
-CONNECT_TIMEOUT_MS = 100
-"""How long the first attempt to connect may take; later ones have up to a second. Calls that wait for it fail then, so
-who tries again soon learns early that a peer is cut off: with a second here partitions seemed to last 0.2 s longer."""
-PATIENT_CONNECT_TIMEOUT_MS = 1000
-"""Of clients to nameservers, whose queries are made once: the peer may be far away, behind TLS, or busy."""
+CONNECT_TIMEOUT_MS = 3000
+"""How long an attempt to connect may take: three round trips over TLS to the other end of the world, or a busy peer.
+
+Nobody learns from it that a peer is gone. A process that died refuses at once; of one that froze, or is cut off, its
+streams break by keepalive, and the nameservers name another master."""
+HASTY_CONNECT_TIMEOUT_MS = 100
+"""Of the first attempt where another peer can be asked instead, at once: elections."""
 
 # A peer that froze must be noticed within 3 s. Without ping_timeout_ms gRPC waits a minute.
 _KEEPALIVE = (
@@ -73,16 +75,16 @@ def keep_large_buffers() -> None:
         libc.mallopt(m_trim_threshold, threshold)
 
 
-def open_channel(
-    address: str, security: Security = PLAIN, *, connect_timeout_ms: int = CONNECT_TIMEOUT_MS
-) -> grpc.Channel:
+def open_channel(address: str, security: Security = PLAIN) -> grpc.Channel:
     """A channel to ``host:port`` for threads; connects when first used and reconnects by itself."""
-    return cast(grpc.Channel, _open(grpc, address, security, connect_timeout_ms))
+    return cast(grpc.Channel, _open(grpc, address, security, CONNECT_TIMEOUT_MS))
 
 
-def open_async_channel(address: str, security: Security = PLAIN) -> grpc.aio.Channel:
+def open_async_channel(
+    address: str, security: Security = PLAIN, *, connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+) -> grpc.aio.Channel:
     """The same for the running event loop."""
-    return cast(grpc.aio.Channel, _open(grpc.aio, address, security, CONNECT_TIMEOUT_MS))
+    return cast(grpc.aio.Channel, _open(grpc.aio, address, security, connect_timeout_ms))
 
 
 def _open(kind: Any, address: str, security: Security, connect_timeout_ms: int) -> Any:
@@ -103,9 +105,12 @@ def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
 
 
 def reported(error: Exception, method: str) -> PenstockError:
-    """What the caller of ``method`` is told: a :class:`PenstockError` itself; any other is logged, and internal."""
+    """The error for the caller of ``method``: a :class:`PenstockError` itself; any other is logged, and internal."""
     if isinstance(error, PenstockError):
         return error
+    if isinstance(error, grpc.aio.InternalError):  # an answer could not be written, since its caller is gone
+        log.info("call broken method=%s error=%r", method, error)
+        return PenstockError(f"{method}: the connection broke")
     log.error("request failed method=%s error=%r", method, error, exc_info=error)
     return PenstockError(f"{method}: internal error, see the server's log")
 

@@ -10,7 +10,10 @@ class Clock(Protocol):
     """Monotonic time for time-outs, expiry and leases; wall time only for timestamps that users see."""
 
     def monotonic_s(self) -> float:
-        """Seconds since an arbitrary point; never goes back, and does not jump when the wall clock is set."""
+        """Seconds since an arbitrary point; never goes back, and does not jump when the wall clock is set.
+
+        The time in which the machine was suspended counts: a lease runs out while nobody can look.
+        """
         ...
 
     def wall_ms(self) -> int:
@@ -22,7 +25,8 @@ class SystemClock:
     """The machine's own clocks."""
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        # Linux's CLOCK_MONOTONIC stands still during a suspend, and a master would believe in its lease afterwards.
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

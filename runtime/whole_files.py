@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` in the place of the file's, durable on return; a missing directory is made.
+    """Replace the file's content by ``content``, durably. A missing directory is made.
 
     Raises:
         OSError: the file has its old content, or, if only its directory could not be synced, the new one.
@@ -29,7 +29,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the disk keep the names in a directory."""
+    """Make the names in a directory durable."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

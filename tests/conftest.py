@@ -1,17 +1,26 @@
-"""How the tests are shared among workers: a file stays on one, and so does all that needs the Spark session.
+"""How the tests are shared among workers: a file stays on one, and those that need Spark share two sessions.
 
-That session's tests are the longest piece of work, and begin first. Tests that start many processes fork them.
+They are the longest pieces of work, and begin first. Tests that start many processes fork them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
+SPARK_ON_STORES = tuple(
+    f"tests/spark/test_{name}.py" for name in ("jobs", "jobs_archive", "jobs_audit", "jobs_verify", "store_source")
+)
+"""Half of the work in Spark; the other files' tests read and write topics."""
 FORKING = ("tests/cluster/", "tests/crash/", "tests/spark/")
 """Their tests start processes whose start is not what they test."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the decisions of tests/transcripts as they are now")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,13 +38,24 @@ def _forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """With ``NO_SKIPS`` what was asked for by name is done, or fails."""
+    report = yield
+    if os.environ.get("NO_SKIPS") and report.skipped:
+        report.outcome, report.longrepr = "failed", f"{item.nodeid} was skipped: {report.longrepr[2]}"
+    return report
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if _needs_spark(nodeid) else str(super()._split_scope(nodeid))
+            if not _needs_spark(nodeid):
+                return str(super()._split_scope(nodeid))
+            return "tests/spark: stores" if nodeid.startswith(SPARK_ON_STORES) else "tests/spark: brokers"
 
     return Scheduling(config, log)
 

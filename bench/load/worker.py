@@ -14,12 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.proto.errors import PenstockError
 
 from .receivers import Intake
 from .senders import Load, Note
+
+if TYPE_CHECKING:
+    from penstock.client import PullConsumer
 
 PROGRESS_PAUSE_S = 0.2
 JOIN_TIMEOUT_S = 5.0
@@ -114,10 +117,7 @@ def _consume(job: dict[str, Any], orders: Orders) -> None:
     with PullConsumer(job["namesrv"], group=job["group"], consume_from=job["consume_from"]) as consumer:
         consumer.subscribe(job["topic"])
         intake = Intake(consumer, job, orders.stop)
-        # Joining takes as long as the members settle; a group with more members than queues leaves some without.
-        deadline = time.monotonic() + JOIN_TIMEOUT_S
-        while not consumer.assignment() and time.monotonic() < deadline and not orders.stop.is_set():
-            time.sleep(0.01)
+        await_queues(consumer, JOIN_TIMEOUT_S, orders)
         say(ready=True)
         with progress(lambda: {"received": intake.received}):
             intake.run()
@@ -136,20 +136,39 @@ def _consume(job: dict[str, Any], orders: Orders) -> None:
 @contextlib.contextmanager
 def progress(counts: Callable[[], dict[str, Any]]) -> Iterator[None]:
     """Tell ``counts()`` five times a second for the length of the ``with`` block, and once at its end."""
+    try:
+        with repeating(lambda: say(progress=counts()), PROGRESS_PAUSE_S):
+            yield
+    finally:
+        say(progress=counts())
+
+
+@contextlib.contextmanager
+def repeating(action: Callable[[], object], pause_s: float) -> Iterator[None]:
+    """Do ``action`` every ``pause_s``, in a thread, for the length of the ``with`` block."""
     done = threading.Event()
 
-    def tell() -> None:
-        while not done.wait(PROGRESS_PAUSE_S):
-            say(progress=counts())
+    def repeat() -> None:
+        while not done.wait(pause_s):
+            action()
 
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread = threading.Thread(target=repeat, name="repeating", daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
-        say(progress=counts())
+
+
+def await_queues(consumer: PullConsumer, timeout_s: float, orders: Orders) -> None:
+    """Wait until a member of a group has queues: joining takes as long as the members settle.
+
+    A group with more members than queues leaves some without: no longer than ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not consumer.assignment() and time.monotonic() < deadline and not orders.stop.is_set():
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

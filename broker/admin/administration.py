@@ -137,7 +137,7 @@ class Administration(Feature):
         if not key:
             raise InvalidArgument("a query needs a key")
         count = min(count if count > 0 else QUERY_COUNT_DEFAULT, QUERY_COUNT_MAX)
-        found = self.core.store.query(topic, key, count, begin_ms, end_ms if end_ms > 0 else TIMESTAMP_MAX)
+        found = self.core.store.lookup.query(topic, key, count, begin_ms, end_ms if end_ms > 0 else TIMESTAMP_MAX)
         records: list[bytes] = []
         size = 0
         for record in found:
@@ -151,7 +151,7 @@ class Administration(Feature):
         """The record at a physical offset. Raises MessageNotFound, InvalidArgument."""
         if physical_offset < 0:
             raise InvalidArgument(f"physical offset {physical_offset} may not be negative")
-        return bytes(self.core.store.view(physical_offset))
+        return bytes(self.core.store.lookup.view(physical_offset))
 
     def _is_dropping(self, name: str) -> bool:
         """True if the topic's deletion is not dispatched yet: made anew now, it would show its old messages."""
@@ -162,7 +162,7 @@ class Administration(Feature):
     def _check_drained(self, topic: Topic, queues: range) -> None:
         table = self.core.tables.offsets
         for queue_id in queues:
-            low, high = self.core.store.queue_range(topic.name, queue_id)
+            low, high = self.core.store.reader.queue_range(topic.name, queue_id)
             behind = [
                 group
                 for group, name in table.pairs()

@@ -38,7 +38,7 @@ class Answer:
     ) -> None:
         """``knows_all_topics``: True if a queue that is not known does not exist."""
         self._core = core
-        self._store = core.store
+        self._reader = core.store.reader
         self._knows_all_topics = knows_all_topics
         self._budget = min(header.max_bytes if header.max_bytes > 0 else REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX)
         self._per_queue = (
@@ -68,7 +68,7 @@ class Answer:
         """
         ready: list[Wanted] = []
         self._behind_ready = None
-        topic, queues, queue_range = "", 0, self._store.queue_range
+        topic, queues, queue_range = "", 0, self._reader.queue_range
         for each in wanted:
             if each.topic is not topic:
                 topic, queues = each.topic, self._core.tables.read_queues(each.topic)
@@ -95,7 +95,7 @@ class Answer:
             share = max(self._share(left, len(ready) - index), _RECORD_BYTES_GUESSED)
             looked = share if each.condition is None else SEARCHED_BYTES
             count = min(_FILTERED_ENTRIES if each.tags is not None else -(-looked // FIXED_BYTES), each.count)
-            found += self._store.absent_entries(each.topic, each.queue_id, each.offset, count)
+            found += self._reader.absent_entries(each.topic, each.queue_id, each.offset, count)
             left -= min(share, count * FIXED_BYTES) if self._in_order else share
             if left <= 0:
                 break
@@ -108,7 +108,7 @@ class Answer:
         for index, each in enumerate(ready):
             share = self._share(left, len(ready) - index)
             looked = share if each.condition is None else search_left
-            parts = self._store.absent(each.topic, each.queue_id, each.offset, looked)
+            parts = self._reader.absent(each.topic, each.queue_id, each.offset, looked)
             if not each.is_filtered:
                 parts = _first(parts, each.count)
             found += parts
@@ -131,7 +131,7 @@ class Answer:
             if self._is_full:
                 if not self._in_order and not self.has_news:
                     # Whoever waits would wait for more in a queue that has something.
-                    self._tell(each, _NO_MATCH, each.offset, *self._store.queue_range(each.topic, each.queue_id))
+                    self._tell(each, _NO_MATCH, each.offset, *self._reader.queue_range(each.topic, each.queue_id))
                 return
             self._read_queue(each, self._share(self._budget - self._bytes, len(ready) - index))
             if self._in_order and each.offset < each.end:
@@ -188,12 +188,12 @@ class Answer:
         A broker that has just started, or a slave, may see less than the consumer has read already; sending
         the consumer back would repeat messages.
         """
-        return self._core.role.is_master and offset > high + hidden_records_max(self._store)
+        return self._core.role.is_master and offset > high + hidden_records_max(self._core.store)
 
     def _read_queue(self, each: Wanted, share: int) -> None:
         while True:
             if each.condition is not None:
-                read = self._store.read_where(
+                read = self._reader.read_where(
                     *(each.topic, each.queue_id, each.offset, share),
                     max_count=each.count,
                     condition=each.condition,
@@ -202,7 +202,7 @@ class Answer:
                 )
                 self._search_left -= read.searched
             else:
-                read = self._store.read(
+                read = self._reader.read(
                     *(each.topic, each.queue_id, each.offset, share),
                     max_count=each.count,
                     tags=each.tags,
@@ -236,7 +236,7 @@ class Answer:
         """For queues where the filter left everything out: how far it got, so that nobody scans it again."""
         for each in self._wanted:
             if each.offset > each.began and not each.is_told:
-                low, high = self._store.queue_range(each.topic, each.queue_id)
+                low, high = self._reader.queue_range(each.topic, each.queue_id)
                 yield self._result(each, _NO_MATCH, each.offset, low, high)
 
     def _tell(self, each: Wanted, status: int, next_offset: int, low: int, high: int, problem: str = "") -> None:

@@ -33,9 +33,10 @@ class Consume(Feature):
         self.pending = PendingCommits(core.tables)
         self.sessions = ConsumerSessions(
             committed=self.pending.committed,
-            queue_range=core.store.queue_range,
+            queue_range=core.store.reader.queue_range,
             join_group=lambda group: self.offsets.join_group(group),
             clock=core.clock,
+            catch_up=core.dispatcher.catch_up,
         )
         self.offsets = OffsetService(core, self.sessions, self.pending)
         self.fetch = Fetch(core)
@@ -143,7 +144,7 @@ class Consume(Feature):
         for group, topic in offsets.pairs():
             lag = 0
             for queue_id, offset in offsets.row(group, topic).items():
-                lag += max(0, self.core.store.queue_range(topic, queue_id)[1] - offset)
+                lag += max(0, self.core.store.reader.queue_range(topic, queue_id)[1] - offset)
             yield (topic, group), lag
 
     # The wire.

@@ -107,11 +107,14 @@ class ConsumerSessions:
         queue_range: Callable[[str, int], tuple[int, int]],
         join_group: Callable[[str], None],
         clock: Clock,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
+        """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends."""
         self._committed = committed
         self._queue_range = queue_range
         self._join_group = join_group
         self._clock = clock
+        self._catch_up = catch_up
         self._groups = Groups()
         self._sessions: dict[int, _Session] = {}
         self._closed = False
@@ -276,6 +279,8 @@ class ConsumerSessions:
             log.info("consumer session ended group=%s client=%s why=%s", session.group, session.client_id, why)
 
     def _publish(self, changes: Changes) -> None:
+        if changes.grants:
+            self._catch_up()
         for grant in changes.grants:
             session = self._sessions.get(grant.session_id)
             if session is None:

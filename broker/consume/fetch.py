@@ -113,7 +113,7 @@ class Fetch:
             topic = self._tables.topic(part.topic)
             if topic is not None and not topic.is_readable:
                 raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
-            self._store.check_readable(part.topic)
+            self._store.reader.check_readable(part.topic)
             if len(part.ends) not in (0, len(part.offsets)):
                 raise InvalidArgument(f"topic {part.topic}: {len(part.offsets)} offsets with {len(part.ends)} ends")
             tags, condition = self._filter(part.filter.kind, part.filter.expression)

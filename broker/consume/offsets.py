@@ -202,8 +202,8 @@ class OffsetService:
         read_queues = self._read_queues(topic)
         found = []
         for queue_id in queue_ids or range(read_queues):
-            low, high = self._store.queue_range(topic, queue_id) if 0 <= queue_id < read_queues else (0, 0)
-            last = self._store.store_timestamp_at(topic, queue_id, high - 1) if high > low else None
+            low, high = self._store.reader.queue_range(topic, queue_id) if 0 <= queue_id < read_queues else (0, 0)
+            last = self._store.lookup.store_timestamp_at(topic, queue_id, high - 1) if high > low else None
             found.append(
                 broker_pb2.QueueRange(
                     queue_id=queue_id, min_offset=low, max_offset=high, last_store_timestamp_ms=last or 0
@@ -215,7 +215,7 @@ class OffsetService:
         """The offset at a store time."""
         if not 0 <= queue_id < self._read_queues(topic):
             raise InvalidArgument(f"topic {topic} has no queue {queue_id}")
-        return self._store.search_offset(topic, queue_id, timestamp_ms, upper=upper)
+        return self._store.lookup.search_offset(topic, queue_id, timestamp_ms, upper=upper)
 
     def lower_to_log(self) -> None:
         """Bring offsets above the end of their queue down to it: the log lost its newest bytes in a crash.
@@ -227,7 +227,7 @@ class OffsetService:
         for group, topic in self._tables.offsets.pairs():
             lowered = {}
             for queue_id, offset in self._tables.offsets.row(group, topic).items():
-                high = self._store.queue_range(topic, queue_id)[1]
+                high = self._store.reader.queue_range(topic, queue_id)[1]
                 if offset > high:
                     lowered[queue_id] = high
             if lowered and self._journal is not None:
@@ -245,7 +245,7 @@ class OffsetService:
     def _problem(self, topic: str, queue_id: int, offset: int) -> PenstockError | None:
         if queue_id >= self._tables.read_queues(topic):
             return TopicNotFound(f"topic {topic} has no queue {queue_id} at this broker", topic=topic)
-        low, high = self._store.queue_range(topic, queue_id)
+        low, high = self._store.reader.queue_range(topic, queue_id)
         # A slave may be behind what the consumer has read at the master.
         if offset > high + hidden_records_max(self._store) and self._journal is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")

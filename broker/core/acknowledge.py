@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.proto.errors import OutcomeUnknown, StorageError
 from penstock.proto.wire import broker_pb2
 
-from ..config import BrokerConfig, FlushDiskType
+from ..config import BrokerConfig
+from ..store.config import FlushMode
 from .role import Role
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class Acknowledgements:
     def __init__(self, config: BrokerConfig, store: Store, role: Role) -> None:
         self._store = store
         self._role = role
-        self._sync_flush = config.flush.mode is FlushDiskType.SYNC_FLUSH
+        self._sync_flush = config.store.flush_mode is FlushMode.SYNC_FLUSH
         self.waits_for_commit = config.uses_transient_store_pool
         assert not (self._sync_flush and self.waits_for_commit), "no pool where appends wait for the disk"
-        self._flush_timeout_s = config.flush.sync_timeout_ms / 1000
+        self._flush_timeout_s = config.appends.flush_timeout_ms / 1000
         self._replica_timeout_s = config.replication.slave_timeout_ms / 1000
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # heap by position
         self._order = itertools.count()

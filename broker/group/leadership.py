@@ -1,4 +1,4 @@
-"""Keeps a broker in the role that the register of its group gives it: the rules of ``docs/failover-protocol.md``.
+"""Keeps a broker in the role that its group's register gives it, by ``docs/internals/failover-protocol.md``.
 
 One task. It reads the register when there is reason to, begins as master when it may, steps down when another epoch
 has begun, follows otherwise, and as master keeps the sync-state set true.
@@ -69,7 +69,7 @@ class Leadership:
         store: LeaderStore,
         rules: SetRules,
         *,
-        make_master: Callable[[Callable[[int, float], None]], MasterRole],
+        make_master: Callable[[Callable[[int, float], None], frozenset[int], int], MasterRole],
         make_slave: Callable[[], SlaveRole],
         clock: Clock,
         priority: int,
@@ -96,7 +96,7 @@ class Leadership:
         self._behind_ms_max = behind_ms_max
         self._is_learner = is_learner
         self._may_have_lost = may_have_lost
-        self._is_level = False  # has had everything confirmed, in this life
+        self._is_level = False  # has had everything acknowledged, in this life
         self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
         self._giving_epoch = 0  # which this broker has ended, and is handing over
         self._hinted = 0
@@ -343,15 +343,19 @@ class Leadership:
     # Changes of role.
 
     async def _begin(self, register: Register) -> None:
-        """Act as master of ``register`` from now on."""
+        """Act as master of ``register`` from now on, unless another epoch begins before this broker can."""
         await self._stop_inner()
+        if self.register is None or self.register.epoch != register.epoch:
+            self._start_inner()
+            return
         if self._role.is_master:
             self._role.inner.close()
         end = self._store.cut_unfinished()
         self._epochs.begin(register.epoch, end)
         lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
         lease.on_coordinator(self._confirmed_asked_at)
-        master = self._make_master(lease.on_member)
+        members = register.sync_state_set
+        master = self._make_master(lease.on_member, members, self._rules.needed(len(members)))
         self._role.put(master, lease)
         self._standings = Standings()
         self._read_at = -READ_INTERVAL_S  # a confirmation by the coordinator, at once

@@ -9,10 +9,11 @@ from penstock.replication.config import ReplicationConfig
 from penstock.replication.master.sync_state_set import SetRules
 from penstock.runtime.clock import Clock
 
-from ..config import BrokerConfig, BrokerRole, FlushDiskType
+from ..config import BrokerConfig, BrokerRole
 from ..core.events import LogEvents
 from ..core.role import Role
 from ..opening import Opened
+from ..store.config import FlushMode
 from .elected_role import ElectedRole
 from .follower_log import FollowerLog
 from .held_membership import MembershipFile
@@ -34,7 +35,7 @@ class RoleMaker:
         self._clock = clock
         self._identity = config.wire_identity
         self._security = config.security.outgoing()
-        self._sync_flush = config.flush.mode is FlushDiskType.SYNC_FLUSH
+        self._sync_flush = config.store.flush_mode is FlushMode.SYNC_FLUSH
 
     def make(self) -> Role:
         """The broker's role, as its configuration says."""
@@ -47,8 +48,13 @@ class RoleMaker:
         role.instance = self._opened.instance
         return role
 
-    def make_master(self, on_answer: Callable[[int, float], None] | None = None) -> MasterRole:
-        """A master that begins at the log's end; ``on_answer``: see :class:`Primary`."""
+    def make_master(
+        self,
+        on_answer: Callable[[int, float], None] | None = None,
+        members: frozenset[int] | None = None,
+        needed: int = 0,
+    ) -> MasterRole:
+        """A master that begins at the log's end; ``on_answer``, ``members``, ``needed``: see :class:`Primary`."""
         opened = self._opened
         if not opened.tables.files.is_current:
             directory = opened.tables.files.directory
@@ -67,6 +73,8 @@ class RoleMaker:
             on_confirm=self._events.on_confirmed,
             on_commits=lambda commits: self._events.on_commits(commits),
             on_answer=on_answer,
+            members=members,
+            needed=needed,
         )
 
     def make_slave(self) -> SlaveRole:

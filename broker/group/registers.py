@@ -8,11 +8,17 @@ from typing import Any
 
 import grpc
 
-from penstock.proto.errors import BrokerUnavailable, CoordinatorUnavailable, PenstockError, from_rpc_error
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CoordinatorUnavailable,
+    OutcomeUnknown,
+    PenstockError,
+    from_rpc_error,
+)
 from penstock.proto.register import Register, register_of_wire
 from penstock.proto.wire import common_pb2, coordination_pb2
 from penstock.proto.wire.coordination_pb2_grpc import CoordinationStub
-from penstock.runtime.channel import open_async_channel
+from penstock.runtime.channel import CONNECT_TIMEOUT_MS, HASTY_CONNECT_TIMEOUT_MS, open_async_channel
 from penstock.runtime.security.credentials import PLAIN, Security
 
 TIMEOUT_S = 0.5
@@ -37,6 +43,7 @@ class Registers:
         self._security = security
         self._addresses = list(addresses)
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._patience_ms: dict[str, int] = {}  # how long the next attempt to connect to an address may take
 
     async def read(self) -> Answer:
         """The register as it is at some moment during the call."""
@@ -74,7 +81,9 @@ class Registers:
         for address in list(self._addresses):
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = open_async_channel(address, self._security)
+                patience_ms = self._patience_ms.setdefault(address, HASTY_CONNECT_TIMEOUT_MS)
+                channel = open_async_channel(address, self._security, connect_timeout_ms=patience_ms)
+                self._channels[address] = channel
             try:
                 async with asyncio.timeout(2 * TIMEOUT_S):
                     message = await call(CoordinationStub(channel))  # type: ignore[no-untyped-call]
@@ -84,17 +93,19 @@ class Registers:
                 return answer
             except grpc.RpcError as error:
                 problem: PenstockError = from_rpc_error(error, address)
-                if not isinstance(problem, (CoordinatorUnavailable, BrokerUnavailable)):
+                if not isinstance(problem, (CoordinatorUnavailable, BrokerUnavailable, OutcomeUnknown)):
                     raise problem from None
             except TimeoutError:
                 problem = CoordinatorUnavailable(f"{address}: no answer within {2 * TIMEOUT_S} s")
             except ValueError as error:
                 problem = CoordinatorUnavailable(f"{address}: answered what is no register: {error}")
             said = problem.message
-            if self._security.tls is not None and "failed to connect" in said:
-                # The next call opens another, with the certificates as they are then; not closed, since that would
-                # cancel the calls of others that wait on it.
+            is_patient = self._patience_ms[address] >= CONNECT_TIMEOUT_MS
+            if "failed to connect" in said and (self._security.tls is not None or not is_patient):
+                # The next call opens another, with the certificates as they are then, and more patience: the peer may
+                # be far away. Not closed, since that would cancel the calls of others that wait on it.
                 self._channels.pop(address, None)
+                self._patience_ms[address] = min(2 * self._patience_ms[address], CONNECT_TIMEOUT_MS)
             self._addresses.append(self._addresses.pop(0))
             if not repeat and not problem.details.get("none") and "failed to connect" not in said:
                 break

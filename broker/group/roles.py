@@ -52,8 +52,12 @@ class MasterRole:
         on_confirm: Callable[[int], None],
         on_commits: Callable[[Commits], None],
         on_answer: Callable[[int, float], None] | None = None,
+        members: frozenset[int] | None = None,
+        needed: int = 0,
     ) -> None:
-        """``confirm``: the confirm offset known from before the start; ``on_answer``: see :class:`Primary`."""
+        """``confirm``: the confirm offset known from before the start; ``on_answer``, ``members``, ``needed``: see
+        :class:`Primary`.
+        """
         self.broker_id = identity.broker_id
         self.epoch = epochs.latest
         self.waits_for_replicas = config.sync and config.in_sync_replicas > 1
@@ -69,6 +73,8 @@ class MasterRole:
             initial_confirm=confirm,
             epochs=epochs,
             on_answer=on_answer,
+            members=members,
+            needed=needed,
         )
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from importlib import metadata
 
+from penstock.proto import distribution
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 
@@ -28,7 +28,7 @@ class Status:
         self._store = core.store
         self._role = core.role
         self._identity = core.config.wire_identity
-        self._version = metadata.version("penstock")
+        self._version = distribution.version()
         self._started_ms = time.time_ns() // 1_000_000
         self._candidacy = candidacy
         self._sync_state_set = sync_state_set
@@ -53,7 +53,7 @@ class Status:
             dispatched_offset=store.dispatched_offset,
             replicas=self._role.replicas(),
             store_path=str(self._config.store.root),
-            flush_mode=self._config.flush.mode.name,
+            flush_mode=self._config.store.flush_mode.name,
             broker_role=self._config.replication.role.name,
             started_timestamp_ms=self._started_ms,
             lag_bytes=self._role.lag_bytes,

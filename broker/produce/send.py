@@ -49,7 +49,7 @@ class Send:
         self._acknowledgements = core.acknowledgements
         self._intakes = core.features.intakes
         self._batch_bytes_max = core.config.store.body_bytes_max + RECORD_OVERHEAD_MAX
-        self._stalls = AppendStalls(core.config.store.stall_limit_ms / 1000, core.clock)
+        self._stalls = AppendStalls(core.config.appends.stall_limit_ms / 1000, core.clock)
 
     def place(self, request: bytes) -> Placed:
         """Append one framed batch to the log; :meth:`acknowledge` makes its receipt.

@@ -122,7 +122,7 @@ class Forewarning:
                 kept_ms = None if config is None else config.retention_ms
                 if kept_ms is not None:
                     soon_ms = now_ms - kept_ms + min(HOUR_MS, kept_ms // 4)
-                    found = max(found, self._store.search_offset(topic, queue_id, soon_ms))
+                    found = max(found, self._store.lookup.search_offset(topic, queue_id, soon_ms))
                 known[topic, queue_id] = found
             return found
 

@@ -168,7 +168,9 @@ class Retention(Feature):
         families.gauge("penstock_disk_used_percent", "Of the fullest disk that the store needs", self.use.percent)
         families.gauge("penstock_disk_full", "1: messages are refused", int(store.refusal is not None))
         families.gauge("penstock_disk_reserve_held", "0: given away because the disk is full", store.reserve.is_held)
-        families.gauge("penstock_damaged_records", "Records that readers met and that cannot be read", store.damages)
+        families.gauge(
+            "penstock_damaged_records", "Records that readers met and that cannot be read", len(store.reader.damages)
+        )
         families.gauge("penstock_log_min_offset", "Begin of the log", store.min_offset)
         families.gauge("penstock_log_files_leaving", "Files that go when their readers are done", store.removal.waiting)
         families.counters("penstock_log_files_deleted", "Files deleted", (), [((), self.files_deleted)])
@@ -308,11 +310,11 @@ class Retention(Feature):
             yield
 
     def _expire_queue(self, topic: str, queue_id: int, before_ms: int, groups: list[str]) -> None:
-        low, high = self._store.queue_range(topic, queue_id)
-        stored_ms = self._store.store_timestamp_at(topic, queue_id, low) if low < high else None
+        low, high = self._store.reader.queue_range(topic, queue_id)
+        stored_ms = self._store.lookup.store_timestamp_at(topic, queue_id, low) if low < high else None
         if low == high or (stored_ms is not None and stored_ms >= before_ms):
             return
-        minimum = self._store.search_offset(topic, queue_id, before_ms)
+        minimum = self._store.lookup.search_offset(topic, queue_id, before_ms)
         for group in groups:
             committed = self._tables.committed(group, topic, queue_id)
             unread = minimum - max(committed, low)

@@ -26,7 +26,10 @@ class RetentionSettings:
     files_max: int = key("deleteFileBatchMax", default=10, doc="files per round")
     grace_ms: int = key("destroyMapedFileIntervalForcibly", default=120_000, doc="how long a reader keeps a file")
     protect_unread: bool = key(
-        "protectUnreadMessages", default=False, doc="keep what a group has not read until the disk forces it"
+        "protectUnreadMessages",
+        default=False,
+        doc="keep what a group has not read until the disk forces it",
+        differs="has no such key",
     )
 
     def __post_init__(self) -> None:

@@ -69,7 +69,7 @@ async def _each_behind(tables: Tables, store: Store) -> AsyncIterator[_Behind]:
     seen = 0
     for group, topic in tables.offsets.pairs():
         for queue_id, offset in tables.offsets.row(group, topic).items():
-            low, high = store.queue_range(topic, queue_id)
+            low, high = store.reader.queue_range(topic, queue_id)
             if max(offset, low) < high:
                 yield _Behind(group, topic, queue_id, max(offset, low), high)
             seen += 1

@@ -1,15 +1,14 @@
-"""Reading by queue offset, by time and by log position."""
+"""Reading a queue from an offset on."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from penstock.formats.record.layout import FIXED_BYTES, decode_record
-from penstock.formats.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
-from penstock.proto.errors import MessageNotFound
+from penstock.formats.queue_entry import ENTRY_BYTES
+from penstock.formats.record.layout import FIXED_BYTES
 
 from .absent import Absent, AbsentEntries
 from .disk import Bytes, Disk
@@ -18,14 +17,13 @@ from .log.commit_log import CommitLog
 from .log.log_file import LogFile
 from .queues.consume_queue import ConsumeQueues
 from .queues.ext_kernels import first_and_last_extended, set_tags_codes
-from .queues.kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
-from .queues.queue_search import EntryReader, first_offset, last_used
+from .queues.kernels import Ints, Longs, first_damaged, select_entries
+from .queues.other_queues import OtherQueues
 from .results import ReadResult, ReadStatus
 
 log = logging.getLogger(__name__)
 
 _ENTRIES_AT_ONCE = 2048
-_SAMPLE = 128
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _EXTENDED_SCANNED_MAX = 1 << 12
@@ -37,32 +35,53 @@ _RECENT_BYTES = 64 << 20
 """What lies so near to the log's end was written a moment ago: it is taken to be in memory."""
 _DAMAGES_MAX = 100_000
 _ANY_SIZE = 1 << 62
+_COUNT_MAX = (1 << 31) - 1
 _ANY: Ints = np.zeros(0, np.int32)
 
 
 class Reader:
     """Reads what is dispatched; for the owner thread."""
 
-    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues) -> None:
+    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, others: OtherQueues) -> None:
         self._disk = disk
         self._log = log
         self._queues = queues
+        self._others = others
         self._positions: Longs = np.zeros(_ENTRIES_AT_ONCE, np.int64)
         self._sizes: Ints = np.zeros(_ENTRIES_AT_ONCE, np.int32)
         self.damages: dict[tuple[str, int, int], str] = {}  # told already: topic, queue id, queue offset
+
+    def check_readable(self, topic: str) -> None:
+        """That the topic's queues can be read and written here; those of an unknown one can.
+
+        Raises:
+            Forbidden: RocketMQ has made them batch consume queues.
+        """
+        self._others.check(topic)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """[minimum, maximum) of what can be read; (0, 0) for an unknown queue."""
+        return self._queues.range(topic, queue_id) or (0, 0)
 
     def read(
         self,
         topic: str,
         queue_id: int,
         offset: int,
-        bytes_max: int,
-        count_max: int,
-        tags: Collection[int] | None,
+        max_bytes: int,
         *,
+        max_count: int = _COUNT_MAX,
+        tags: Collection[int] | None = None,
         verify: bool = False,
     ) -> ReadResult:
-        """See :meth:`Store.read`."""
+        """Records of a queue from ``offset`` on, within the limits, but one at least.
+
+        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags. ``verify``: lengths
+        and checksums are proved too. In front of a record that is damaged a read ends; one that begins there tells of
+        it with the status DAMAGED, and how to go on.
+        """
+        self.check_readable(topic)
+        max_count = max(1, max_count)
         slot = self._queues.slots.find(topic, queue_id)
         if slot is None:
             return ReadResult(ReadStatus.QUEUE_NOT_FOUND, 0, 0, 0)
@@ -76,13 +95,13 @@ class Reader:
         wanted = _ANY if tags is None else np.array(sorted(tags), np.int32)
         result = ReadResult(ReadStatus.FOUND, offset, low, high)
         end = min(high, offset + _SCANNED_MAX)
-        while result.next_offset < end and result.count < count_max:
+        while result.next_offset < end and result.count < max_count:
             entries = self._queues.entries(slot, result.next_offset, min(end - result.next_offset, _ENTRIES_AT_ONCE))
-            count = len(entries) // 20
-            left = bytes_max - result.bytes
+            count = len(entries) // ENTRY_BYTES
+            left = max_bytes - result.bytes
             if result.count and left <= 0:
                 break
-            chosen_max = count_max - result.count
+            chosen_max = max_count - result.count
             if tags is not None:
                 entries, is_extended = self._with_hashes(entries, count)
                 if is_extended:
@@ -117,25 +136,32 @@ class Reader:
         topic: str,
         queue_id: int,
         offset: int,
-        bytes_max: int,
-        count_max: int,
-        condition: Condition,
+        max_bytes: int,
         *,
-        searched_max: int,
-        verify: bool,
+        max_count: int,
+        condition: Condition,
+        max_searched: int,
+        verify: bool = False,
     ) -> ReadResult:
-        """See :meth:`Store.read_where`."""
-        result = self.read(topic, queue_id, offset, 1, 1, None)
+        """As :meth:`read`, only records for which the condition holds.
+
+        About ``max_searched`` bytes of records are looked at, a megabyte in about a millisecond at most; with
+        NO_MATCHED_MESSAGE the next offset says how far that came.
+        """
+        max_count = max(1, max_count)
+        result = self.read(topic, queue_id, offset, 1, max_count=1)
         if result.status is not ReadStatus.FOUND:
             return result
         result = ReadResult(ReadStatus.FOUND, offset, result.min_offset, result.max_offset)
-        while result.next_offset < result.max_offset and result.count < count_max and result.searched < searched_max:
-            part = self.read(topic, queue_id, result.next_offset, SEARCHED_AT_ONCE, SEARCHED_COUNT, None, verify=verify)
+        while result.next_offset < result.max_offset and result.count < max_count and result.searched < max_searched:
+            part = self.read(
+                *(topic, queue_id, result.next_offset, SEARCHED_AT_ONCE), max_count=SEARCHED_COUNT, verify=verify
+            )
             if part.status is not ReadStatus.FOUND:
                 if result.next_offset == offset:
                     return part  # damage, told of the very offset that was asked for
                 break
-            if not self._take_where(result, part, (topic, queue_id), bytes_max, count_max, condition):
+            if not self._take_where(result, part, (topic, queue_id), max_bytes, max_count, condition):
                 break
         if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
@@ -146,11 +172,11 @@ class Reader:
         result: ReadResult,
         part: ReadResult,
         queue: tuple[str, int],
-        bytes_max: int,
-        count_max: int,
+        max_bytes: int,
+        max_count: int,
         condition: Condition,
     ) -> bool:
-        """Take what holds of ``part``, within the limits; whether all of it was looked at."""
+        """Take what holds of ``part``, within the limits. Returns True if all of it was looked at."""
         begin = result.next_offset
         for source, positions, sizes in part.parts:
             verdicts = condition.judge(source, positions, sizes)
@@ -158,8 +184,8 @@ class Reader:
             result.searched += int(sizes[:judged].sum()) + SEARCH_BYTES_LEAST
             is_damaged = verdicts[-1] == DAMAGED
             places = np.flatnonzero(verdicts == YES)
-            fitting = np.searchsorted(np.cumsum(sizes[places], dtype=np.int64), bytes_max - result.bytes, side="right")
-            taken = places[: min(max(int(fitting), int(not result.count)), count_max - result.count)]
+            fitting = np.searchsorted(np.cumsum(sizes[places], dtype=np.int64), max_bytes - result.bytes, side="right")
+            taken = places[: min(max(int(fitting), int(not result.count)), max_count - result.count)]
             if len(taken):
                 result.parts.append((source, positions[taken], sizes[taken]))
                 result.count += len(taken)
@@ -189,33 +215,36 @@ class Reader:
         assert slot is not None
         while low < high:
             middle = (low + high) // 2
-            found, size = self._entry(slot, middle)
-            if size != BLANK_SIZE and found >= physical:
+            entry = self._queues.entry(slot, middle)
+            if not entry.is_filler and entry.physical_offset >= physical:
                 high = middle
             else:
                 low = middle + 1
         return low
 
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
-        """See :meth:`Store.absent_entries`."""
+        """Entries of this range that are not in memory: have another thread ``bring()`` them before :meth:`read`."""
         slot = self._queues.slots.find(topic, queue_id)
         if slot is None or not self._queues.slots.min_offsets[slot] <= offset < self._queues.slots.next_offsets[slot]:
             return []
         return self._queues.absent(slot, offset, count)
 
-    def absent(self, topic: str, queue_id: int, offset: int, bytes_max: int) -> list[Absent]:
-        """See :meth:`Store.absent`."""
+    def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
+        """Records from ``offset`` on that may not be in memory; to be brought in the same way."""
         slot = self._queues.slots.find(topic, queue_id)
         if slot is None:
             return []
         low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
-        if not low <= offset < high or self._entry(slot, offset)[0] + _RECENT_BYTES > self._log.end_offset:
+        if (
+            not low <= offset < high
+            or self._queues.entry(slot, offset).physical_offset + _RECENT_BYTES > self._log.end_offset
+        ):
             return []
         found: list[Absent] = []
-        while offset < high and bytes_max > 0:
+        while offset < high and max_bytes > 0:
             entries = self._queues.entries(slot, offset, min(high - offset, _ENTRIES_AT_ONCE))
-            count = len(entries) // 20
-            scanned, chosen, size = self._select(entries, count, False, _ANY, bytes_max, _ENTRIES_AT_ONCE)
+            count = len(entries) // ENTRY_BYTES
+            scanned, chosen, size = self._select(entries, count, False, _ANY, max_bytes, _ENTRIES_AT_ONCE)
             if chosen < 0:
                 break
             found += [
@@ -225,7 +254,7 @@ class Reader:
             if scanned < count or count == 0:
                 break
             offset += scanned
-            bytes_max -= size
+            max_bytes -= size
         return found
 
     def _with_hashes(self, entries: Bytes, count: int) -> tuple[Bytes, bool]:
@@ -280,25 +309,21 @@ class Reader:
             self.damages[topic, queue_id, offset] = result.problem
 
     def _is_plausible(self, slot: int, offset: int, physical: int) -> bool:
-        """Whether the entry at ``offset`` fits between its neighbours, so that its record is what is wrong."""
+        """True if the entry at ``offset`` fits between its neighbours, so that its record is what is wrong."""
         low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
         start, end = self._log.min_offset, self._log.end_offset
         if offset > low:
-            before, size = self._entry(slot, offset - 1)
-            start = max(start, before + (size if size != BLANK_SIZE else 0))
+            before = self._queues.entry(slot, offset - 1)
+            start = max(start, before.physical_offset + (0 if before.is_filler else before.size))
         if offset + 1 < high:
-            after, size = self._entry(slot, offset + 1)
-            end = min(end, after) if size != BLANK_SIZE else end
-        found, size = self._entry(slot, offset)
+            after = self._queues.entry(slot, offset + 1)
+            end = end if after.is_filler else min(end, after.physical_offset)
+        entry = self._queues.entry(slot, offset)
         record = self._log.record_at(physical)
-        if record is not None and len(record) != size:
+        if record is not None and len(record) != entry.size:
             return False  # a sound one lies there, of another size
-        return found == physical and start <= physical and FIXED_BYTES <= size <= end - physical
-
-    def _entry(self, slot: int, offset: int) -> tuple[int, int]:
-        """(physical offset, size) of an entry."""
-        entry = self._queues.entries(slot, offset, 1)
-        return int.from_bytes(entry[:8].tobytes(), "big", signed=True), int.from_bytes(entry[8:12].tobytes(), "big")
+        fits = start <= physical and FIXED_BYTES <= entry.size <= end - physical
+        return fits and entry.physical_offset == physical
 
     def _add(self, result: ReadResult, chosen: int, *, verify: bool) -> int:
         """Take the chosen records, split by log file, up to one that is not what its entry says; how many."""
@@ -326,94 +351,3 @@ class Reader:
                 end = max(int(np.searchsorted(positions, file.end)), start + 1)
             yield file, positions[start:end] - file.base, sizes[start:end].copy()
             start = end
-
-    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store time of the record at that queue offset, None without one."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
-            return None
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
-        return self._store_timestamp(slot, offset) if low <= offset < high else None
-
-    def mean_record_bytes(self, topic: str, queue_id: int) -> int:
-        """Mean size of some records at both ends of the queue, 0 without any."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
-            return 0
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
-        if low >= high:
-            return 0
-        parts = [self._queues.entries(slot, low, min(_SAMPLE, high - low))]
-        if high - low > _SAMPLE:
-            parts.append(self._queues.entries(slot, high - _SAMPLE, _SAMPLE))
-        sizes = np.concatenate(parts).reshape(-1, 20)[:, 8:12].copy().view(">i4").ravel()
-        sizes = sizes[(sizes > 0) & (sizes != BLANK_SIZE)]
-        return int(sizes.mean()) if len(sizes) else 0
-
-    def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
-        """Lower: the first offset stored at or after the time, the maximum if all are older. Upper: the last one
-        stored at or before it, the minimum if all are newer.
-        """
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
-            return 0
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
-        read = self._entries_of(slot)
-
-        def is_enough(physical: int) -> bool:
-            stored = self._store_timestamp_of(physical)
-            return stored is not None and (stored > timestamp_ms or (stored == timestamp_ms and not upper))
-
-        found = first_offset(read, low, high, is_enough)
-        if not upper or low == high:
-            return found
-        last = last_used(read, low, found)
-        return low if last is None else last
-
-    def _entries_of(self, slot: int) -> EntryReader:
-        return lambda offset, count: self._queues.entries(slot, offset, count)
-
-    def view(self, physical_offset: int, end: int) -> bytes:
-        """The record that begins at ``physical_offset``, below ``end``.
-
-        Raises:
-            MessageNotFound: none does.
-        """
-        found = self._log.record_at(physical_offset) if physical_offset < end else None
-        if found is None:
-            raise MessageNotFound(f"no message begins at physical offset {physical_offset}", offset=physical_offset)
-        return bytes(found)
-
-    def with_key(
-        self, positions: Iterable[int], topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, end: int
-    ) -> list[bytes]:
-        """Of the records that begin at ``positions``, below ``end``, those of ``topic`` with ``key``, in the times."""
-        found: dict[int, bytes] = {}
-        for physical in positions:
-            if len(found) >= count_max:
-                break
-            raw = self._log.record_at(physical) if physical < end else None
-            if physical in found or raw is None or not begin_ms <= store_timestamp(bytes(raw[:76])) <= end_ms:
-                continue
-            record = decode_record(raw)
-            properties = decode_properties(record.properties)
-            keys = properties.get(KEYS, "").split(KEY_SEPARATOR)
-            if record.topic == topic and (properties.get(UNIQ_KEY) == key or key in keys):
-                found[physical] = bytes(raw)
-        return list(found.values())
-
-    def _store_timestamp(self, slot: int, offset: int) -> int | None:
-        physical, size = self._entry(slot, offset)
-        return None if size == BLANK_SIZE else self._store_timestamp_of(physical)
-
-    def _store_timestamp_of(self, physical: int) -> int | None:
-        if not self._log.min_offset <= physical < self._log.end_offset:
-            return None
-        file = self._log.file_of(physical)
-        return store_timestamp(file.bytes[physical - file.base : physical - file.base + 76].tobytes())
-
-
-def store_timestamp(record: bytes) -> int:
-    """The store time of a record that begins with the bytes ``record``: 76 are enough."""
-    at = 56 + (12 if int.from_bytes(record[36:40], "big") & 16 else 0)
-    return int.from_bytes(record[at : at + 8], "big", signed=True)

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from penstock.formats.record.layout import PhysicalOffset
 from penstock.proto import names
 from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
 from penstock.runtime.clock import Clock, SystemClock
 
-from .absent import Absent, AbsentEntries
 from .config import StoreConfig
 from .disk import Bytes, Disk, RealDisk, storage_error
-from .filter.conditions import Condition
 from .log.commit import Committer
 from .log.commit_log import QueueEnds
 from .log.flush import Checkpointer, Flusher
 from .log.placement import Placement
 from .log.reserve import BYTES_MAX, Reserve
+from .lookup import Lookup
 from .picking import Picker
 from .reading import Reader
 from .recovery.checkpoint_writer import CheckpointWriter
 from .recovery.opening import Opened, open_parts
 from .recovery.removal import Removal
 from .recovery.truncation import Truncation, look_below
-from .results import AppendResult, DispatchResult, ReadResult, RecoveryReport
+from .results import AppendResult, DispatchResult, RecoveryReport
 
 log = logging.getLogger(__name__)
 
 DISPATCH_BYTES = 4 << 20
-_COUNT_MAX = (1 << 31) - 1
 
 
 class Store:
     """One open store directory. The owner thread calls everything; flushing has threads of its own.
+
+    ``reader`` reads queues, ``lookup`` finds records by position, key and time, ``picker`` gathers chosen ones
+    of a queue, ``removal`` deletes what is old, ``reserve`` is space for the broker's state on a full disk.
 
     ``on_flushed(flushed offset)``, ``on_committed(end offset)`` and ``on_fatal(error)`` are called from those threads,
     ``on_committed`` only with a transient store pool, and from the owner's thread as well. After a fatal error every
@@ -52,6 +52,7 @@ class Store:
     def __init__(self, config: StoreConfig, disk: Disk, opened: Opened) -> None:
         """See :meth:`open`."""
         self.recovery: RecoveryReport = opened.report
+        # Set by the owner before the first append, called as the class says.
         self.on_flushed: Callable[[int], None] | None = None
         self.on_committed: Callable[[int], None] | None = None
         self.on_fatal: Callable[[StorageError], None] | None = None
@@ -64,16 +65,17 @@ class Store:
         self._dispatcher = opened.dispatcher
         self._placement = Placement(opened.log, opened.queues, config.light_queues_max, opened.dispatcher.deletes)
         opened.dispatcher.on_deleted = self._on_deleted
-        self._reader = Reader(disk, opened.log, opened.queues)
+        self.reader = Reader(disk, opened.log, opened.queues, opened.others)
+        self.lookup = Lookup(opened.log, opened.queues, opened.others, opened.index, opened.dispatcher)
         self.picker = Picker(disk, opened.log, opened.queues)
         self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
         reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
         self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)
-        self.refusal: StorageError | None = None
-        self._is_closed = False
+        self.refusal: StorageError | None = None  # set and taken back by the owner (retention)
+        self._is_closed = False  # owner; nothing is read or written from then on
         self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)
         self._flusher.on_committed = self._tell_committed
-        self._committer = Committer(config, opened.log, self._flusher) if config.transient_store_pool_size else None
+        self._committer = Committer(config, opened.log, self._flusher) if config.buffers else None
         self._checkpoints = CheckpointWriter(str(config.root), opened, self._flusher)
         self._truncation = Truncation(str(config.root), opened, self._flusher, self._checkpoints, self._placement)
         self._checkpointer = Checkpointer(
@@ -180,7 +182,7 @@ class Store:
             FlowControl: no buffer of the pool is free; nothing was stored.
         """
         self._check_writable()
-        self._parts.others.check(topic)
+        self.reader.check_readable(topic)
         is_state = topic == names.STATE_TOPIC
         refusal = self._flusher.refusal or (None if is_state else self.refusal)
         if refusal is not None:
@@ -189,7 +191,7 @@ class Store:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        if self._config.multi_dispatch:
+        if self._config.has_light_queues:
             result = self._append_lit(ends, topic, data, count)
         else:
             result = self._log.append(ends, data, count=count, is_state=is_state)
@@ -214,11 +216,11 @@ class Store:
 
         Offsets in light queues and checksums make each record longer by as much as it happens to need.
         """
-        may_differ = self._config.multi_dispatch or self._config.append_record_crc or end - start != len(sent)
+        may_differ = self._config.has_light_queues or self._config.append_record_crc or end - start != len(sent)
         return self._log.sizes(start, end) if may_differ and start >= self.min_offset else []
 
     def holds(self, start: int, end: int, sent: memoryview) -> bool:
-        """Whether the batch at ``[start, end)`` has the bodies and queues of the records ``sent``; so if it is gone."""
+        """True if the batch at ``[start, end)`` has the bodies and queues of the records ``sent``; so if it is gone."""
         return start < self.min_offset or self._log.holds(start, end, np.frombuffer(sent, np.uint8))
 
     def append_bytes(self, start: int, data: memoryview) -> int:
@@ -342,104 +344,6 @@ class Store:
         For a slave that becomes master: its tables must know what is in its log, confirmed or not.
         """
         return self._dispatcher.replay(self._dispatcher.offset, self.end_offset)
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """[minimum, maximum) of what can be read; (0, 0) for an unknown queue."""
-        return self._queues.range(topic, queue_id) or (0, 0)
-
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_bytes: int,
-        *,
-        max_count: int = _COUNT_MAX,
-        tags: Collection[int] | None = None,
-        verify: bool = False,
-    ) -> ReadResult:
-        """Records of a queue from ``offset`` on, within the limits, but one at least.
-
-        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags. ``verify``: lengths
-        and checksums are proved too. In front of a record that is damaged a read ends; one that begins there tells of
-        it with the status DAMAGED, and how to go on.
-        """
-        self._parts.others.check(topic)
-        return self._reader.read(topic, queue_id, offset, max_bytes, max(1, max_count), tags, verify=verify)
-
-    def read_where(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_bytes: int,
-        *,
-        max_count: int,
-        condition: Condition,
-        max_searched: int,
-        verify: bool = False,
-    ) -> ReadResult:
-        """As :meth:`read`, only records for which the condition holds.
-
-        It looks at about ``max_searched`` bytes of records, and takes about a millisecond for each megabyte at most;
-        NO_MATCHED_MESSAGE says with the next offset how far it came.
-        """
-        self._parts.others.check(topic)
-        return self._reader.read_where(
-            *(topic, queue_id, offset, max_bytes, max(1, max_count), condition),
-            searched_max=max_searched,
-            verify=verify,
-        )
-
-    def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
-        """What of these entries a :meth:`read` would wait for the disk for; to be brought by another thread."""
-        return self._reader.absent_entries(topic, queue_id, offset, count)
-
-    def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
-        """Records that a :meth:`read` from there on may have to wait for the disk for; to be brought likewise."""
-        return self._reader.absent(topic, queue_id, offset, max_bytes)
-
-    def check_readable(self, topic: str) -> None:
-        """That the topic's queues can be read and written here; those of an unknown one can.
-
-        Raises:
-            Forbidden: RocketMQ has made them batch consume queues.
-        """
-        self._parts.others.check(topic)
-
-    @property
-    def damages(self) -> int:
-        """Damaged records that reads have met so far."""
-        return len(self._reader.damages)
-
-    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """The first offset stored at or after the time (all older: the maximum); with ``upper`` the last one
-        stored at or before it (all newer: the minimum). 0 for an unknown queue.
-        """
-        self._parts.others.check(topic)
-        return self._reader.search(topic, queue_id, timestamp_ms, upper=upper)
-
-    def mean_record_bytes(self, topic: str, queue_id: int) -> int:
-        """Mean size of some records at both ends of the queue, 0 without any."""
-        return self._reader.mean_record_bytes(topic, queue_id)
-
-    def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store time of the record at that offset, None without one."""
-        return self._reader.store_timestamp_at(topic, queue_id, offset)
-
-    def view(self, physical_offset: int) -> bytes:
-        """The confirmed record that begins there, dispatched or not.
-
-        Raises:
-            MessageNotFound: none does.
-        """
-        return self._reader.view(PhysicalOffset(physical_offset), self._log.confirm_offset)
-
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Records of ``topic`` with ``key`` among their keys, or as unique key, in the time range; newest first."""
-        with self._named_errors("reading the index"):
-            positions = self._parts.index.query(topic, key, begin_ms, end_ms)
-            return self._reader.with_key(positions, topic, key, max_count, begin_ms, end_ms, self._dispatcher.offset)
 
     def drop_topic(self, topic: str) -> None:
         """Forget the topic's queues; its records stay in the log, and a topic made anew begins at offset 0."""

@@ -11,11 +11,16 @@ the other however busy the lanes are.
 
 What happens to a batch that brought no receipt:
 
-* Not stored (refused for now, or it never reached the broker): its messages are free. They go to another broker group
-  at once, or to the same one after a pause.
+* Not stored (refused for now, or it never reached the broker): its messages are free. Those without a key go to
+  another broker group at once, or to the same one after a pause; those with one wait for their lane.
 * Unknown (the call broke, or nothing came in time): the same bytes again, to whoever is master of the *same* group,
   until its word or the deadline. So it is stored once.
 * Refused: not tried again; where one message of several may be the reason, fewer are tried together.
+
+A key stays in its queue through a failover. It moves when its group has been without a master for
+:data:`KEY_AWAY_S`, when that is back, and when groups come or queues are added. While places change, a key whose old
+lane has a batch under way is held until that batch is settled: so of one key nothing is on its way at two places, and
+within a queue its messages never change their order.
 
 Decisions only: no threads, no network, time is passed in.
 """
@@ -39,16 +44,20 @@ from penstock.proto.errors import (
     ReplicaTimeout,
 )
 
-from ..cluster.retry import Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
+from ..cluster.queues import WriteQueues
+from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
-from .parts import NEVER, Batch, Kind, Lane, Line, Part
-from .selection import BrokerHealth, WriteQueues
+from .health import BrokerHealth
+from .key_places import KeyPlaces
+from .parts import Batch, Kind, Lane, Line, Part
 
 LANES = 8
 SMALL_PER_BROKER = 2
 """Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,
 senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
 MASTER_GONE_S = 1.0
+KEY_AWAY_S = 3.0
+"""How long a group is without a master before its keys go elsewhere: longer than a failover takes."""
 RECHECK_S = 0.25
 
 
@@ -69,22 +78,27 @@ class Lanes:
         self.queues = queues
         self.waiting = Line()  # for whatever queue is free
         self.keyed = Line()  # for the queues of their keys, once there is a route
-        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.lanes: dict[tuple[str, int], Lane] = {}  # by broker name and number; made when first needed, never dropped
+        self._places = KeyPlaces(queues)
+        self._settled_for = queues  # the route that the places follow already
+        # While places change: those before, and by old lane with a batch under way the messages that wait for its end.
+        self._former: KeyPlaces | None = None
+        self._held: dict[tuple[str, int], Line] = {}
         self.half_full = config.batch_bytes_max // 2
         self._config = config
         self._health = health
-        self._turn = turn
-        self._in_flight: dict[str, int] = {}
-        self._gone_since: dict[str, float] = {}
+        self._turn = turn  # where the rotation over all queues stands
+        self._in_flight: dict[str, int] = {}  # by broker name: lanes that have a batch
+        self._gone_since: dict[str, float] = {}  # by broker name: since when it has had no living master
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits or is under way."""
+        """True if nothing waits or is under way."""
         return not self.has_waiting and all(lane.is_free for lane in self.lanes.values())
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a part waits for its lane to be chosen."""
+        """True if a part waits for its lane to be chosen."""
         return bool(self.waiting or self.keyed)
 
     def add(self, parts: Iterable[Part]) -> None:
@@ -103,25 +117,26 @@ class Lanes:
         return last
 
     def adopt(self, queues: WriteQueues, now: float) -> None:
-        """The route changed: what waited for it goes on, and what was meant for a lost group finds another."""
+        """The route changed: what waited for it goes on."""
         self.queues = queues
         for name, _ in queues.shards:
             self._gone_since.pop(name, None)
+        for name, _ in self._places.homes.shards:
+            if name not in queues:
+                self._gone_since.setdefault(name, now)
         for lane in self.lanes.values():
             lane.retry_at = 0.0
             if lane.batch is not None and lane.batch.retry_at is not None:
                 lane.batch.retry_at = now
             if lane.broker_name not in queues:
                 self._gone_since.setdefault(lane.broker_name, now)
-                self._requeue(lane.pending, now)
-                lane.pending.clear()
         for part in (*self.waiting, *self.keyed):
             part.not_before = 0.0
 
     def expire(self, now: float) -> list[Failure]:
         """Give up what was not sent before its deadline, and unknown batches past theirs."""
         failures = []
-        for line in (self.waiting, self.keyed, *(lane.pending for lane in self.lanes.values())):
+        for line in self._lines():
             if line.earliest > now:
                 continue
             line.look()
@@ -141,7 +156,8 @@ class Lanes:
 
     def start(self, now: float, per_broker: int, has_master: Callable[[str], bool]) -> list[Batch]:
         """Every batch that may be sent now, retries first."""
-        while self.keyed and self.queues.total and self.keyed[0].not_before <= now:
+        self._settle_places(now)
+        while self.keyed and self._places.homes.total and self.keyed[0].not_before <= now:
             self._spread(self.keyed.popleft(), now)
         batches: list[Batch] = []
         for lane in self.lanes.values():
@@ -155,7 +171,7 @@ class Lanes:
                     self._requeue(batch.parts, 0.0)
                 else:
                     batch.retry_at = now + RECHECK_S
-            if lane.batch is None and lane.pending and lane.retry_at <= now:
+            if lane.batch is None and lane.pending and lane.retry_at <= now and lane.broker_name in self.queues:
                 batches.append(self._lane_batch(lane, now))
         return batches + self._start_waiting(now, per_broker)
 
@@ -167,22 +183,25 @@ class Lanes:
         if part.hashes is None:
             self.waiting.append(part)
             return next(iter(self._start_waiting(now, self._config.in_flight_per_broker)), None)
-        (lane,) = self._spread(part, now)
-        return self._lane_batch(lane, now) if lane.batch is None and lane.retry_at <= now else None
+        self._settle_places(now)
+        for lane in self._spread(part, now):
+            if lane.batch is None and lane.retry_at <= now and lane.broker_name in self.queues:
+                return self._lane_batch(lane, now)
+        return None
 
     def next_due(self, now: float) -> float:
         """When to call :meth:`start` or :meth:`expire` again, if nothing else happens before."""
-        due = [self.waiting.earliest, self.keyed.earliest]
+        due = [line.earliest for line in self._lines()]
         due += [line[0].not_before for line in (self.waiting, self.keyed) if line and line[0].not_before > now]
-        if self.keyed and self.keyed[0].not_before <= now and self.queues.total:
-            due.append(now)  # back from a lost group
+        if self.keyed and self.keyed[0].not_before <= now and self._places.homes.total:
+            due.append(now)  # back from another lane
+        if self._former is None:
+            due += [since + KEY_AWAY_S for name, since in self._gone_since.items() if self._may_go_away(name)]
         for lane in self.lanes.values():
             if lane.batch is not None and lane.batch.retry_at is not None:
                 due.append(min(lane.batch.retry_at, lane.batch.deadline))
-            if lane.pending:
-                due.append(lane.pending.earliest)
-                if lane.batch is None:
-                    due.append(lane.retry_at)
+            if lane.pending and lane.batch is None and lane.broker_name in self.queues:
+                due.append(lane.retry_at)
         return min(due, default=NEVER)
 
     def acknowledged(self, batch: Batch) -> None:
@@ -214,18 +233,72 @@ class Lanes:
 
     def clear(self, error: PenstockError) -> list[Failure]:
         """Give up everything; a batch that was sent counts as unknown."""
-        failures = [Failure([*self.waiting, *self.keyed], error)]
-        self.waiting.clear()
-        self.keyed.clear()
+        failures = [Failure([part for line in self._lines() for part in line], error)]
+        for line in self._lines():
+            line.clear()
         for lane in self.lanes.values():
-            failures.append(Failure(list(lane.pending), error))
-            lane.pending.clear()
             batch = lane.batch
             if batch is not None:
                 self._leave(batch)
                 unknown = OutcomeUnknown(f"topic {self.topic}: no answer yet: {error.message}")
                 failures.append(Failure(batch.parts, unknown if batch.message else error))
         return [failure for failure in failures if failure.parts]
+
+    def _lines(self) -> list[Line]:
+        """Every line in which parts wait."""
+        return [self.waiting, self.keyed, *self._held.values(), *(lane.pending for lane in self.lanes.values())]
+
+    # Where keys go.
+
+    def _may_go_away(self, broker_name: str) -> bool:
+        is_home = self._places.number(broker_name) >= 0
+        return is_home and broker_name not in self.queues and broker_name not in self._places.away
+
+    def _settle_places(self, now: float) -> None:
+        """Begin a change of the keys' places, if one is due and none is under way."""
+        if self._former is not None or (self.queues is self._settled_for and not self._gone_since):
+            return
+        self._settled_for = self.queues
+        gone = [
+            name for name, since in self._gone_since.items() if name not in self.queues and now - since >= KEY_AWAY_S
+        ]
+        wanted = self._places.changed(self.queues, frozenset(name for name in gone if self._places.number(name) >= 0))
+        if wanted == self._places:
+            return
+        for key, lane in self.lanes.items():
+            if lane.batch is not None and any(part.hashes is not None for part in lane.batch.parts):
+                self._held[key] = Line()
+            self._requeue(lane.pending, 0.0)
+            lane.pending.clear()
+        self._former = self._places if self._held else None
+        self._places = wanted
+
+    def _free_of_held(self, part: Part) -> Part | None:
+        """What is left of ``part`` when the messages that must wait for their old lanes are held; None if all must."""
+        assert self._former is not None
+        assert part.hashes is not None
+        old_shards, old_ids = self._former.places(part.hashes)
+        shards, queue_ids = self._places.places(part.hashes)
+        is_free = np.ones(part.count, dtype=np.bool_)
+        groups, lines = [], []
+        for (name, number), line in self._held.items():
+            was_there = (old_shards == self._former.number(name)) & (old_ids % LANES == number)
+            stays = (shards == self._places.number(name)) & (queue_ids % LANES == number)
+            moves = was_there & ~stays
+            if part.keyed is not None:
+                moves &= part.keyed
+            if moves.any():
+                groups.append(np.flatnonzero(moves))
+                lines.append(line)
+                is_free &= ~moves
+        if not groups:
+            return part
+        if is_free.any():
+            groups.append(np.flatnonzero(is_free))
+        pieces = part.split(groups)
+        for piece, line in zip(pieces, lines, strict=False):
+            line.append(piece)
+        return pieces[-1] if len(pieces) > len(lines) else None
 
     # Choosing.
 
@@ -262,7 +335,7 @@ class Lanes:
         return name, queue_id
 
     def _is_small(self, batch: Batch | None) -> bool:
-        """Whether it is one that others could have shared, and its answer is near."""
+        """True for a batch that others could have shared, and whose answer is near."""
         if batch is None or batch.attempts or batch.retry_at is not None:
             return False
         first = batch.parts[0]
@@ -291,7 +364,7 @@ class Lanes:
         return taken
 
     def _lane_batch(self, lane: Lane, now: float) -> Batch:
-        """What is pending in a free lane, and behind it what waits for any queue and is like it.
+        """A batch of a free lane's pending parts, and behind them those like them that wait for any queue.
 
         Where nothing of that could ride, it has the lane's next batch to itself.
         """
@@ -335,15 +408,24 @@ class Lanes:
 
     def _spread(self, part: Part, now: float) -> list[Lane]:
         """Give each message its queue by hash, and each lane its messages behind those that are pending; the lanes."""
+        if self._former is not None:
+            free = self._free_of_held(part)
+            if free is None:
+                return []
+            part = free
         assert part.hashes is not None
+        homes = self._places.homes
         if part.count == 1:
-            name, queue_id = self.queues.queue(self.queues.index_of_hash(int(part.hashes[0])))
+            name, queue_id = self._places.place(int(part.hashes[0]))
             part.queue_ids = np.array([queue_id], dtype=np.int32)
             return [self._line_up(part, name, queue_id)]
-        shards, queue_ids = self.queues.split_by_hash(part.hashes)
+        shards, queue_ids = self._places.places(part.hashes)
         if part.keyed is not None:  # those without a key share one queue, as a batch of such would
-            name, queue_id = self._next_queue(now, LANES) or self.queues.queue(self._turn % self.queues.total)
-            shard = [known for known, _ in self.queues.shards].index(name)
+            name, queue_id = self._next_queue(now, LANES) or homes.queue(self._turn % homes.total)
+            shard = self._places.number(name)
+            if shard < 0:  # a group that has just come: not yet among the homes
+                name, queue_id = homes.queue(self._turn % homes.total)
+                shard = self._places.number(name)
             shards = np.where(part.keyed, shards, shard)
             queue_ids = np.where(part.keyed, queue_ids, queue_id).astype(np.int32)
         part.queue_ids = queue_ids
@@ -352,7 +434,7 @@ class Lanes:
         runs = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
         pieces = [part] if len(runs) == 1 else part.split(runs)
         return [
-            self._line_up(piece, self.queues.shards[int(shards[run[0]])][0], int(queue_ids[run[0]]))
+            self._line_up(piece, homes.shards[int(shards[run[0]])][0], int(queue_ids[run[0]]))
             for piece, run in zip(pieces, runs, strict=True)
         ]
 
@@ -363,10 +445,19 @@ class Lanes:
 
     # After a try.
 
-    def _leave(self, batch: Batch) -> None:
-        assert batch.lane.batch is batch
-        batch.lane.batch = None
-        self._in_flight[batch.lane.broker_name] -= 1
+    def _leave(self, batch: Batch) -> bool:
+        """The batch is under way no more. True if keys of its lane are moving: they go on now, from their line."""
+        lane = batch.lane
+        assert lane.batch is batch
+        lane.batch = None
+        self._in_flight[lane.broker_name] -= 1
+        held = self._held.pop((lane.broker_name, lane.number), None)
+        if held is None:
+            return False
+        self.keyed.extendleft(reversed(held))
+        if not self._held:
+            self._former = None
+        return True
 
     def _may_leave(self, lane: Lane, now: float) -> bool:
         since = self._gone_since.setdefault(lane.broker_name, now)
@@ -374,7 +465,7 @@ class Lanes:
         return may and now - since >= MASTER_GONE_S
 
     def _on_refused(self, batch: Batch, error: PenstockError) -> list[Failure]:
-        self._leave(batch)
+        is_moving = self._leave(batch)
         if batch.unknown is not None:
             return [Failure(batch.parts, reworded(batch.unknown, f"a later try was refused: {error.message}"))]
         if batch.count == 1 or not isinstance(error, (MessageTooLarge, CorruptBatch)):
@@ -382,11 +473,11 @@ class Lanes:
         parts = batch.parts if len(batch.parts) > 1 else batch.parts[0].halves()
         for part in parts:
             part.is_alone = True
-        self._again(batch.lane, parts, 0.0, 0.0)
+        self._again(batch.lane, parts, 0.0, 0.0, is_moving)
         return []
 
     def _on_not_stored(self, batch: Batch, error: PenstockError, now: float) -> list[Failure]:
-        self._leave(batch)
+        is_moving = self._leave(batch)
         failures, again = [], []
         for part in batch.parts:
             part.attempts += 1
@@ -402,19 +493,19 @@ class Lanes:
             for name, _ in self.queues.shards
         )
         pause = back_off_s(max((part.attempts for part in again), default=1))
-        self._again(batch.lane, again, now + pause, 0.0 if has_other else now + pause)
+        self._again(batch.lane, again, now + pause, 0.0 if has_other else now + pause, is_moving)
         return failures
 
-    def _again(self, lane: Lane, parts: list[Part], keyed_at: float, free_at: float) -> None:
+    def _again(self, lane: Lane, parts: list[Part], keyed_at: float, free_at: float, is_moving: bool) -> None:
         """Queue parts that are known not to be stored, before everything that came after them."""
         keyed = [part for part in parts if part.hashes is not None]
         self._requeue((part for part in parts if part.hashes is None), free_at)
-        if keyed and lane.broker_name in self.queues:
-            lane.pending.extendleft(reversed(keyed))
-            lane.retry_at = keyed_at
-        elif keyed:
+        if keyed and is_moving:
             self._requeue([*keyed, *lane.pending], keyed_at)
             lane.pending.clear()
+        elif keyed:
+            lane.pending.extendleft(reversed(keyed))
+            lane.retry_at = keyed_at
 
     def _requeue(self, parts: Iterable[Part], not_before: float) -> None:
         """Put parts whose queue may be chosen again before everything that waits."""
@@ -431,5 +522,11 @@ class Lanes:
     def _unsent(self, reason: PenstockError | None) -> PenstockError:
         if reason is not None:
             return reworded(reason, "not stored when the time was up")
-        state = "every lane is busy" if self.queues.total else "no living master has a writable queue of it"
+        missing = [name for name, _ in self._places.homes.shards if name not in self.queues]
+        if not self.queues.total:
+            state = "no living master has a writable queue of it"
+        elif missing:
+            state = f"every lane is busy, or its key belongs to a group without a living master ({', '.join(missing)})"
+        else:
+            state = "every lane is busy"
         return BrokerUnavailable(f"topic {self.topic}: not sent before the time was up: {state}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from .disks import SlowSyncs
 from .lab import DrillFailed, Lab
 
 SWITCHES = 5
 SHORT_S = 0.5
+ELECTION_S = 3.0
+"""Another master would have been elected by then, and have begun."""
 
 
 def _restart(lab: Lab, *names: str) -> None:
@@ -93,6 +96,51 @@ def crash_loop(lab: Lab) -> None:
             crashes += 1
         lab.notes.append(f"{name} was killed {crashes} times")
         lab.wait(max(deadline - time.monotonic(), 0.0))
+
+
+def catch_up_kill(lab: Lab) -> None:
+    """SIGKILL to a new master while a slave catches up with it that had missed what was acknowledged.
+
+    The new master does not know what its predecessor had acknowledged: all were killed, and its checkpoint is an older
+    one, as a power cut leaves it. Whoever lacks something must not be master after it.
+    """
+    names = lab.names_of(lab.victim_shard)
+    first, late = lab.master(), lab.slave()
+    second = next(name for name in names if name not in (first, late))
+    late_id = lab.cluster.plan.node(late).broker_id
+    killed = [name for name in names if name != late]
+    with lab.broken("SIGKILL during catch-up", ", ".join(names), lambda: _restart(lab, *names)):
+        checkpoints = _checkpoints(lab, killed)
+        lab.cluster.kill(late)
+        lab.phase = f"{late} killed"
+        lab.await_status(first, f"a set without {late}", lambda status: late_id not in status.sync_state_set)
+        lab.wait(lab.timing.fault_s / 2, f"{late} misses messages")
+        for name in killed:
+            lab.cluster.kill(name)
+        for path, content in checkpoints.items():
+            path.write_bytes(content)
+        lab.phase = f"starting {second} and {late}"
+        for name in (second, late):
+            lab.cluster.start(name, wait=False)
+        status = lab.await_status(
+            second,
+            f"{late} follows it",
+            lambda status: any(each.broker_id == late_id for each in status.replicas),
+        )
+        lag = next(each.lag_bytes for each in status.replicas if each.broker_id == late_id)
+        lab.wait(lab.plan.catch_up_s, f"{late} catches up")
+        lab.cluster.kill(second)
+        lab.notes.append(f"{second} was killed {lab.plan.catch_up_s:.2f} s after {late} had come {lag:,} bytes behind")
+        lab.wait(ELECTION_S, f"{second} killed")
+        lab.phase = "starting all"
+
+
+def _checkpoints(lab: Lab, names: Sequence[str]) -> dict[Path, bytes]:
+    """What the stores say now of how far they are; in the order in which they can be put back to be believed."""
+    stores = [store for name in names if (store := lab.state(name).store_path) is not None]
+    return {
+        path: path.read_bytes() for store in stores for path in (store / "checkpoint", store / "penstockCheckpoint")
+    }
 
 
 def rolling_restart(lab: Lab) -> None:

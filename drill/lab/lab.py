@@ -13,13 +13,15 @@ from typing import Any
 
 import tenacity
 
-from penstock.bench.health import await_replicas, cluster_views, serves
+from penstock.bench.health import await_replicas, broker_statuses, cluster_views, serves
 from penstock.bench.load.crew import Worker
 from penstock.client import Admin
+from penstock.client.cluster import back_off_s
 from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place
 from penstock.judge.conditions import Stop, Window
 from penstock.judge.history import SUFFIX
 from penstock.proto.errors import OutcomeUnknown
+from penstock.proto.wire.broker_pb2 import BrokerStatus
 
 from .disks import SmallDisk
 from .levels import behind
@@ -33,6 +35,9 @@ SERVE_TIMEOUT_S = 60.0
 LEVEL_TIMEOUT_S = 60.0
 TOPIC_TIMEOUT_S = 30.0
 POLL_S = 0.05
+CATCH_UP_FACTOR = 2
+"""So many times its shard's load a throttled slave is sent."""
+THROTTLE_LEAST = 64 << 10
 WORKER = "penstock.drill.load.worker"
 COORDINATOR = "coordinator-0"
 OBSERVER_CLIENTS = 10
@@ -59,6 +64,7 @@ class Lab:
         *,
         with_network: bool = False,
         with_small_disk: bool = False,
+        with_throttle: bool = False,
         existing: Path | None = None,
         progress: Progress,
     ) -> None:
@@ -87,6 +93,7 @@ class Lab:
         self._with_network = with_network
         self._disks: dict[str, SmallDisk] = {}
         self._with_small_disk = with_small_disk
+        self._with_throttle = with_throttle
         self._undo: list[Callable[[], object]] = []
         self._open: list[tuple[str, str, int]] = []
         self._next_client = OBSERVER_CLIENTS
@@ -110,6 +117,7 @@ class Lab:
         self.log_starts = {state.node.name: state.log_path.stat().st_size for state in self.cluster.states()}
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(OutcomeUnknown),  # slaves that are still slow: it may be asked again
+            wait=lambda state: back_off_s(state.attempt_number),
             stop=tenacity.stop_after_delay(TOPIC_TIMEOUT_S),
             reraise=True,
         )
@@ -119,7 +127,14 @@ class Lab:
         self.watcher.start()
 
     def _start_cluster(self) -> None:
-        shape = self.shape
+        shape, settings = self.shape, {}
+        if self._with_throttle:
+            limit = max(int(CATCH_UP_FACTOR * shape.shard_bytes_per_s), THROTTLE_LEAST)
+            settings = {
+                "haFlowControlEnable": "true",
+                "maxHaTransferByteInSecond": str(limit),
+                "haTransferBatchSize": str(THROTTLE_LEAST // 2),
+            }
         self.cluster.up(
             shards=shape.shards,
             replicas=shape.replicas,
@@ -127,6 +142,7 @@ class Lab:
             mode=shape.mode,
             coordinator=shape.coordinator,
             base_port=0,
+            settings=settings,
             places=self._places(),
         )
 
@@ -225,7 +241,7 @@ class Lab:
 
     @property
     def elects(self) -> bool:
-        """Whether masters are elected; else each shard's first broker is its master for ever."""
+        """True if masters are elected; else each shard's first broker is its master for ever."""
         return self.owns_cluster or self.cluster.plan.is_elected
 
     @property
@@ -319,6 +335,22 @@ class Lab:
         )
         self._progress(f"{self.plan.drill} seed {self.plan.seed}  {self.phase}  {told}  {text}")
 
+    def await_status(self, name: str, what: str, condition: Callable[[BrokerStatus], bool]) -> BrokerStatus:
+        """The status of a broker as soon as it fulfils ``condition``.
+
+        Raises:
+            DrillFailed: it does not, in time.
+        """
+        deadline = time.monotonic() + SERVE_TIMEOUT_S
+        while True:
+            (status,) = broker_statuses([self.cluster.plan.node(name).address])
+            if status is not None and condition(status):
+                return status
+            if time.monotonic() > deadline:
+                raise DrillFailed(f"{name}: {what} did not come within {SERVE_TIMEOUT_S:.0f} s")
+            self._show(f"waiting for {name}: {what}")
+            time.sleep(POLL_S)
+
     # Health.
 
     def stop_node(self, name: str) -> None:
@@ -329,7 +361,7 @@ class Lab:
         self.stops.append(Stop(name, round(report.seconds, 3), report.exit_code, report.killed, marker))
 
     def note_start(self, name: str) -> None:
-        """Note whether a broker that was stopped cleanly started without a scan of its log."""
+        """Note if a broker that was stopped cleanly had to scan its log at its start."""
         opened = [line for line in self.cluster.log_lines(name, 500) if " store opened " in line]
         if opened and " clean=True " not in opened[-1]:
             self.stops[-1] = replace(self.stops[-1], scanned=True)
@@ -364,7 +396,7 @@ class Lab:
             time.sleep(POLL_S)
 
     def nameservers_agree(self) -> bool:
-        """Whether every nameserver knows every broker."""
+        """True if every nameserver knows every broker."""
         wanted = {state.node.address for state in self.broker_states()}
         views = cluster_views(self.nameservers.split(";"))
         return all(view is not None and wanted <= {m.address for s in view.shards for m in s.members} for view in views)

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 CRASHES_MAX = 20
+RECORD_BYTES = 256  # of a message's record in the log, beside the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Shape:
     rate: float = 500.0
     keys: int = 16
 
+    @property
+    def shard_bytes_per_s(self) -> float:
+        """What one shard's log grows by, about."""
+        return self.rate / self.shards * (self.size + RECORD_BYTES)
+
     def __post_init__(self) -> None:
         for name, value, most in (("producers", self.producers, 16), ("consumers", self.consumers, 16)):
             if not 1 <= value <= most:
@@ -61,6 +67,7 @@ class FaultPlan:
     crash_delays_s: tuple[float, ...]  # crash loop: how long each new process lives
     link_kbit: int  # less than the load of a shard
     sync_delay_ms: int
+    catch_up_s: float  # how long a slave has been catching up when its master is killed
 
 
 def plan_fault(drill: str, seed: int, shape: Shape) -> FaultPlan:
@@ -78,4 +85,5 @@ def plan_fault(drill: str, seed: int, shape: Shape) -> FaultPlan:
         crash_delays_s=tuple(drawn.uniform(0.05, 3.0) for _ in range(CRASHES_MAX)),
         link_kbit=max(int(drawn.uniform(0.3, 0.8) * shape.rate / shape.shards * shape.size * 8 / 1000), 64),
         sync_delay_ms=drawn.choice((100, 200, 400)),
+        catch_up_s=drawn.uniform(0.3, 0.8),
     )

@@ -48,16 +48,12 @@ class Sample:
     lag_bytes: int = 0
 
 
-class RoleWatcher:
-    """Asks every broker for its status ten times a second, and keeps the answers in a file and in memory."""
+class _Watcher:
+    """Looks again and again, in a thread of its own."""
 
-    def __init__(self, nodes: Sequence[Node], folder: Path) -> None:
-        self.samples: list[Sample] = []
-        self._nodes = [node for node in nodes if node.is_broker]
-        self._path = folder / FILE
+    def __init__(self, name: str) -> None:
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="role-watcher", daemon=True)
-        self._latest: dict[str, Sample] = {}
+        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
@@ -68,6 +64,21 @@ class RoleWatcher:
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def _watch(self) -> None:
+        """Look until :attr:`_done` is set."""
+        raise NotImplementedError
+
+
+class RoleWatcher(_Watcher):
+    """Asks every broker for its status ten times a second, and keeps the answers in a file and in memory."""
+
+    def __init__(self, nodes: Sequence[Node], folder: Path) -> None:
+        super().__init__("role-watcher")
+        self.samples: list[Sample] = []
+        self._nodes = [node for node in nodes if node.is_broker]
+        self._path = folder / FILE
+        self._latest: dict[str, Sample] = {}
 
     def latest(self, name: str) -> Sample | None:
         """The last look at a broker."""
@@ -110,27 +121,16 @@ def read_samples(folder: Path) -> list[Sample]:
     return [Sample(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-class PositionWatcher:
+class PositionWatcher(_Watcher):
     """Looks at the ends of every queue and at the group's committed offsets, as any client may."""
 
     def __init__(self, nameservers: str, group: str, topic: str, shards: Sequence[str], recorder: Recorder) -> None:
+        super().__init__("position-watcher")
         self._nameservers = nameservers
         self._group = group
         self._topic = topic
         self._shards = {name: index for index, name in enumerate(shards)}
         self._recorder = recorder
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="position-watcher", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more. May be called again."""
-        self._done.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _watch(self) -> None:
         with Admin(self._nameservers) as admin:

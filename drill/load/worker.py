@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.load.worker import Orders, follow, progress, say
+from penstock.bench.load.worker import Orders, await_queues, follow, progress, say
 from penstock.judge.history import Recorder
 
 JOIN_TIMEOUT_S = 10.0
@@ -48,9 +47,7 @@ def _consume(job: dict[str, Any], orders: Orders) -> None:
     recorder = _recorder(job)
     with PullConsumer(job["namesrv"], group=job["group"], consume_from="first") as consumer:
         consumer.subscribe(job["topic"])
-        deadline = time.monotonic() + JOIN_TIMEOUT_S
-        while not consumer.assignment() and time.monotonic() < deadline and not orders.stop.is_set():
-            time.sleep(0.01)
+        await_queues(consumer, JOIN_TIMEOUT_S, orders)
         say(ready=True)
         member = Member(consumer, job["run"], job["shards"], recorder, orders.stop)
         with progress(lambda: {"received": member.received}):

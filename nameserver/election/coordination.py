@@ -51,6 +51,7 @@ class Coordination(CoordinationServicer):
         self._reports: dict[str, dict[int, MemberReport]] = {}
         self._elections: dict[str, Elections] = {}
         self._wake = asyncio.Event()
+        self._looking: set[str] = set()  # groups whose look has not ended: each has one at a time
         self._said = ""
 
     # What brokers ask.
@@ -114,7 +115,7 @@ class Coordination(CoordinationServicer):
     # What broker sessions bring and take.
 
     def on_report(self, identity: BrokerIdentity, candidacy: BrokerReport.Candidacy, end_offset: int) -> None:
-        """A living broker said how it stands."""
+        """Take note of a living broker's report."""
         self._reports.setdefault(identity.broker_name, {})[identity.broker_id] = MemberReport(
             broker_id=identity.broker_id,
             heard_at=self._clock.monotonic_s(),
@@ -129,7 +130,7 @@ class Coordination(CoordinationServicer):
         self._wake.set()
 
     def on_gone(self, broker_name: str, broker_id: int) -> None:
-        """A broker's session has ended."""
+        """Take note of the end of a broker's session."""
         members = self._reports.get(broker_name, {})
         if members.pop(broker_id, None) is not None:
             if not members:
@@ -145,19 +146,26 @@ class Coordination(CoordinationServicer):
     # Elections.
 
     async def run(self) -> None:
-        """Elect where a group has no master, until cancelled."""
-        while True:
-            self._wake.clear()
-            for broker_name in list(self._reports):
+        """Elect a master wherever a group has none, until cancelled. A group whose look waits delays no other group."""
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                self._wake.clear()
+                for broker_name in self._reports.keys() - self._looking:
+                    self._looking.add(broker_name)
+                    looks.create_task(self._look_once(broker_name))
                 try:
-                    await self._look(broker_name)
-                except PenstockError as error:  # the next look tries again
-                    self._warn(f"{type(error).__name__}: {error}")
-            try:
-                async with asyncio.timeout(LOOK_INTERVAL_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+                    async with asyncio.timeout(LOOK_INTERVAL_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    async def _look_once(self, broker_name: str) -> None:
+        try:
+            await self._look(broker_name)
+        except PenstockError as error:  # the next look tries again
+            self._warn(f"{type(error).__name__}: {error}")
+        finally:
+            self._looking.discard(broker_name)
 
     async def _look(self, broker_name: str) -> None:
         register = self._seen.get(broker_name)

@@ -4,14 +4,17 @@ The file, ``controllerStorePath``::
 
     {"coordinator": "5f0c…", "registers": {"broker-a": {"epoch": 3, "master_id": 1, …}}}
 
-``coordinator`` is a random id, made with the file: brokers refuse to be governed by another one.
+``coordinator`` is a random id, made with the file: brokers refuse to be governed by another one. The file beside it,
+``<name>.lock``, is locked while a nameserver has the store: two that elect from one file would be two coordinators.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
+import os
 import uuid
 from pathlib import Path
 from typing import Protocol
@@ -31,48 +34,58 @@ class CoordinatorStore(Protocol):
         ...
 
     async def read(self, broker_name: str) -> Register | None:
-        """The register as it is now; None when there is none.
+        """The group's register as it is now, or None.
 
         Raises:
-            CoordinatorUnavailable: the store does not answer, or answers what no register is.
+            CoordinatorUnavailable: the store does not answer, or what it holds is not a register.
         """
         ...
 
     async def replace(self, before: Register | None, after: Register) -> bool:
-        """Put ``after`` in the place of ``before`` (None: of nothing), durably; false when something else is there.
+        """Replace ``before`` (None: no register) by ``after``, durably. Returns False if another register is there.
 
         Raises:
-            CoordinatorUnavailable: whether it was done is unknown.
+            CoordinatorUnavailable: the change may have been made or not.
         """
         ...
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Close files and connections."""
         ...
 
 
 class CoordinatorFile:
     """The store in one file, for one nameserver. Event loop only; writing happens in a thread."""
 
-    def __init__(self, path: Path, coordinator: str, registers: dict[str, Register]) -> None:
+    def __init__(self, path: Path, lock: int, coordinator: str, registers: dict[str, Register]) -> None:
         self._path = path
+        self._lock = lock  # descriptor of the locked file beside it; given back by close
         self._coordinator = coordinator
         self._registers = registers
         self._writing = asyncio.Lock()
 
     @classmethod
     def open(cls, path: Path) -> CoordinatorFile:
-        """The store in the file at ``path``, which is made, with a new id, when there is none.
+        """The store in the file at ``path``; a missing file is made, with a new id.
 
         Raises:
             Corrupt: the file is damaged; it is left as it is.
-            ConfigError: it cannot be made.
+            ConfigError: it cannot be made, or another nameserver has it.
             StorageError: it cannot be read.
         """
+        lock = _locked(path)
+        try:
+            return cls._opened(path, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def _opened(cls, path: Path, lock: int) -> CoordinatorFile:
         try:
             content = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            store = cls(path, uuid.uuid4().hex, {})
+            store = cls(path, lock, uuid.uuid4().hex, {})
             try:
                 replace_file(path, store._encoded({}))
             except OSError as error:
@@ -99,7 +112,7 @@ class CoordinatorFile:
                 "master last and who has everything acknowledged is not known",
                 path=str(path),
             ) from error
-        return cls(path, coordinator, registers)
+        return cls(path, lock, coordinator, registers)
 
     async def id(self) -> str:
         return self._coordinator
@@ -113,7 +126,7 @@ class CoordinatorFile:
 
     async def close(self) -> None:
         async with self._writing:
-            return
+            os.close(self._lock)
 
     async def _replace(self, before: Register | None, after: Register) -> bool:
         async with self._writing:
@@ -134,3 +147,28 @@ class CoordinatorFile:
             "registers": {name: json.loads(register.to_json()) for name, register in sorted(registers.items())},
         }
         return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock of the coordinator's file.
+
+    Raises:
+        ConfigError: another nameserver has it, or the lock's file cannot be made.
+    """
+    name = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"controllerStorePath {path}: cannot be made: {error.strerror}: choose another path"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(
+            f"controllerStorePath {path}: another nameserver has it open (lock {name}): give each nameserver a path of "
+            "its own, or use etcd where several nameservers must elect"
+        ) from error
+    return descriptor

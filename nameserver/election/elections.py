@@ -55,7 +55,7 @@ class Elections:
     def decide(
         self, register: Register, reports: Collection[MemberReport], now: float, *, unclean_allowed: bool = False
     ) -> Choice | None:
-        """Whom to elect now, if anybody; to be asked again at every report and every few hundredths of a second."""
+        """The member to elect now, or None. Ask again at every report and every few hundredths of a second."""
         if register.epoch != self._epoch:
             self._epoch_since = -math.inf if self._epoch < 0 else now  # one that was there before is not new
             self._epoch = register.epoch
@@ -80,7 +80,7 @@ class Elections:
 
 
 def choose(register: Register, fresh: dict[int, MemberReport], *, unclean_allowed: bool) -> Choice | None:
-    """The best of the living members that do not hear their master.
+    """The best living member that does not hear its master, or None.
 
     Order: ``brokerElectionPriority``, then the newest epoch and the longest log, then the smaller id. Members whose
     log may have lost something are elected only when all members of the set are there to compare, and none is better.

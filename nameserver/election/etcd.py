@@ -23,7 +23,7 @@ from penstock.proto.errors import CoordinatorUnavailable
 from penstock.proto.register import Register, register_of_json
 from penstock.proto.wire import etcd_pb2
 from penstock.proto.wire.etcd_pb2_grpc import KVStub
-from penstock.runtime.channel import open_async_channel
+from penstock.runtime.channel import HASTY_CONNECT_TIMEOUT_MS, open_async_channel
 
 TIMEOUT_S = 1.0
 PREFIX = "/penstock/"
@@ -36,12 +36,15 @@ class EtcdStore:
 
     def __init__(self, endpoints: Sequence[str], prefix: str = PREFIX) -> None:
         self._prefix = prefix
-        self._channels = [open_async_channel(endpoint) for endpoint in endpoints]
+        self._channels = [
+            open_async_channel(endpoint, connect_timeout_ms=HASTY_CONNECT_TIMEOUT_MS) for endpoint in endpoints
+        ]
         self._stubs = [
             (endpoint, KVStub(channel))  # type: ignore[no-untyped-call]  # generated code
             for endpoint, channel in zip(endpoints, self._channels, strict=True)
         ]
         self._id = ""
+        self._texts: dict[str, str] = {}  # by broker group: the text that was read last, which replace compares with
 
     async def id(self) -> str:
         if not self._id:
@@ -61,16 +64,23 @@ class EtcdStore:
         if value is None:
             return None
         try:
-            return register_of_json(value)
+            register = register_of_json(value)
         except ValueError as error:
             raise CoordinatorUnavailable(
                 f"etcd: key {key} holds no register ({error}): restore it from a copy"
             ) from error
+        self._texts[broker_name] = value
+        return register
 
     async def replace(self, before: Register | None, after: Register) -> bool:
-        return await self._put(
-            self._key(after.broker_name), None if before is None else before.to_json(), after.to_json()
-        )
+        return await self._put(self._key(after.broker_name), self._text_of(before), after.to_json())
+
+    def _text_of(self, register: Register | None) -> str | None:
+        """The text under which etcd has the register: another release may write the same register otherwise."""
+        if register is None:
+            return None
+        text = self._texts.get(register.broker_name)
+        return text if text is not None and register_of_json(text) == register else register.to_json()
 
     async def close(self) -> None:
         for channel in self._channels:
@@ -88,7 +98,7 @@ class EtcdStore:
             raise CoordinatorUnavailable(f"etcd: key {key} holds no text") from error
 
     async def _put(self, key: str, before: str | None, after: str) -> bool:
-        """Set ``key`` if it holds ``before``. Never sent twice: the second would find the first one's value."""
+        """True if ``key`` held ``before`` and holds ``after`` now. Sent once: a repeat would find its own value."""
         compare = etcd_pb2.Compare(result=etcd_pb2.Compare.EQUAL, key=key.encode())
         if before is None:
             compare.target, compare.version = etcd_pb2.Compare.VERSION, 0
@@ -100,7 +110,7 @@ class EtcdStore:
         return bool(reply.succeeded)
 
     async def _tried(self, call: Callable[[Any], Awaitable[Any]], *, repeat: bool) -> Any:
-        """The answer of the first endpoint that gives one; a change is tried at one that was not reached only."""
+        """The first endpoint's answer. A change goes to the next endpoint only if this one was not reached."""
         said = ""
         for endpoint, stub in list(self._stubs):
             try:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Any
 
+from penstock.formats.epochs import Epoch
 from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgument, PenstockError, WrongCluster
 from penstock.proto.wire import common_pb2
 from penstock.runtime.clock import Clock, SystemClock
@@ -14,7 +15,7 @@ from penstock.runtime.clock import Clock, SystemClock
 from .. import frames
 from ..admission import name_of, starting_offset, tail_of
 from ..config import ReplicationConfig
-from ..epochs import Epoch, EpochHistory
+from ..epochs import EpochHistory
 from ..interfaces import ReplicaLog
 from ..notices import Notices
 from .progress import Progress, ReplicaProgress
@@ -48,8 +49,12 @@ class Primary:
         epochs: EpochHistory | None = None,
         clock: Clock | None = None,
         on_answer: Callable[[int, float], None] | None = None,
+        members: frozenset[int] | None = None,
+        needed: int = 0,
     ) -> None:
         """``on_answer(broker id, time)``: a slave has answered a frame that was sent at that time.
+
+        ``members``, ``needed``: where masters are elected, as in :meth:`require`, from the first moment on.
 
         Calls ``on_confirm`` at once when something is confirmed already.
 
@@ -71,7 +76,15 @@ class Primary:
                 "shorter", f"log ended before the confirm offset confirm={initial_confirm} end={log.end_offset}"
             )
             initial_confirm = log.end_offset
-        self._table = Progress(config, end=log.end_offset, flushed=log.flushed_offset, confirm=initial_confirm)
+        self._table = Progress(
+            config,
+            end=log.end_offset,
+            flushed=log.flushed_offset,
+            confirm=initial_confirm,
+            epoch_start=self._epochs.latest_start,
+            others=None if members is None else members - {identity.broker_id},
+            needed=needed,
+        )
         self._streams: dict[int, SlaveStream] = {}  # by broker id; living ones only
         self._waiters = ConfirmWaiters()
         self._closed = False
@@ -96,7 +109,7 @@ class Primary:
             self._on_advanced()
 
     def can_acknowledge(self) -> bool:
-        """Whether enough slaves are connected and in sync for an append to be confirmed in time."""
+        """True if enough slaves are connected and in sync for an append to be confirmed in time."""
         if self._config.replicas_needed == 0:
             return True
         self._observe()
@@ -114,7 +127,7 @@ class Primary:
             self._on_advanced()
 
     def is_level(self, replica: ReplicaProgress) -> bool:
-        """Whether a slave has everything confirmed."""
+        """True if ``replica`` has everything acknowledged, by this master and those before it."""
         return self._table.is_level(replica)
 
     def replicas(self) -> list[ReplicaProgress]:

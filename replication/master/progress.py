@@ -4,8 +4,8 @@ Pure decisions: positions and times come in, numbers go out. Times are seconds o
 
 A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. With
 ``sync`` the confirm offset is the largest offset that the master and ``in_sync_replicas - 1`` connected slaves
-have; without, what the master has. A learner never counts. It never goes back: what was confirmed was acknowledged
-to producers and seen by consumers.
+have; without, what the master has. Learners never count. The confirm offset never goes back, because what was
+confirmed was acknowledged to producers and seen by consumers.
 """
 
 from __future__ import annotations
@@ -53,29 +53,55 @@ def confirmed_end(master: int, replicas: Iterable[int], replicas_needed: int) ->
     return min(master, positions[replicas_needed - 1])
 
 
+def level_from(confirm: int, epoch_start: int) -> int:
+    """From where on a log has everything acknowledged: by this epoch's master below ``confirm``, by those before it
+    below the epoch's start.
+
+    A new master's confirm offset alone is too low. It is what this broker once heard, and earlier masters may have
+    acknowledged more: as far as its log reached when it began.
+    """
+    return max(confirm, epoch_start)
+
+
 class Progress:
     """The master's table of slaves.
 
-    Where masters are elected (:meth:`require`), a byte is confirmed when *every* member of the sync-state set has it
-    and the set has enough members: see ``docs/failover-protocol.md``.
+    Where masters are elected (``others``, :meth:`require`), a byte is confirmed when *every* member of the
+    sync-state set has it and the set has enough members: see ``docs/internals/failover-protocol.md``.
     """
 
-    def __init__(self, config: ReplicationConfig, *, end: int, flushed: int, confirm: int) -> None:
-        """``confirm`` is known to be confirmed already, from before a restart."""
+    def __init__(
+        self,
+        config: ReplicationConfig,
+        *,
+        end: int,
+        flushed: int,
+        confirm: int,
+        epoch_start: int = 0,
+        others: frozenset[int] | None = None,
+        needed: int = 0,
+    ) -> None:
+        """``confirm`` is known to be confirmed already, from before a restart; ``epoch_start``: the end of the log when
+        this master began.
+
+        ``others``: where masters are elected, who may be in the set beside the master; ``needed`` as in
+        :meth:`require`.
+        """
         assert 0 <= confirm <= end, f"confirm offset {confirm} beyond the end {end}"
         self._config = config
         self._replicas: dict[int, ReplicaProgress] = {}
         self._end = end
         self._flushed = flushed
         self.confirm = confirm
-        self._required: frozenset[int] | None = None
-        self._needed = config.replicas_needed + 1
+        self._epoch_start = epoch_start
+        self._required = others
+        self._needed = config.replicas_needed + 1 if others is None else needed
         self._raise_confirm()
 
     def require(self, own_id: int, members: frozenset[int], needed: int) -> bool:
         """From now on ``members`` are those who may be in the set, and ``needed`` of them, at least, must be.
 
-        Whether the confirm offset advanced. The master itself, ``own_id``, counts as one.
+        Returns True if the confirm offset advanced. The master itself, ``own_id``, counts as one.
         """
         self._required, self._needed = members - {own_id}, needed
         return self._raise_confirm()
@@ -85,7 +111,7 @@ class Progress:
         return self._end
 
     def on_end(self, end: int, now: float) -> bool:
-        """The master's log grew to ``end``; whether the confirm offset advanced."""
+        """Note that the master's log grew to ``end``. Returns True if the confirm offset advanced."""
         assert end >= self._end, f"the log went back from {self._end} to {end}"
         for replica in self._replicas.values():
             if self._position(replica) >= self._end:
@@ -95,7 +121,7 @@ class Progress:
         return self._raise_confirm()
 
     def on_flushed(self, flushed: int) -> bool:
-        """The master synced up to ``flushed``; whether the confirm offset advanced."""
+        """Note that the master synced up to ``flushed``. Returns True if the confirm offset advanced."""
         self._flushed = max(self._flushed, flushed)
         return self._raise_confirm()
 
@@ -117,7 +143,7 @@ class Progress:
         return replica
 
     def disconnect(self, replica: ReplicaProgress, because: str) -> None:
-        """Its stream ended: it counts no more, what it confirmed stays confirmed."""
+        """Note that a slave's stream ended. The slave counts no more; what it confirmed stays confirmed."""
         replica.connected = False
         replica.in_sync = False
         replica.left_because = because
@@ -128,7 +154,7 @@ class Progress:
         del self._replicas[broker_id]
 
     def on_ack(self, replica: ReplicaProgress, written: int, flushed: int, now: float) -> bool:
-        """An acknowledgement arrived; whether the confirm offset advanced.
+        """Note an acknowledgement. Returns True if the confirm offset advanced.
 
         Raises:
             InvalidArgument: it is beyond what was sent, or goes back; nothing changed.
@@ -152,7 +178,7 @@ class Progress:
         return self._raise_confirm()
 
     def refresh(self, now: float) -> list[ReplicaProgress]:
-        """Decide anew who is in sync at ``now``; those for whom the answer changed."""
+        """Decide who is in sync at ``now``. Returns the slaves for which the answer changed."""
         changed = []
         for replica in self._replicas.values():
             in_sync = self._is_in_sync(replica, now)
@@ -162,14 +188,14 @@ class Progress:
         return changed
 
     def has_enough(self) -> bool:
-        """Whether enough slaves were in sync at the last :meth:`refresh` for appends to be confirmed."""
+        """True if enough slaves were in sync at the last :meth:`refresh` for appends to be confirmed."""
         if self._required is not None:
             in_sync = sum(self._replicas[member].in_sync for member in self._required if member in self._replicas)
             return 1 + in_sync >= self._needed
         return sum(replica.in_sync for replica in self._replicas.values()) >= self._config.replicas_needed
 
     def needed_from(self, now: float, patience_s: float) -> int | None:
-        """The lowest offset that a slave still has to get, or to sync; None when nobody needs anything.
+        """The lowest offset that a slave still has to get or to sync, or None.
 
         A slave that left counts for ``patience_s``: it is probably being restarted.
         """
@@ -225,5 +251,6 @@ class Progress:
         return True
 
     def is_level(self, replica: ReplicaProgress) -> bool:
-        """Whether it has everything confirmed, so that waiting for it takes nothing back."""
-        return replica.connected and replica.has_acked and self._position(replica) >= self.confirm
+        """True if the slave has everything acknowledged, by this master or an earlier one, and so may be elected."""
+        wanted = level_from(self.confirm, self._epoch_start)
+        return replica.connected and replica.has_acked and self._position(replica) >= wanted

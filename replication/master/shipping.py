@@ -18,7 +18,7 @@ STAMPS_PER_S = 1_000_000
 
 
 def stamp_of(seconds: float) -> int:
-    """A time of the master's clock as frames carry it."""
+    """A time of the master's clock, as frames carry it."""
     return int(seconds * STAMPS_PER_S)
 
 

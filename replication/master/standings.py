@@ -10,14 +10,14 @@ from .sync_state_set import Standing
 
 
 class Followed(Protocol):
-    """What of the primary this module needs."""
+    """The part of the primary that this module needs."""
 
     def replicas(self) -> Iterable[ReplicaProgress]: ...
     def is_level(self, replica: ReplicaProgress) -> bool: ...
 
 
 class Standings:
-    """For one term of a master.
+    """The slaves' standings during one term of a master.
 
     A slave was level when it had what the log had then; so each is compared with a mark, an earlier end of the log,
     which is set anew whenever it has been reached.

@@ -7,7 +7,7 @@ true by waiting for all of them: for the union of what the set is and what it ma
 |---|---|
 | a member answers nothing for the lease time | it out |
 | a member is behind for ``haMaxTimeSlaveNotCatchup`` without a break | it out |
-| a slave has everything that is confirmed, and is no learner | it in |
+| a slave has everything acknowledged in this epoch or before, and is no learner | it in |
 
 It asks nobody to leave whom it needs: a set smaller than ``inSyncReplicas`` acknowledges nothing anyway, and the
 members that are left out could not be elected in its place.
@@ -27,7 +27,7 @@ class SetRules(NamedTuple):
     is_auto: bool = False
 
     def needed(self, members: int) -> int:
-        """How many brokers must have a byte while the set has ``members``.
+        """The number of brokers that must have a byte while the set has ``members``.
 
         RocketMQ's rule: with ``enableAutoInSyncReplicas`` a smaller set is enough, down to ``minInSyncReplicas``.
         """
@@ -46,7 +46,7 @@ class Standing(NamedTuple):
 
     broker_id: int
     is_silent: bool  # no answer for the lease time, or none at all
-    is_level: bool  # has everything that is confirmed, on this connection
+    is_level: bool  # has everything acknowledged, by this master or one before it, as it said on this connection
     behind_ms: float  # for how long it has not been level with the master
     is_learner: bool = False
 
@@ -54,7 +54,7 @@ class Standing(NamedTuple):
 def wanted_set(
     own_id: int, members: Iterable[int], slaves: Iterable[Standing], rules: SetRules, *, behind_ms_max: int
 ) -> frozenset[int]:
-    """The set that the master should ask for; the present one when nothing is to be changed."""
+    """The set that the master should ask for; the present one if nothing is to change."""
     now = frozenset(members)
     standing = {slave.broker_id: slave for slave in slaves}
     joining = {

@@ -13,7 +13,7 @@ class Throttle:
         self._at = now
 
     def wait_s(self, size: int, now: float) -> float:
-        """How long until ``size`` bytes, at most ``burst_bytes``, may be sent; 0: at once."""
+        """The seconds until ``size`` bytes, at most ``burst_bytes``, may be sent; 0: at once."""
         if not self._bytes_per_s:
             return 0.0
         assert size <= self._burst, f"{size} bytes never fit into a burst of {self._burst}"
@@ -22,5 +22,5 @@ class Throttle:
         return max(0.0, (size - self._held) / self._bytes_per_s)
 
     def take(self, size: int) -> None:
-        """``size`` bytes are sent."""
+        """Count ``size`` bytes as sent."""
         self._held -= size

@@ -18,7 +18,7 @@ class ConfirmWaiters:
         return len(self._heap)
 
     async def wait(self, end: int, timeout_s: float) -> bool:
-        """True as soon as :meth:`on_confirm` was called with ``end`` or more; False after ``timeout_s``."""
+        """True as soon as :meth:`on_confirm` is called with ``end`` or more; False after ``timeout_s``."""
         if timeout_s <= 0:
             return False
         loop = asyncio.get_running_loop()

@@ -61,7 +61,7 @@ class MasterStream:
             )
 
     def on_frame(self, master_end: int, stamp: int = 0) -> None:
-        """A frame was taken in, of a master whose log ends there; acknowledge it when that is due."""
+        """Note a frame of a master whose log ends at ``master_end``; acknowledge it when that is due."""
         self._is_far_behind = master_end - self._log.end_offset > self._far_bytes
         self._stamp = stamp
         if self._ack_due():
@@ -89,7 +89,7 @@ class MasterStream:
                 await self._wake.wait()
 
     def _ack_due(self) -> bool:
-        """Whether the master should hear where this slave is.
+        """True if the master should hear where this slave is.
 
         Where only synced bytes count, written ones alone are not worth a message each, nor where this slave has far
         to catch up and nobody waits for them: they are reported with the sync, or when many have come, or to show

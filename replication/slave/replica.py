@@ -32,6 +32,7 @@ from ..admission import Joining, check_welcome, is_empty, name_of, tail_of
 from ..config import ReplicationConfig
 from ..epochs import EpochsInMemory
 from ..interfaces import EpochStore, SlaveLog
+from ..master.progress import level_from
 from ..notices import Notices
 from .following import MasterCall, MasterStream
 
@@ -41,7 +42,7 @@ FAREWELL_S = 1.0
 
 
 def backoff_s(attempt: int, config: ReplicationConfig, fraction: float) -> float:
-    """Pause before connection ``attempt`` (from 0): doubling, capped, and spread by ``fraction`` in [0, 1)."""
+    """The pause before connection ``attempt`` (from 0): doubling, capped, and spread by ``fraction`` in [0, 1)."""
     ceiling_ms = min(config.reconnect_max_ms, config.reconnect_min_ms << min(attempt, 20))
     return (config.reconnect_min_ms + (ceiling_ms - config.reconnect_min_ms) * fraction) / 1000
 
@@ -98,7 +99,7 @@ class Replica:
 
     @property
     def connected(self) -> bool:
-        """Whether a master has welcomed this slave and is heard."""
+        """True if a master has welcomed this slave and is heard."""
         return self._stream is not None
 
     @property
@@ -113,16 +114,19 @@ class Replica:
 
     @property
     def is_level(self) -> bool:
-        """Whether this log has everything that the connected master has confirmed; synced, where only that counts."""
+        """True if this log has everything acknowledged, by the connected master and those before it.
+
+        Synced, where only that counts.
+        """
         stream = self._stream
         if stream is None:
             return False
         end = self._log.flushed_offset if stream.flush_acknowledged else self._log.end_offset
-        return end >= self._master_confirm
+        return end >= level_from(self._master_confirm, self._epochs.history.latest_start)
 
     @property
     def lag_bytes(self) -> int:
-        """How far the own log was behind the master's when the master was last heard."""
+        """The bytes that the own log lacked when the master was last heard."""
         return max(0, self._master_end - self._log.end_offset)
 
     def on_flushed(self, offset: int) -> None:
@@ -268,14 +272,20 @@ class Replica:
             )
             await own.start_over(start)
         elif joining is Joining.CUT:
-            acknowledged = max(0, own.confirm_offset - start)
-            self.last_loss = f"[{start}, {own.end_offset}): {master} never had it; {acknowledged} bytes acknowledged"
+            known = own.confirm_offset  # remembered: more may have been acknowledged
+            acknowledged = max(0, known - start)
+            self.last_loss = (
+                f"[{start}, {own.end_offset}): {master} never had it; {acknowledged} bytes acknowledged, as far as is "
+                f"known here, which is up to {known}"
+            )
             log.log(
                 logging.ERROR if acknowledged else logging.WARNING,
-                "log parts from the master's, cut to the common end cut=[%d, %d) acknowledged_bytes=%d master=%s",
+                "log parts from the master's, cut to the common end cut=[%d, %d) known_acknowledged_bytes=%d "
+                "known_confirm=%d master=%s",
                 start,
                 own.end_offset,
                 acknowledged,
+                known,
                 master,
             )
             await own.truncate_to(start)

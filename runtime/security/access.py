@@ -64,7 +64,7 @@ class Access:
         log.info("users read file=%s users=%d", users_file, len(self._users))
 
     def authenticate(self, method: str, metadata: Any) -> Credentials:
-        """Who calls ``method``.
+        """The user who calls ``method``.
 
         Raises:
             Unauthorized: nobody that is known. Forbidden: a user calls what belongs to the cluster.
@@ -84,7 +84,7 @@ class Access:
 
     @contextlib.asynccontextmanager
     async def admitted(self, caller: Credentials) -> AsyncIterator[None]:
-        """The block is cancelled when the caller is no user any more.
+        """Run the block; it is cancelled if the caller is no user any more.
 
         Raises:
             Unauthorized: then; how much of the call was done is unknown.
@@ -131,7 +131,7 @@ class Access:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """The file is followed for the length of the block."""
+        """Follow the file for the length of the block."""
         following = asyncio.create_task(self._follow(), name="users")
         try:
             yield
@@ -174,7 +174,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The method's handler, or one that tells the caller why it may not."""
+        """The method's handler, or one that tells the caller why the call is refused."""
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return None

@@ -49,7 +49,7 @@ class CertificateFiles:
         self._pem = self._read()
 
     def current(self) -> Pem:
-        """What the files hold now, or held when they were whole last; the same object while nothing changes."""
+        """The files' content, as it was when they last fitted together. The same object while nothing changes."""
         with self._lock:
             try:
                 stamps = self._look()
@@ -67,7 +67,7 @@ class CertificateFiles:
         return [path for path in (self._ca_file, self._cert_file, self._key_file) if path is not None]
 
     def _look(self) -> list[_Stamp | None]:
-        """When each file was changed last; None for one that is not there, which :meth:`_read` complains about."""
+        """The time of each file's last change; None if it is missing, which :meth:`_read` complains about."""
         stamps: list[_Stamp | None] = []
         for path in self._paths():
             try:
@@ -114,7 +114,7 @@ class ServerTls:
         object.__setattr__(self, "_files", CertificateFiles(self.client_ca_file, self.cert_file, self.key_file))
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a port; every handshake looks whether the files have changed."""
+        """The credentials of a port. Every handshake takes over files that have changed."""
         used = self._files.current()
 
         def changed() -> Any:  # a configuration, or None: nothing has changed, which gRPC's stubs do not know

@@ -48,12 +48,12 @@ class Tls:
         object.__setattr__(self, "_files", CertificateFiles(self.ca_file, self.cert_file, self.key_file))
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel, from the files as they are now."""
+        """The credentials of a channel, from the files as they are now."""
         pem = self._files.current()
         return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
 
     def channel_options(self) -> tuple[tuple[str, str], ...]:
-        """To be added to a channel's."""
+        """The options that a channel needs besides its own."""
         return () if self.server_name is None else (("grpc.ssl_target_name_override", self.server_name),)
 
 
@@ -86,7 +86,7 @@ class Credentials:
 
 
 def check_pair(access_key: str, secret_key: str, where: object) -> None:
-    """Raise :class:`ConfigError` unless both can be used in a signature."""
+    """Raise :class:`ConfigError` unless both can stand in a signature."""
     if not _ACCESS_KEY.fullmatch(access_key):
         raise ConfigError(
             f"{where}: access key {access_key[:40]!r} must be 1 to 128 letters, digits and characters of _ . @ -"
@@ -100,7 +100,7 @@ def check_pair(access_key: str, secret_key: str, where: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What a process uses for the connections that it opens; nothing of it: they are plain."""
+    """What a process uses for the connections that it opens. Without TLS and credentials they are plain."""
 
     tls: Tls | None = None
     credentials: Credentials | None = None

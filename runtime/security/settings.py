@@ -33,7 +33,7 @@ class TlsServerMode(Enum):
 
 
 class ClientAuth(Enum):
-    """Whether clients must show a certificate; spelt as RocketMQ does."""
+    """How clients show a certificate; spelt as RocketMQ does."""
 
     none = "none"
     optional = "optional"
@@ -44,16 +44,29 @@ class ClientAuth(Enum):
 class TlsSettings:
     """TLS of a server process: of its port, and of all connections that it opens to others of the cluster."""
 
-    mode: TlsServerMode = key("tls.server.mode", default=TlsServerMode.disabled)  # noqa: RUF009
+    mode: TlsServerMode = key(  # noqa: RUF009
+        "tls.server.mode",
+        default=TlsServerMode.disabled,
+        doc="enforcing: TLS and nothing else",
+        differs="permissive: a port takes both; refused here",
+    )
     cert_path: str = key("tls.server.certPath", default="", doc="the certificate and those it is from, PEM")
     key_path: str = key("tls.server.keyPath", default="", doc="its key, PEM, without a password")
     trust_path: str = key("tls.server.trustCertPath", default="", doc="authorities of the cluster's certificates, PEM")
-    client_auth: ClientAuth = key("tls.server.need.client.auth", default=ClientAuth.none)  # noqa: RUF009
+    client_auth: ClientAuth = key(  # noqa: RUF009
+        "tls.server.need.client.auth",
+        default=ClientAuth.none,
+        doc="require: clients must show a certificate",
+        differs="also optional; refused here",
+    )
     client_cert_path: str = key("tls.client.certPath", default="", doc="shown to other servers; default: the server's")
-    client_key_path: str = key("tls.client.keyPath", default="")
+    client_key_path: str = key("tls.client.keyPath", default="", doc="its key")
     client_trust_path: str = key("tls.client.trustCertPath", default="", doc="default: as tls.server.trustCertPath")
     server_name: str = key(
-        "tls.client.serverName", default="", doc="the name that other servers' certificates have; default: their host"
+        "tls.client.serverName",
+        default="",
+        doc="the name that other servers' certificates have; default: their host",
+        differs="has no such key",
     )
 
     def __post_init__(self) -> None:
@@ -80,11 +93,11 @@ class TlsSettings:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is TLS."""
+        """True if the port demands TLS."""
         return self.mode is TlsServerMode.enforcing
 
     def server_tls(self) -> ServerTls | None:
-        """For the process's port; reads the files.
+        """The TLS of the process's port, from the files, or None.
 
         Raises:
             ConfigError: which file, and what is wrong with it.
@@ -98,7 +111,7 @@ class TlsSettings:
         )
 
     def tls(self) -> Tls | None:
-        """For the connections that the process opens; reads the files, with the same errors."""
+        """The TLS of the connections that the process opens, from the files; with the same errors."""
         if not self.is_on:
             return None
         return Tls(
@@ -114,7 +127,9 @@ class AuthenticationSettings:
     """Who may call, and as whom this process calls others."""
 
     is_enabled: bool = key("authenticationEnabled", default=False, doc="take signed calls of known users alone")
-    users_path: str = key("authConfigPath", default="", doc="users: lines of accessKey = secretKey")
+    users_path: str = key(
+        "authConfigPath", default="", doc="users: lines of accessKey = secretKey", differs="a directory of RocksDB"
+    )
     inner: str = key(_INNER, default="", doc='of brokers and nameservers: {"accessKey":…,"secretKey":…}', secret=True)
 
     def __post_init__(self) -> None:
@@ -124,7 +139,7 @@ class AuthenticationSettings:
             require(bool(self.inner), f"{_INNER} must be given with authenticationEnabled", "none")
 
     def credentials(self) -> Credentials | None:
-        """What the process signs its calls with.
+        """The credentials that the process signs its calls with, or None.
 
         Raises:
             ConfigError: not of the form; says nothing of what is there.
@@ -152,7 +167,7 @@ class SecuritySettings:
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
 
     def access(self) -> Access | None:
-        """Who may call; None: everybody. Warns where signatures can be read on their way.
+        """The users who may call; None: everybody. Warns where signatures can be read on their way.
 
         Raises:
             ConfigError: the file of users is wrong.
@@ -177,7 +192,7 @@ class SecuritySettings:
         return Security(tls=self.transport.tls(), credentials=self.authentication.credentials())
 
     def check_file(self, path: str | Path) -> None:
-        """That not everybody may read the configuration file at ``path``, if it holds a secret. Raises ConfigError."""
+        """Raise ConfigError if the configuration file at ``path`` holds a secret that everybody may read."""
         if self.authentication.inner:
             require_private(path)
 

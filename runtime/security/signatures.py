@@ -77,7 +77,7 @@ class Claim(NamedTuple):
     signature: bytes
 
     def is_proven_by(self, secret_key: str) -> bool:
-        """Whether it was signed with that secret; takes as long for a wrong signature as for a right one."""
+        """True if ``secret_key`` made the signature. Takes as long for a wrong signature as for a right one."""
         return hmac.compare_digest(_digest(secret_key, self.date), self.signature)
 
 

@@ -13,7 +13,7 @@ from .signatures import Signer
 
 
 class SignedChannel:
-    """In the place of a ``grpc.Channel`` or ``grpc.aio.Channel``, which it has underneath."""
+    """A ``grpc.Channel`` or ``grpc.aio.Channel`` whose calls are signed."""
 
     def __init__(self, channel: Any, credentials: Credentials) -> None:
         self._channel = channel

@@ -45,7 +45,7 @@ def read(brokers: Cluster, **more: str) -> int:
     return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
 
-def test_a_broker_group_that_is_gone_is_part_of_its_topics_until_it_returns_or_is_forgotten(
+def test_a_group_that_is_gone_is_part_of_its_topics_until_it_is_forgotten(
     brokers: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = brokers.nameservers
@@ -100,7 +100,7 @@ def test_a_broker_group_that_is_gone_is_part_of_its_topics_until_it_returns_or_i
     assert "broker group broker-b is not known here" in capsys.readouterr().err
 
 
-def test_who_comes_while_a_broker_group_is_down_works_with_the_others_and_waits_for_it(brokers: Cluster) -> None:
+def test_who_comes_while_a_broker_group_is_down_works_with_the_others(brokers: Cluster) -> None:
     names = brokers.nameservers
     with Admin(names) as admin, Producer(names) as producer:
         admin.create_topic("both", queues=1)

@@ -148,7 +148,7 @@ def test_without_nameserver_and_coordinator_the_shard_goes_on(whole: LocalCluste
     assert (writer.errors, new, after.epoch) == ([], old, before.epoch)
 
 
-def test_a_master_without_slaves_and_coordinator_stops_acting_and_goes_on_when_they_return(whole: LocalCluster) -> None:
+def test_a_master_without_slaves_and_coordinator_stops_acting(whole: LocalCluster) -> None:
     old, _ = wait_master(whole)
     slaves = [node.name for node, _ in brokers(whole) if node != old]
     for name in [*slaves, "nameserver-0"]:

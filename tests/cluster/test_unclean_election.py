@@ -56,7 +56,7 @@ def test_the_old_member_accepts_the_cut_and_reports_what_was_acknowledged(tmp_pa
         wait_until(lambda: acts(second, 0, 1), what="the old member follows")
         wait_replicated(second, first)
         cut = re.search(
-            r"ERROR .* log parts from the master's.* cut=\[(\d+), (\d+)\) acknowledged_bytes=(\d+)", first.log()
+            r"ERROR .* log parts from the master's.* cut=\[(\d+), (\d+)\) known_acknowledged_bytes=(\d+)", first.log()
         )
         assert cut is not None
         assert [int(number) for number in cut.groups()] == [start, end, end - start]

@@ -131,7 +131,7 @@ def examine(root: Path, out: int, *, thoroughly: bool) -> None:
     whole = [number for number, found in parts.items() if len(found) == len(texts_of(number))]
     assert len(whole) == len(parts), "a batch is there in part"
     for number in random.Random(len(whole)).sample(whole, min(20, len(whole))):
-        found = store.query(queue_of(number)[0], f"n{number}", 10, 0, 1 << 60)
+        found = store.lookup.query(queue_of(number)[0], f"n{number}", 10, 0, 1 << 60)
         assert len(found) == len(texts_of(number)), f"key of batch {number}"
     snapshots, tables = _snapshots(root)
     snapshots.load(0, store.end_offset, log_has_all=False)

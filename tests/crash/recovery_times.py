@@ -44,7 +44,7 @@ def _opened(root: Path) -> dict[str, float]:
     started = time.monotonic()
     store = Store.open(_config(root))
     seconds = time.monotonic() - started
-    messages = sum(store.queue_range("t", queue_id)[1] for queue_id in range(QUEUES))
+    messages = sum(store.reader.queue_range("t", queue_id)[1] for queue_id in range(QUEUES))
     found = {"seconds": seconds, "messages": messages, "scanned": store.recovery.scanned_bytes}
     store.close()
     return found

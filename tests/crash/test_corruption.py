@@ -157,7 +157,7 @@ def _read_all(store: Store) -> list[bytes]:
 
 def _check_index(store: Store, bodies: list[bytes], *, may_lack: bool) -> None:
     """It never tells what is not so; after a clean end nobody looks whether it tells all of it."""
-    found = [decode_record(raw, check_crc=True).body for raw in store.query("t", "k", 100, 0, 1 << 60)]
+    found = [decode_record(raw, check_crc=True).body for raw in store.lookup.query("t", "k", 100, 0, 1 << 60)]
     expected = bodies[::-1]
     assert found == expected or (may_lack and set(found) < set(expected))
 

@@ -20,11 +20,11 @@ from tests.support.cluster.cluster import cluster, wait_replicated
 from tests.support.waiting import wait_until
 
 SYNC_FLUSH = {"flushDiskType": "SYNC_FLUSH"}
-ENDS_S = 10.0
+ENDS_S = 60.0
 
 
 @in_own_loop
-async def test_a_log_file_cut_short_under_the_broker_ends_it_and_is_named_by_the_next_start(tmp_path: Path) -> None:
+async def test_a_log_file_cut_short_under_the_broker_ends_it(tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker", **SYNC_FLUSH) as broker:
         async with calling(broker.wait_ready()) as caller:
             await caller.create_topic()
@@ -42,7 +42,7 @@ async def test_a_log_file_cut_short_under_the_broker_ends_it_and_is_named_by_the
     assert log_file.stat().st_size == 4096, "nothing was mended by guessing"
 
 
-def test_a_file_system_that_turns_read_only_ends_the_broker_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+def test_a_file_system_that_turns_read_only_loses_nothing_acknowledged(tmp_path: Path) -> None:
     with mounted(tmp_path, "ext4", 32 * MIB) as point:
         settings = SYNC_FLUSH | {"storePathRootDir": str(point / "store")}
         trigger = _error_trigger(point)

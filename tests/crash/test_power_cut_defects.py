@@ -143,7 +143,7 @@ def test_an_index_file_without_its_entries_is_built_anew(damage: str) -> None:
     content = disk.contents(f"{ROOT}/index/{name}")
     disk.replace(f"{ROOT}/index/{name}", bytes(len(content)) if damage == "zeroed" else b"")
     store = _open(disk)
-    assert len(store.query("t", "k", 10, 0, 1 << 60)) == 2
+    assert len(store.lookup.query("t", "k", 10, 0, 1 << 60)) == 2
     abandon(store)
 
 
@@ -341,19 +341,19 @@ def test_a_log_that_lost_all_that_retention_had_left_goes_on_at_its_minimum(is_n
     if is_noted:
         store.checkpoint()
     store.removal.delete_taken(0)
-    _, high = store.queue_range("t", 0)
+    _, high = store.reader.queue_range("t", 0)
     for _ in range(3):
         disk = _cut(store, disk, share=0)
         store = _open(disk)
         assert (store.min_offset, store.end_offset) == (SEGMENT, SEGMENT)
         assert not store.recovery.queues_rebuilt
-    assert store.queue_range("t", 0) == (high, high)
+    assert store.reader.queue_range("t", 0) == (high, high)
     assert store.append("t", batch("t", [b"next"]), queues=4).queue_offsets == [high]
     abandon(store)
     abandon(source)
 
 
-def test_a_file_that_was_taken_out_does_not_come_back_when_the_log_is_cut_to_its_minimum() -> None:
+def test_a_file_that_was_taken_out_does_not_come_back() -> None:
     disk = SimulatedDisk()
     store = _open(disk)
     while store.end_offset <= SEGMENT:
@@ -375,7 +375,7 @@ def test_a_file_that_was_taken_out_does_not_come_back_when_the_log_is_cut_to_its
     store.close()
 
 
-def test_queues_built_anew_by_a_killed_process_are_not_taken_for_those_of_the_checkpoint() -> None:
+def test_half_built_queues_are_not_taken_for_those_of_the_checkpoint() -> None:
     disk = SimulatedDisk()
     store = _open(disk)
     for _ in range(20):  # a file full of entries

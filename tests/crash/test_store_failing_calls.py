@@ -63,7 +63,7 @@ def _verify(root: Path, acknowledged: int) -> None:
         assert numbers == [number for number in range(len(records) // 5) for _ in range(5)]
         assert len(records) >= 5 * (acknowledged + 1), "an acknowledged batch is missing"
     for number in range(acknowledged + 1):
-        assert len(store.query("t", f"k{number}", 100, 0, 1 << 60)) == 10
+        assert len(store.lookup.query("t", f"k{number}", 100, 0, 1 << 60)) == 10
     store.close()
 
 

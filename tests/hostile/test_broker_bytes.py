@@ -200,7 +200,7 @@ def test_noise_on_the_port_disturbs_nobody(tmp_path: Path) -> None:
 def test_an_unknown_method_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
     async def attack(caller: Caller) -> None:
         with pytest.raises(grpc.RpcError) as caught:
-            await caller.channel.unary_unary("/penstock.v1.BrokerData/Format")(b"", timeout=5)
+            await caller.channel.unary_unary("/penstock.v1.BrokerData/Format")(b"", timeout=60)
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
     attacked(tmp_path, attack)

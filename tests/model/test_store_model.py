@@ -96,7 +96,7 @@ class StoreModel(RuleBasedStateMachine):
         for queue, sent in self.sent.items():
             count = self.visible.get(queue, 0)
             if count:
-                assert self.store.queue_range(*queue) == (0, count)
+                assert self.store.reader.queue_range(*queue) == (0, count)
                 assert bodies(self.store, *queue) == sent[:count]
 
     def teardown(self) -> None:

@@ -153,9 +153,7 @@ def test_damage_fails_the_query_unless_told_otherwise(spark: Any, tmp_path: Path
     assert [(row["physicalOffset"], row["size"]) for row in rows] == [(place, victim["totalSize"])]
 
 
-def test_a_local_session_talks_to_its_workers_over_sockets_that_only_this_user_can_open(
-    spark: Any, store: Path
-) -> None:
+def test_a_local_sessions_sockets_are_for_this_user_only(spark: Any, store: Path) -> None:
     folder = Path(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert load(spark, store).count() > 0

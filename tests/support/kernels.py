@@ -12,7 +12,7 @@ import sys
 
 OTHERS = (
     "penstock.broker.store.store",
-    "penstock.client.produce.kernels penstock.inspection penstock.pipeline.columns.column_kernels "
+    "penstock.formats.record.kernels.columns penstock.inspection penstock.pipeline.columns.column_kernels "
     "penstock.pipeline.columns.part_kernels",
 )
 

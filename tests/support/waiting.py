@@ -10,9 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.005
+PATIENCE_S = 30.0
+"""No promise about time: only what never comes true lasts that long, however busy the machine is."""
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "the condition") -> T:
+def wait_until(condition: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "the condition") -> T:
     """The first true value of ``condition``; fails the test by name when it stays false for ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -24,7 +26,7 @@ def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = 
         time.sleep(POLL_S)
 
 
-async def eventually(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "the condition") -> T:
+async def eventually(condition: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "the condition") -> T:
     """The same inside an event loop."""
     deadline = time.monotonic() + timeout_s
     while True:

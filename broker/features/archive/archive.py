@@ -94,15 +94,15 @@ class Archive(Feature):
             log_offset=store.dispatched_offset,
         )
         for queue_id in range(topic.read_queues):
-            low, high = store.queue_range(topic.name, queue_id)
+            low, high = store.reader.queue_range(topic.name, queue_id)
             found = high
             if request.with_timestamp and low < high:
-                found = store.search_offset(topic.name, queue_id, request.timestamp_ms)
+                found = store.lookup.search_offset(topic.name, queue_id, request.timestamp_ms)
             reply.queues.add(
                 queue_id=queue_id,
                 min_offset=low,
                 max_offset=high,
-                mean_record_bytes=store.mean_record_bytes(topic.name, queue_id) if low < high else 0,
+                mean_record_bytes=store.lookup.mean_record_bytes(topic.name, queue_id) if low < high else 0,
                 time_offset=found,
                 time_matched=found < high,
             )

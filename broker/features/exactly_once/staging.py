@@ -254,7 +254,7 @@ class Staging:
         if self._store.dispatched_offset <= chunk.position:
             await self._core.dispatcher.wait_dispatched(chunk.position + 1)
         try:
-            records = decode_record(self._store.view(chunk.position)).body
+            records = decode_record(self._store.lookup.view(chunk.position)).body
         except MessageNotFound as error:
             raise StagedDataGone(
                 f"writer {each.writer} batch {each.batch}: the log does not hold what was staged at {chunk.position} "

@@ -12,7 +12,12 @@ class TimerSettings:
     """Messages that are delivered later."""
 
     delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600)
-    messages_max: int = key("timerMessagesMax", default=20_000_000, doc="that wait at once; 16 bytes of memory each")
+    messages_max: int = key(
+        "timerMessagesMax",
+        default=20_000_000,
+        doc="that wait at once; 16 bytes of memory each",
+        differs="has no such key",
+    )
 
     def __post_init__(self) -> None:
         in_range = 1 <= self.delay_s_max <= 366 * 24 * 3600

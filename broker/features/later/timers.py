@@ -72,7 +72,7 @@ class Timers:
 
     def first_waiting(self) -> int | None:
         """Log position of the oldest message that still waits for its time, or None."""
-        high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)[1]
+        high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)[1]
         floor = self._table.last.floor
         if floor >= high:
             return None
@@ -131,7 +131,7 @@ class Timers:
     async def _load(self, journal: Journal) -> bool:
         """Fill the wheel from the queue. True if all of it is there."""
         last = self._table.last
-        low, high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)
+        low, high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)
         if high < last.end:
             return False  # dispatch has not come there yet
         wheel = TimerWheel()
@@ -155,7 +155,7 @@ class Timers:
         return True
 
     async def _scan(self, wheel: TimerWheel, journal: Journal) -> None:
-        high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)[1]
+        high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)[1]
         async for due, offsets in self._due(self._scanned, high):
             if journal.is_over:
                 return

@@ -45,23 +45,13 @@ MEASURED_COLUMNS = {
     "consumedPerSecond": "double",
     "oldestUnreadAgeMs": "bigint",
 }
-LAG_COLUMNS = {
-    "interval": "timestamp",
-    "time": "timestamp",
-    "consumerGroup": "string",
-    "topic": "string",
-    "brokerName": "string",
-    "queueId": "int",
-    "minOffset": "bigint",
-    "endOffset": "bigint",
-    "committedOffset": "bigint",
-    "lag": "bigint",
-    "intervalMs": "bigint",
-    "producedPerSecond": "double",
-    "consumedPerSecond": "double",
-    "oldestUnreadTimestamp": "timestamp",
-    "oldestUnreadAgeMs": "bigint",
-}
+_LAG_ORDER = (
+    *("interval", "time", "consumerGroup", "topic", "brokerName", "queueId", "minOffset", "endOffset"),
+    *("committedOffset", "lag", "intervalMs", "producedPerSecond", "consumedPerSecond", "oldestUnreadTimestamp"),
+    "oldestUnreadAgeMs",
+)
+_TIMES = dict.fromkeys(("interval", "time", "oldestUnreadTimestamp"), "timestamp")
+LAG_COLUMNS = {name: (MEASURED_COLUMNS | _TIMES)[name] for name in _LAG_ORDER}
 
 
 class Sample(NamedTuple):

@@ -288,7 +288,7 @@ def _memory() -> str | None:
 def _sizes(config: BrokerConfig, changes: dict[str, Any]) -> dict[str, Any]:
     sizes = {"segment_bytes": 1 << 20, "consume_queue_bytes": 40_000, "body_bytes_max": config.store.body_bytes_max}
     never = {"commit_interval_ms": NEVER_MS, "commit_thorough_interval_ms": NEVER_MS}
-    return {**sizes, **never, "transient_store_pool_size": 2 * config.uses_transient_store_pool, **changes}
+    return {**sizes, **never, "is_pooled": config.uses_transient_store_pool, "pool_size": 2, **changes}
 
 
 def close_all() -> None:

@@ -140,7 +140,7 @@ class LogHistory:
         """Queues of these topics begin at 0 again where all messages are gone, and the store does not know them."""
         for name, written in list(self.by_queue.items()):
             expired = bool(written) and written[-1].start < store.min_offset
-            if expired and name[0] in topics and store.queue_range(*name) == (0, 0):
+            if expired and name[0] in topics and store.reader.queue_range(*name) == (0, 0):
                 del self.by_queue[name]
 
     def _add(self, start: int, end: int, marked_end: int, *, is_first: bool) -> None:
@@ -203,7 +203,7 @@ def check_derived(store: Store, history: LogHistory, slack: Slack) -> None:
     expected = {name: found for name in history.by_queue if (found := history.queue(name, end))}
     for name, written in expected.items():
         assert [one.queue_offset for one in written] == list(range(len(written))), f"{name} has a gap in the log"
-        low, high = store.queue_range(*name)
+        low, high = store.reader.queue_range(*name)
         if high == 0 and name[0] in slack.forgotten and written[-1].start < begin:
             continue
         assert high == len(written), f"{name} ends at {high}, not at {len(written)}"
@@ -217,7 +217,8 @@ def check_derived(store: Store, history: LogHistory, slack: Slack) -> None:
         assert entries == b"".join(one.entry for one in written[low:]), f"entries of {name}"
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:
-            assert (topic, queue_id) in expected or store.queue_range(topic, queue_id) == (0, 0), "a queue too much"
+            is_known = (topic, queue_id) in expected
+            assert is_known or store.reader.queue_range(topic, queue_id) == (0, 0), "a queue too much"
     marks = [(found.start, found.end) for result in store.replay(0) for found in result.marks]
     assert marks == [
         (one.start, one.marked_end)
@@ -228,11 +229,11 @@ def check_derived(store: Store, history: LogHistory, slack: Slack) -> None:
 
 def check_reading(store: Store, history: LogHistory, topic: str, queue_id: int) -> None:
     """That a consumer of that queue gets the bytes that were appended, all of them in order."""
-    offset, _ = store.queue_range(topic, queue_id)
+    offset, _ = store.reader.queue_range(topic, queue_id)
     written = history.queue((topic, queue_id), store.dispatched_offset)[offset:]
     expected, received = [one for one in written if one.start >= store.min_offset], b""
     while expected:
-        found = store.read(topic, queue_id, offset, 700)
+        found = store.reader.read(topic, queue_id, offset, 700)
         if found.status is ReadStatus.NO_NEW_MESSAGE:
             break
         assert found.status is ReadStatus.FOUND, f"{found.status.name} at {offset}"
@@ -245,7 +246,7 @@ def check_reading(store: Store, history: LogHistory, topic: str, queue_id: int) 
 
 def check_key(store: Store, history: LogHistory, topic: str, key: str, slack: Slack) -> None:
     """That a query by key finds each record that has it, newest first, and no other."""
-    found = [decode_record(raw).physical_offset for raw in store.query(topic, key, 1000, 0, _ALL_TIME)]
+    found = [decode_record(raw).physical_offset for raw in store.lookup.query(topic, key, 1000, 0, _ALL_TIME)]
     expected = [
         one.start
         for one in reversed(history.records)

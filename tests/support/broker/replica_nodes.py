@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ from penstock.broker.opening import Opened, open_store
 from penstock.replication import Primary, Replica, ReplicationConfig
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.kit import Writes
-from tests.support.broker.replicating import identity
+from tests.support.broker.replicating import PipeCall, Tamper, identity
 from tests.support.broker.running_broker import small_config
 from tests.support.broker.stores import batch
 
 SEGMENT_BYTES = 16384
-Tamper = Callable[[int, bytes], list[bytes]]
-"""(number of the message from 0, message) -> what arrives in its place; raises BrokerUnavailable to cut."""
 
 
 class NodeRole:
@@ -161,10 +158,10 @@ class Node(Writes):
             "offsets": {pair: state.offsets.row(*pair) for pair in sorted(state.offsets.pairs())},
             "producers": sorted(map(repr, state.producers.rows())),
             "queues": {
-                (topic, queue_id): self.store.queue_range(topic, queue_id)
+                (topic, queue_id): self.store.reader.queue_range(topic, queue_id)
                 for topic, queue_ids in self.store.queues().items()
                 for queue_id in queue_ids
-                if self.store.queue_range(topic, queue_id) != (0, 0)
+                if self.store.reader.queue_range(topic, queue_id) != (0, 0)
             },
             "epochs": self.opened.epochs.history,
         }
@@ -184,44 +181,6 @@ class Node(Writes):
     def _on_confirm(self, offset: int) -> None:
         self.store.set_confirm(offset)
         self.catch_up()
-
-
-class PipeCall:
-    """Joins a Replica to a Primary without a network: what a gRPC call is to the slave."""
-
-    def __init__(self, primary: Primary, tamper: Tamper) -> None:
-        self._reports: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._stream = primary.serve(self._requests(), None)
-        self._tamper = tamper
-        self._count = 0
-        self._arrived: list[bytes] = []
-
-    async def _requests(self) -> AsyncIterator[bytes]:
-        while (message := await self._reports.get()) is not None:
-            yield message
-
-    async def write(self, message: bytes) -> None:
-        """A report to the master."""
-        await self._reports.put(message)
-
-    async def done_writing(self) -> None:
-        """The slave has said all."""
-        await self._reports.put(None)
-
-    async def read(self) -> bytes | None:
-        """The next message of the master that arrives; None: the stream ended."""
-        while not self._arrived:
-            try:
-                message = await anext(self._stream)
-            except StopAsyncIteration:
-                return None
-            self._arrived = self._tamper(self._count, message)
-            self._count += 1
-        return self._arrived.pop(0)
-
-    async def close(self) -> None:
-        """The connection is gone."""
-        await self._stream.aclose()  # type: ignore[attr-defined]
 
 
 async def joined(replica: Replica, primary: Primary, tamper: Tamper) -> None:

@@ -15,6 +15,9 @@ from penstock.replication import METHOD, SERVICE, Primary, Replica, ReplicationC
 from penstock.runtime.channel import new_server, open_async_channel, reporting_stream
 from tests.support.broker.memory_log import MemoryLog
 
+Tamper = Callable[[int, bytes], list[bytes]]
+"""(number of the message from 0, message) -> what arrives in its place; raises BrokerUnavailable to cut."""
+
 
 def identity(broker_id: int, *, cluster: str = "cluster", name: str = "broker-a") -> common_pb2.BrokerIdentity:
     return common_pb2.BrokerIdentity(
@@ -129,6 +132,10 @@ class RawSlave:
         assert isinstance(message, bytes), "the stream ended"
         return frames.decode_frame(message)
 
+    async def receive_many(self, count: int) -> None:
+        for _ in range(count):
+            await self.receive()
+
     async def receive_until(self, condition: Callable[[frames.Frame], bool]) -> frames.Frame:
         while True:
             frame = await self.receive()
@@ -144,3 +151,41 @@ async def raw_slave(address: str) -> AsyncIterator[RawSlave]:
             yield slave
         finally:
             slave.call.cancel()
+
+
+class PipeCall:
+    """Joins a Replica to a Primary without a network: what a gRPC call is to the slave."""
+
+    def __init__(self, primary: Primary, tamper: Tamper) -> None:
+        self._reports: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._stream = primary.serve(self._requests(), None)
+        self._tamper = tamper
+        self._count = 0
+        self._arrived: list[bytes] = []
+
+    async def _requests(self) -> AsyncIterator[bytes]:
+        while (message := await self._reports.get()) is not None:
+            yield message
+
+    async def write(self, message: bytes) -> None:
+        """A report to the master."""
+        await self._reports.put(message)
+
+    async def done_writing(self) -> None:
+        """The slave has said all."""
+        await self._reports.put(None)
+
+    async def read(self) -> bytes | None:
+        """The next message of the master that arrives; None: the stream ended."""
+        while not self._arrived:
+            try:
+                message = await anext(self._stream)
+            except StopAsyncIteration:
+                return None
+            self._arrived = self._tamper(self._count, message)
+            self._count += 1
+        return self._arrived.pop(0)
+
+    async def close(self) -> None:
+        """The connection is gone."""
+        await self._stream.aclose()  # type: ignore[attr-defined]

@@ -78,10 +78,10 @@ def read_records(store: Store, topic: str, queue_id: int = 0, *, max_bytes: int 
     Raises:
         Corrupt: one of them is damaged.
     """
-    low, high = store.queue_range(topic, queue_id)
+    low, high = store.reader.queue_range(topic, queue_id)
     found: list[bytes] = []
     while low < high:
-        result = store.read(topic, queue_id, low, max_bytes, **limits)
+        result = store.reader.read(topic, queue_id, low, max_bytes, **limits)
         if result.status is ReadStatus.DAMAGED:
             raise Corrupt(result.problem)
         assert result.status in (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE), result

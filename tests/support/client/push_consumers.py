@@ -1,4 +1,4 @@
-"""Listeners and quick push consumers for tests against brokers in memory."""
+"""Listeners and quick push consumers for tests against a broker of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageView
 from penstock.client.push_consumer import PushConsumer
-from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.running_cluster import RunningCluster
 
 QUICK = ConsumerConfig(commit_interval_ms=30, settle_ms=100, retry_delays_ms=(20, 40), suspend_ms=20)
 
@@ -38,7 +38,7 @@ class Seen:
         return True
 
 
-def consumer(cluster: GroupCluster, listener: Callable[[Any], Any], **options: Any) -> PushConsumer:
+def consumer(cluster: RunningCluster, listener: Callable[[Any], Any], **options: Any) -> PushConsumer:
     defaults: dict[str, Any] = {"group": "g", "consume_from": "first", "config": QUICK}
     made = PushConsumer(cluster.namesrv, listener=listener, **(defaults | options))
     made.subscribe("orders")

@@ -30,7 +30,8 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on."""
     with contextlib.ExitStack() as held:
         found: list[int] = []
-        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        for _ in PORTS:
+            port = random.SystemRandom().choice(PORTS)
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))

@@ -47,7 +47,7 @@ async def test_a_topic_is_created_once_with_defaults_and_a_repetition_is_harmles
 
 
 @in_loop
-async def test_automatic_creation_is_refused_where_it_is_off_and_deliberate_creation_is_not() -> None:
+async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
     parts = Kit(autoCreateTopicEnable=False)
     with pytest.raises(TopicNotFound, match="autoCreateTopicEnable"):
         await parts[Administration].create_topic(creating(auto=True))
@@ -108,7 +108,7 @@ async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still
         await parts[Administration].create_topic(creating())
     parts.dispatch()
     await deleting
-    assert parts.store.queue_range("orders", 0) == (0, 0)
+    assert parts.store.reader.queue_range("orders", 0) == (0, 0)
     await parts[Administration].create_topic(creating())
     parts.dispatch()
     assert list((await parts.append([b"y"])).queue_offsets) == [0]
@@ -119,7 +119,7 @@ async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still
 
 
 @in_loop
-async def test_a_topic_is_not_made_anew_before_its_deletion_is_dispatched_even_if_nobody_waits_for_it() -> None:
+async def test_a_topic_is_not_made_anew_before_its_deletion_is_dispatched() -> None:
     parts = Kit(**SYNC, flushes=False, holds=True)
     parts.add_topic()
     parts.confirm()

@@ -33,10 +33,13 @@ class Broker:
         self.committed: dict[tuple[str, str, int], int] = {}
         self.sessions = ConsumerSessions(
             committed=lambda group, topic, queue_id: self.committed.get((group, topic, queue_id), -1),
-            queue_range=lambda topic, queue_id: (5, 50),
+            queue_range=lambda topic, queue_id: (5, self.queue_end),
             join_group=self.join_group,
             clock=self.clock,
+            catch_up=lambda: self.catch_up(),
         )
+        self.queue_end = 50
+        self.catch_up: Callable[[], None] = lambda: None
         self.forbidden: set[str] = set()
         self.members: list[Member] = []
 
@@ -120,7 +123,7 @@ class Member:
         return granted
 
     async def ended(self) -> PenstockError | None:
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait_for(self.task, 60)
         return self.error
 
 
@@ -136,7 +139,7 @@ def with_broker(test: Callable[[Broker], Awaitable[None]]) -> Callable[[], None]
                 broker.sessions.close()
                 for member in broker.members:
                     member.reads.set()
-                    await asyncio.wait_for(member.task, 5)
+                    await asyncio.wait_for(member.task, 60)
 
         asyncio.run(body())
 
@@ -166,6 +169,19 @@ async def test_a_grant_carries_committed_offset_and_range(broker: Broker) -> Non
     granted = [(await member.next()).granted, (await member.next()).granted]
     assert [(each.queue_id, each.committed_offset) for each in granted] == [(3, 17), (4, -1)]
     assert (granted[0].topic, granted[0].min_offset, granted[0].max_offset) == ("T", 5, 50)
+
+
+@with_broker
+async def test_a_grant_counts_what_was_confirmed_and_not_dispatched_yet(broker: Broker) -> None:
+    def dispatch() -> None:
+        broker.queue_end = 60
+
+    broker.catch_up = dispatch
+    member = await broker.join("a")
+    member.claim(3)
+    while not (event := await member.next()).HasField("granted"):
+        pass
+    assert event.granted.max_offset == 60
 
 
 @with_broker

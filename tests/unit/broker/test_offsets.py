@@ -147,7 +147,7 @@ async def test_the_master_takes_only_greater_offsets_from_a_slave() -> None:
 
 
 @in_loop
-async def test_a_slave_that_becomes_master_forgets_commits_behind_its_log_and_keeps_those_without_space() -> None:
+async def test_a_new_master_forgets_commits_behind_its_log() -> None:
     parts = await with_messages(Kit(master=False))
     for queue_id, offset in ((0, 999), (1, 0)):
         parts[Consume].pending.put("billing", "orders", queue_id, offset)

@@ -37,7 +37,7 @@ def test_every_queue_of_a_topic_is_told_in_one_call(tmp_path: Path) -> None:
                 if number == 0:
                     await asyncio.sleep(0.01)
             receipt = await caller.append([b"y" * 100], queue_id=1)
-            await eventually(lambda: broker.core.store.queue_range("orders", 1)[1] == 201)
+            await eventually(lambda: broker.core.store.reader.queue_range("orders", 1)[1] == 201)
             request = pipeline_pb2.TopicPositionsRequest(
                 topic="orders", timestamp_ms=receipt.store_timestamp_ms, with_timestamp=True
             )

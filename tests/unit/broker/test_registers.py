@@ -1,26 +1,26 @@
-"""A broker asks for its group's register over TLS, with a certificate that is replaced while it runs."""
+"""A broker asks for its group's register over TLS: with a certificate that is replaced meanwhile, and from afar."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.group.registers import Registers
-from penstock.nameserver.config import load_nameserver_config
+from penstock.nameserver.config import NameserverConfig, load_nameserver_config
 from penstock.nameserver.server import serving
 from penstock.proto.errors import CoordinatorUnavailable, KeyNotFound
 from penstock.proto.wire.common_pb2 import BrokerIdentity
 from penstock.runtime.security.credentials import Security
-from tests.support.cluster.certificates import Authority, put
+from tests.support.cluster.certificates import Authority, Pair, put
+from tests.support.cluster.distance import FAR_HOST, far_away
 from tests.support.loops import in_own_loop
 
 
-@in_own_loop
-async def test_an_expired_certificate_that_was_replaced_is_used_without_a_restart(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "tls")
-    server, broker = authority.issue("server"), authority.issue("broker", expired=True)
+def elector(tmp_path: Path, server: Pair, authority: Authority) -> NameserverConfig:
+    """A nameserver that elects, behind TLS on both sides."""
     settings = {
         "listenPort": 0,
         "bindAddress": "127.0.0.1",
@@ -34,7 +34,14 @@ async def test_an_expired_certificate_that_was_replaced_is_used_without_a_restar
         "tls.server.need.client.auth": "require",
     }
     path = put(tmp_path / "namesrv.conf", "".join(f"{key} = {value}\n" for key, value in settings.items()))
-    async with serving(load_nameserver_config(path)) as address:
+    return load_nameserver_config(path)
+
+
+@in_own_loop
+async def test_an_expired_certificate_that_was_replaced_is_used_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    server, broker = authority.issue("server"), authority.issue("broker", expired=True)
+    async with serving(elector(tmp_path, server, authority)) as address:
         identity = BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=1)
         registers = Registers([address], identity, Security(tls=authority.tls(broker)))
         try:
@@ -46,3 +53,27 @@ async def test_an_expired_certificate_that_was_replaced_is_used_without_a_restar
                 await registers.read()
         finally:
             await registers.close()
+
+
+async def read_at_last(registers: Registers) -> None:
+    """Read until somebody answers."""
+    while True:
+        with contextlib.suppress(CoordinatorUnavailable):
+            await registers.read()
+
+
+@in_own_loop
+async def test_a_nameserver_far_away_is_tried_with_more_patience_each_time(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    server, broker = authority.issue("server", "127.0.0.1", FAR_HOST), authority.issue("broker")
+    async with serving(elector(tmp_path, server, authority)) as address:
+        port = int(address.rpartition(":")[2])
+        identity = BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=1)
+        with far_away([port], 0.1) as asked:
+            registers = Registers([f"{FAR_HOST}:{port}"], identity, Security(tls=authority.tls(broker)))
+            try:
+                with pytest.raises(KeyNotFound):
+                    await read_at_last(registers)
+                assert asked[port] > 1, "the first attempts are short, for the sake of elections"
+            finally:
+                await registers.close()

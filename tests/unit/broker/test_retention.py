@@ -30,7 +30,7 @@ async def test_expired_files_go_at_four_and_not_before(tmp_path: Path) -> None:
         it.manual.advance(16.5 * 3600)
         await it.retention.clean()
         assert it.log_begin() == it.store.min_offset == 3 * SEGMENT
-        low, high = it.store.queue_range("keeps", 0)
+        low, high = it.store.reader.queue_range("keeps", 0)
         assert it.store.removal.physical_at("keeps", 0, low) == 3 * SEGMENT
         assert len(bodies(it.store, "keeps")) == high - low
         assert it.metrics()["penstock_log_files_deleted_total", ""] == 3
@@ -269,11 +269,11 @@ async def test_a_topic_can_keep_its_messages_for_a_shorter_time_than_the_files(t
         it.confirm()
         it.commit("slow", {"short": {0: 1}})
         await it.retention.clean()
-        assert it.store.queue_range("short", 0) == (0, 3)
+        assert it.store.reader.queue_range("short", 0) == (0, 3)
         assert it.metrics()["penstock_group_unread_expiring_messages", "short,slow"] == 1
         it.manual.advance(200)
         await it.retention.clean()
-        assert it.store.queue_range("short", 0) == (2, 3)
+        assert it.store.reader.queue_range("short", 0) == (2, 3)
         assert bodies(it.store, "short") == [b"young"]
         assert bodies(it.store, "keeps") == [b"old", b"older"]
         assert it.metrics()["penstock_unread_deleted_messages_total", "short,slow"] == 1
@@ -281,7 +281,7 @@ async def test_a_topic_can_keep_its_messages_for_a_shorter_time_than_the_files(t
     async with node(tmp_path) as again:
         again.manual.advance(3700)
         again.retention.start()
-        assert again.store.queue_range("short", 0) == (2, 3), "a start brings nothing back"
+        assert again.store.reader.queue_range("short", 0) == (2, 3), "a start brings nothing back"
 
 
 @in_own_loop
@@ -293,7 +293,7 @@ async def test_protection_holds_for_short_lived_topics_too(tmp_path: Path) -> No
         it.commit("slow", {"short": {0: 1}})
         it.manual.advance(3600)
         await it.retention.clean()
-        assert it.store.queue_range("short", 0) == (1, 3)
+        assert it.store.reader.queue_range("short", 0) == (1, 3)
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1h", "٣"])

@@ -45,7 +45,7 @@ async def test_old_files_go_and_an_empty_slave_finds_topics_groups_and_offsets_i
         age(tmp_path / "master", 4 * MIB)
         await eventually(lambda: master.core.store.min_offset == 4 * MIB, what="the deletion")
         begin = await eventually(
-            lambda: master.core.store.queue_range("orders", 0)[0], what="the queue to begin behind it"
+            lambda: master.core.store.reader.queue_range("orders", 0)[0], what="the queue to begin behind it"
         )
         reply, data = await caller.fetch((0, begin))
         assert data[28:36] == (4 * MIB).to_bytes(8, "big")
@@ -84,11 +84,11 @@ async def test_a_restart_after_a_deletion_is_clean_and_reads_the_rest(tmp_path: 
         await fill(caller, 3 * MIB)
         age(tmp_path / "b", 2 * MIB)
         await eventually(lambda: broker.core.store.min_offset == 2 * MIB, what="the deletion")
-        await eventually(lambda: broker.core.store.queue_range("orders", 0)[0] > 0, what="the queue to follow")
-        expected = broker.core.store.queue_range("orders", 0)
+        await eventually(lambda: broker.core.store.reader.queue_range("orders", 0)[0] > 0, what="the queue to follow")
+        expected = broker.core.store.reader.queue_range("orders", 0)
     async with running(tmp_path / "b", **ALWAYS) as (broker, caller):
         assert broker.core.store.recovery.clean
-        assert broker.core.store.queue_range("orders", 0) == expected
+        assert broker.core.store.reader.queue_range("orders", 0) == expected
         assert broker.core.tables.topic("orders") is not None
         _, data = await caller.fetch((0, expected[0]))
         assert len(data) > 200_000

@@ -166,7 +166,7 @@ async def test_the_duplicate_table_is_rebuilt_from_the_marks_in_the_log() -> Non
 
 
 @in_loop
-async def test_a_slave_names_the_master_and_a_master_without_enough_replicas_writes_nothing() -> None:
+async def test_slaves_and_masters_without_enough_replicas_write_nothing() -> None:
     parts = Kit()
     parts.add_topic()
     end = parts.store.end_offset

@@ -201,7 +201,7 @@ def test_an_older_file_stands_in_for_a_damaged_or_missing_one(tmp_path: Path) ->
         assert found.replay_from == 500
 
 
-def test_a_file_without_a_good_copy_is_rebuilt_from_a_whole_log_and_else_an_error_by_name(tmp_path: Path) -> None:
+def test_a_file_without_a_good_copy_needs_a_whole_log(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "topics.json").write_text('{"topicConfigTable": [1]}')
     tables, found = loaded(tmp_path)
@@ -212,7 +212,7 @@ def test_a_file_without_a_good_copy_is_rebuilt_from_a_whole_log_and_else_an_erro
         loaded(tmp_path, log_has_all=False)
 
 
-def test_a_snapshot_ahead_of_a_log_that_lost_its_end_does_not_hide_what_is_written_next(tmp_path: Path) -> None:
+def test_a_snapshot_ahead_of_the_log_does_not_hide_what_is_written_next(tmp_path: Path) -> None:
     written(tmp_path, position=5000)
     tables, found = loaded(tmp_path, log_end=150)
     assert (found.replay_from, found.ahead) == (150, True)

@@ -81,7 +81,7 @@ def test_an_unknown_kind_is_left_alone() -> None:
 
 
 @in_loop
-async def test_what_the_master_appends_is_applied_at_once_and_again_by_another_role_at_dispatch() -> None:
+async def test_the_masters_records_are_applied_at_once_a_slaves_at_dispatch() -> None:
     parts = Kit()
     told: list[str] = []
     parts.tables.topics.on_changed.append(lambda updated, removed: told.extend([t.name for t in updated] + removed))

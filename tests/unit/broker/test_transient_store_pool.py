@@ -73,7 +73,7 @@ def test_messages_are_read_at_once_and_acknowledged_by_slaves(tmp_path: Path) ->
                     assert receipt.status == broker_pb2.SEND_OK
                     assert slave.core.store.end_offset > receipt.physical_offset
                 assert (await waiting)[0].results[0].count == 1
-                await eventually(lambda: slave.core.store.queue_range("orders", 0) == (0, BATCHES))
+                await eventually(lambda: slave.core.store.reader.queue_range("orders", 0) == (0, BATCHES))
                 assert (await to_slave.fetch((0, BATCHES - 1)))[0].results[0].count == 1
 
     asyncio.run(check())

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import click
 import pytest
 
-from penstock.cli import main as entry
 from penstock.cli.main import COMMANDS, cli, main
+from penstock.cli.output import ProgressLine
 from penstock.cli.signals import Terminated
 from penstock.deploy import DeployError, DeployUsage
+from penstock.proto import distribution
 from penstock.proto.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -79,16 +79,14 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
     assert "error: " in capsys.readouterr().err
 
 
-def test_help_answers_at_once_and_imports_no_command() -> None:
+def test_help_imports_no_command() -> None:
     program = (
         "import sys; from penstock.cli.main import main; main(['--help'])\n"
         "heavy = {'rich', 'grpc', 'numpy', 'numba', 'psutil', 'penstock.client'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < 2.0  # measured 0.1 s; the limit leaves room for a busy machine
     assert all(name in done.stdout for name in COMMANDS)
 
 
@@ -100,7 +98,7 @@ def test_every_command_can_be_imported_and_explains_itself(name: str, capsys: py
 
 def test_json_is_the_only_thing_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": entry.version()}
+    assert json.loads(capsys.readouterr().out) == {"version": distribution.version()}
 
 
 def test_a_bad_nameserver_address_is_bad_configuration(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,3 +122,13 @@ def test_the_environment_names_the_nameservers(
 def test_a_directory_without_a_cluster_is_explained(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert main(["cluster", "status", "--dir", str(tmp_path)]) == 2
     assert "holds no cluster" in capsys.readouterr().err
+
+
+def test_progress_that_is_piped_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ProgressLine(every_s=0.0, counts=True)
+    line.show("verifying", 1, 4)
+    line.show("waiting for [broker-a-0]")
+    line.clear()
+    rare = ProgressLine(every_s=3600.0)
+    rare.show("waiting")
+    assert capsys.readouterr().err == "verifying 25 %\nwaiting for [broker-a-0]\n"

@@ -8,31 +8,36 @@ import pytest
 
 from penstock.client.cluster.append_streams import Receipts
 from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
 from tests.support.broker.requests import batch
-from tests.support.client.fake_broker import FakeBroker
-from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeCluster(topics={"orders": 4}) as cluster:
-        yield cluster.brokers["broker-a"]
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={"orders": 4}) as made:
+        yield made
 
 
 @pytest.fixture
-def connections(broker: FakeBroker) -> Iterator[Connections]:
-    made = Connections(broker.cluster.namesrv)
+def broker(cluster: RunningCluster) -> RunningBroker:
+    return cluster.brokers["broker-a"]
+
+
+@pytest.fixture
+def connections(cluster: RunningCluster) -> Iterator[Connections]:
+    made = Connections(cluster.namesrv)
     yield made
     made.close()
 
 
-def send(connections: Connections, broker: FakeBroker, *bodies: bytes, timeout_s: float = 10.0) -> Receipts:
+def send(connections: Connections, broker: RunningBroker, *bodies: bytes, timeout_s: float = 10.0) -> Receipts:
     return connections.append(broker.address, batch(bodies), timeout_s)
 
 
-def test_answers_come_in_the_order_of_the_batches(connections: Connections, broker: FakeBroker) -> None:
+def test_answers_come_in_the_order_of_the_batches(connections: Connections, broker: RunningBroker) -> None:
     answers = [send(connections, broker, b"%d" % number) for number in range(100)]
     receipts = [answer.result(10) for answer in answers]
     assert [list(receipt.queue_offsets) for receipt in receipts] == [[number] for number in range(100)]
@@ -40,75 +45,88 @@ def test_answers_come_in_the_order_of_the_batches(connections: Connections, brok
 
 
 def test_a_refused_batch_leaves_the_stream_and_its_neighbours_alone(
-    connections: Connections, broker: FakeBroker
+    connections: Connections, broker: RunningBroker
 ) -> None:
-    broker.refuse_next(NotMaster("not here", epoch=3))
-    broker.gate.clear()
-    first, second = send(connections, broker, b"1"), send(connections, broker, b"2")
-    missing = connections.append(broker.address, batch([b"3"], topic="missing"), 10.0)
-    broker.gate.set()
+    broker.faults.refuse("Append", NotMaster("not here", epoch=3), times=1)
+    with broker.faults.holding("Append"):
+        first, second = send(connections, broker, b"1"), send(connections, broker, b"2")
+        missing = connections.append(broker.address, batch([b"3"], topic="missing"), 10.0)
     with pytest.raises(NotMaster, match="not here") as caught:
         first.result(10)
     assert caught.value.details == {"epoch": 3}
     assert list(second.result(10).queue_offsets) == [0]
     with pytest.raises(TopicNotFound, match="missing"):
         missing.result(10)
-    assert broker.streams == 1
+    assert broker.faults.calls["Append"] == 1
+
+
+def test_what_is_under_way_at_a_broker_that_is_left_is_unknown_at_once(
+    connections: Connections, broker: RunningBroker
+) -> None:
+    with broker.faults.holding("Append"):  # as if frozen
+        answer = send(connections, broker, b"1", timeout_s=3600)
+        wait_until(lambda: broker.faults.calls["Append"] == 1, what="the stream")
+        connections.leave(broker.address)
+        with pytest.raises(BrokerUnavailable, match=r"(?i)cancelled") as caught:
+            answer.result(30)
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+    assert send(connections, broker, b"2").result(30).status == 0
+    assert broker.faults.calls["Append"] == 2
+    connections.leave("127.0.0.1:1")  # nobody's
 
 
 def test_a_batch_without_an_answer_in_time_is_unknown_and_its_late_answer_nobodys(
-    connections: Connections, broker: FakeBroker
+    connections: Connections, broker: RunningBroker
 ) -> None:
     assert send(connections, broker, b"warm").result(10).status == 0
-    broker.gate.clear()
-    patient, hasty = send(connections, broker, b"1", timeout_s=30.0), send(connections, broker, b"2", timeout_s=0.05)
-    with pytest.raises(OutcomeUnknown, match=f"{broker.address}: no answer within the time-out"):
-        hasty.result(10)
-    assert not patient.done()
-    broker.gate.set()
+    with broker.faults.holding("Append"):
+        patient = send(connections, broker, b"1", timeout_s=30.0)
+        hasty = send(connections, broker, b"2", timeout_s=0.05)
+        with pytest.raises(OutcomeUnknown, match=f"{broker.address}: no answer within the time-out"):
+            hasty.result(10)
+        assert not patient.done()
     assert list(patient.result(10).queue_offsets) == [1]
     assert list(send(connections, broker, b"3").result(10).queue_offsets) == [3]
-    assert broker.streams == 1
+    assert broker.faults.calls["Append"] == 1
 
 
-def test_a_broken_stream_leaves_all_its_batches_unknown_and_the_next_batch_opens_another(
-    connections: Connections, broker: FakeBroker
-) -> None:
-    broker.gate.clear()
-    broker.answers_to_drop = 1
-    answers = [send(connections, broker, b"%d" % number) for number in range(3)]
-    broker.gate.set()
+def test_a_broken_stream_leaves_all_its_batches_unknown(connections: Connections, broker: RunningBroker) -> None:
+    broker.faults.drop_answers("Append", 1)
+    with broker.faults.holding("Append"):
+        answers = [send(connections, broker, b"%d" % number) for number in range(3)]
     for answer in answers:
         with pytest.raises(BrokerUnavailable, match="the answer was lost") as caught:
             answer.result(10)
         assert caught.value.details == {"status": "UNAVAILABLE"}
     assert send(connections, broker, b"again").result(10).status == 0
-    assert broker.streams == 2
+    assert broker.faults.calls["Append"] == 2
 
 
-def test_a_broker_that_is_not_there_is_told_from_a_broken_stream(connections: Connections, broker: FakeBroker) -> None:
-    broker.stop()
+def test_a_broker_that_is_not_there_is_told_from_a_broken_stream(
+    cluster: RunningCluster, connections: Connections, broker: RunningBroker
+) -> None:
+    cluster.kill("broker-a")
     with pytest.raises(BrokerUnavailable, match="failed to connect"):
         send(connections, broker, b"1").result(10)
-    broker.start()
+    cluster.revive("broker-a")
     wait_until(lambda: send(connections, broker, b"2").exception(10) is None, what="a new stream")
 
 
-def test_closing_fails_what_is_under_way_and_opens_nothing_more(connections: Connections, broker: FakeBroker) -> None:
-    broker.gate.clear()
-    answer = send(connections, broker, b"1")
-    wait_until(lambda: len(broker.appends) == 1, what="the batch at the broker")
-    connections.close()
-    with pytest.raises(BrokerUnavailable):
-        answer.result(10)
-    with pytest.raises(ClientClosed):
-        send(connections, broker, b"2")
-    broker.gate.set()
+def test_closing_fails_what_is_under_way_and_opens_nothing_more(
+    connections: Connections, broker: RunningBroker
+) -> None:
+    with broker.faults.holding("Append"):
+        answer = send(connections, broker, b"1")
+        wait_until(lambda: broker.faults.requests["Append"], what="the batch at the broker")
+        connections.close()
+        with pytest.raises(BrokerUnavailable):
+            answer.result(10)
+        with pytest.raises(ClientClosed):
+            send(connections, broker, b"2")
 
 
-def test_a_cancelled_answer_is_ignored_when_it_comes(connections: Connections, broker: FakeBroker) -> None:
-    broker.gate.clear()
-    first, second = send(connections, broker, b"1"), send(connections, broker, b"2")
-    assert first.cancel()
-    broker.gate.set()
+def test_a_cancelled_answer_is_ignored_when_it_comes(connections: Connections, broker: RunningBroker) -> None:
+    with broker.faults.holding("Append"):
+        first, second = send(connections, broker, b"1"), send(connections, broker, b"2")
+        assert first.cancel()
     assert list(second.result(10).queue_offsets) == [1]

@@ -33,7 +33,7 @@ from penstock.proto.errors import (
     Unauthorized,
 )
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
-from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.running_cluster import RunningCluster
 
 
 def test_addresses_may_be_text_or_a_list() -> None:
@@ -48,7 +48,7 @@ def test_wrong_addresses_are_named(wrong: str) -> None:
 
 
 def test_a_dead_nameserver_is_skipped_and_the_living_one_preferred() -> None:
-    with FakeCluster(topics={"t": 1}) as cluster:
+    with RunningCluster(topics={"t": 1}) as cluster:
         connections = Connections(f"127.0.0.1:1;{cluster.namesrv}")
         found = connections.query_nameserver("ListTopics", Empty(), 4.0)
         assert list(found.topics) == ["t"]
@@ -66,7 +66,7 @@ def test_no_living_nameserver_names_them_all() -> None:
 
 
 def test_an_error_of_the_broker_arrives_as_itself() -> None:
-    with FakeCluster() as cluster:
+    with RunningCluster() as cluster:
         connections = Connections(cluster.namesrv)
         with pytest.raises(TopicNotFound, match="missing"):
             connections.call(cluster.brokers["broker-a"].address, "QueryQueueRanges", TopicQueues(topic="missing"), 2.0)

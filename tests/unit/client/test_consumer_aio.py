@@ -16,23 +16,26 @@ from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.push_consumer import ConsumeResult
 from penstock.proto.errors import ConfigError, GroupNotFound, InvalidArgument
-from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import eventually, wait_until
 
 QUICK = ConsumerConfig(commit_interval_ms=30, retry_delays_ms=(20,))
 Q0 = MessageQueue("orders", "broker-a", 0)
 
 
-def with_cluster(test: Callable[[GroupCluster], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        with GroupCluster(topics={"orders": 2}) as cluster:
-            asyncio.run(asyncio.wait_for(test(cluster), 30))  # type: ignore[arg-type]
+def with_cluster(**settings: object) -> Callable[[Callable[[RunningCluster], Awaitable[None]]], Callable[[], None]]:
+    def decorated(test: Callable[[RunningCluster], Awaitable[None]]) -> Callable[[], None]:
+        def run() -> None:
+            with RunningCluster(topics={"orders": 2}, **settings) as cluster:
+                asyncio.run(asyncio.wait_for(test(cluster), 30))  # type: ignore[arg-type]
 
-    run.__name__ = test.__name__
-    return run
+        run.__name__ = test.__name__
+        return run
+
+    return decorated
 
 
-def puller(cluster: GroupCluster, **options: Any) -> AsyncPullConsumer:
+def puller(cluster: RunningCluster, **options: Any) -> AsyncPullConsumer:
     return AsyncPullConsumer(cluster.namesrv, **({"group": "g", "consume_from": "first", "config": QUICK} | options))
 
 
@@ -44,8 +47,8 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-@with_cluster
-async def test_poll_commit_and_positions_work_as_in_the_other_consumer(cluster: GroupCluster) -> None:
+@with_cluster()
+async def test_poll_commit_and_positions_work_as_in_the_other_consumer(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     async with puller(cluster, auto_commit=False) as made:
         await made.subscribe("orders")
@@ -65,20 +68,20 @@ async def test_poll_commit_and_positions_work_as_in_the_other_consumer(cluster: 
         assert await made.offset_for_time(Q0, 0) == 0
 
 
-@with_cluster
-async def test_the_loop_runs_on_while_a_poll_waits_and_the_message_wakes_it(cluster: GroupCluster) -> None:
+@with_cluster()
+async def test_the_loop_runs_on_while_a_poll_waits_and_the_message_wakes_it(cluster: RunningCluster) -> None:
     async with puller(cluster) as made:
         await made.subscribe("orders")
         await eventually(lambda: len(made.assignment()) == 2)
-        poll = asyncio.create_task(made.poll(20))
-        await asyncio.sleep(0.1)
+        poll = asyncio.create_task(made.poll(60))
+        await eventually(lambda: cluster.brokers["broker-a"].faults.requests["Fetch"], what="a fetch")
         assert not poll.done()
         await asyncio.to_thread(cluster.put, "orders", [b"x"], 1)
-        assert [each.body for each in await asyncio.wait_for(poll, 2)] == [b"x"]
+        assert [each.body for each in await asyncio.wait_for(poll, 20)] == [b"x"]
 
 
-@with_cluster
-async def test_a_cancelled_poll_takes_nothing_with_it(cluster: GroupCluster) -> None:
+@with_cluster()
+async def test_a_cancelled_poll_takes_nothing_with_it(cluster: RunningCluster) -> None:
     async with puller(cluster) as made:
         await made.subscribe("orders")
         await eventually(lambda: len(made.assignment()) == 2)
@@ -88,8 +91,8 @@ async def test_a_cancelled_poll_takes_nothing_with_it(cluster: GroupCluster) -> 
         assert [each.body for each in await made.poll(5)] == numbered(5)
 
 
-@with_cluster
-async def test_iterating_ends_with_close(cluster: GroupCluster) -> None:
+@with_cluster()
+async def test_iterating_ends_with_close(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(5), 0)
     got = []
     async with puller(cluster) as made:
@@ -102,8 +105,8 @@ async def test_iterating_ends_with_close(cluster: GroupCluster) -> None:
     assert cluster.committed("g", "orders", 0) == 5
 
 
-@with_cluster
-async def test_an_async_listener_runs_in_the_loop_many_at_a_time(cluster: GroupCluster) -> None:
+@with_cluster()
+async def test_an_async_listener_runs_in_the_loop_many_at_a_time(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(8), 0)
     loop = asyncio.get_running_loop()
     running, most, tries = 0, 0, 0
@@ -133,8 +136,8 @@ async def test_an_async_listener_runs_in_the_loop_many_at_a_time(cluster: GroupC
     assert (most, tries) == (8, 1)
 
 
-@with_cluster
-async def test_a_plain_listener_and_a_signal(cluster: GroupCluster) -> None:
+@with_cluster()
+async def test_a_plain_listener_and_a_signal(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(5), 0)
     got: list[bytes] = []
     made = AsyncPushConsumer(
@@ -149,7 +152,7 @@ async def test_a_plain_listener_and_a_signal(cluster: GroupCluster) -> None:
 
 
 def test_closing_while_listeners_run_says_so_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
-    async def run(cluster: GroupCluster) -> None:
+    async def run(cluster: RunningCluster) -> None:
         began = asyncio.Event()
 
         async def listener(message: MessageView) -> None:
@@ -162,7 +165,7 @@ def test_closing_while_listeners_run_says_so_without_a_trace(caplog: pytest.LogC
         await began.wait()
         await made.close(timeout_s=0.3)
 
-    with GroupCluster(topics={"orders": 1}) as cluster:
+    with RunningCluster(topics={"orders": 1}) as cluster:
         cluster.put("orders", numbered(3), 0)
         asyncio.run(run(cluster))  # ends by cancelling what still runs in the loop
         wait_until(lambda: not _workers(), what="the workers' end")
@@ -171,8 +174,8 @@ def test_closing_while_listeners_run_says_so_without_a_trace(caplog: pytest.LogC
     assert not any(record.exc_info for record in caplog.records)
 
 
-@with_cluster
-async def test_a_negative_time_out_is_refused(cluster: GroupCluster) -> None:
+@with_cluster()
+async def test_a_negative_time_out_is_refused(cluster: RunningCluster) -> None:
     async with puller(cluster) as made:
         await made.subscribe("orders")
         for call in (made.poll, made.poll_batch, made.close):
@@ -180,9 +183,8 @@ async def test_a_negative_time_out_is_refused(cluster: GroupCluster) -> None:
                 await call(timeout_s=-1)
 
 
-@with_cluster
-async def test_wait_raises_what_broke_the_consumer(cluster: GroupCluster) -> None:
-    cluster.groups["broker-a"].refused_groups["g"] = GroupNotFound("group 'g' does not exist")
+@with_cluster(autoCreateSubscriptionGroup="false")
+async def test_wait_raises_what_broke_the_consumer(cluster: RunningCluster) -> None:
     made = AsyncPushConsumer(cluster.namesrv, group="g", listener=print, config=QUICK)
     made.subscribe("orders")
     async with made:

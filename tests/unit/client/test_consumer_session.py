@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 
+from penstock.client import Admin
 from penstock.client.cluster.connections import Connections
 from penstock.client.consume.group.consumer_session import Claims, ConsumerSession
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import GroupNotFound, PenstockError
 from penstock.proto.wire.broker_pb2 import Filter
-from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
 
 Q = [MessageQueue("T", "broker-a", index) for index in range(4)]
@@ -81,9 +82,9 @@ class Heard:
 
 
 class OneSession:
-    """A session with the first broker of a fake cluster."""
+    """A session with the first broker of a cluster."""
 
-    def __init__(self, cluster: GroupCluster, client_id: str = "me") -> None:
+    def __init__(self, cluster: RunningCluster, client_id: str = "me") -> None:
         self.connections = Connections(cluster.namesrv)
         self.heard = Heard()
         self.host: str | None = cluster.brokers["broker-a"].address
@@ -107,17 +108,19 @@ class OneSession:
 
 
 def test_a_session_joins_claims_and_is_granted() -> None:
-    with GroupCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one:
-        cluster.brokers["broker-a"].committed["g", "T", 1] = 3
-        wait_until(lambda: one.heard.joined, what="join")
-        one.session.claim(Q[:2])
-        wait_until(lambda: len(one.heard.granted) == 2, what="both grants")
-        assert one.heard.granted == [(Q[0], -1, 0, 0), (Q[1], 3, 0, 0)]
-        assert one.heard.members == [["me"]]
+    with RunningCluster(topics={"T": 4}) as cluster:
+        cluster.put("T", [b"x"] * 5, 1)
+        cluster.brokers["broker-a"].commit("g", "T", {1: 3})
+        with OneSession(cluster) as one:
+            wait_until(lambda: one.heard.joined, what="join")
+            one.session.claim(Q[:2])
+            wait_until(lambda: len(one.heard.granted) == 2, what="both grants")
+            assert one.heard.granted == [(Q[0], -1, 0, 0), (Q[1], 3, 0, 5)]
+            assert one.heard.members == [["me"]]
 
 
 def test_a_master_that_is_told_of_while_a_stream_is_begun_at_a_slave_is_not_missed() -> None:
-    with GroupCluster(2, topics={"T": 4}) as cluster, OneSession(cluster) as one:
+    with RunningCluster(2, topics={"T": 4}) as cluster, OneSession(cluster) as one:
         slave, master = (broker.address for broker in cluster.brokers.values())
 
         def host() -> str:
@@ -145,11 +148,11 @@ def test_a_master_that_is_told_of_while_a_stream_is_begun_at_a_slave_is_not_miss
         one.session.start()
         wait_until(lambda: one.session.address == master and one.heard.joined, what="the session at the master")
         for change in changes:
-            change.join(5)
+            change.join()
 
 
 def test_a_released_queue_can_be_claimed_again_at_once() -> None:
-    with GroupCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one:
+    with RunningCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one:
         wait_until(lambda: one.heard.joined, what="join")
         for turn in range(1, 6):
             one.session.claim([Q[0]])
@@ -158,45 +161,43 @@ def test_a_released_queue_can_be_claimed_again_at_once() -> None:
 
 
 def test_a_broken_stream_is_told_and_opened_again() -> None:
-    with GroupCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one:
+    with RunningCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one:
         wait_until(lambda: one.heard.joined, what="join")
-        cluster.groups["broker-a"].break_stream("me")
+        cluster.brokers["broker-a"].faults.cut("ConsumerSession")
         wait_until(lambda: len(one.heard.joined) == 2, what="second join")
         assert len(one.heard.lost) == 1
         assert one.heard.joined[0] != one.heard.joined[1]
 
 
 def test_a_session_moves_when_another_broker_should_serve_it() -> None:
-    with GroupCluster(2, topics={"T": 4}) as cluster, OneSession(cluster) as one:
+    with RunningCluster(2, topics={"T": 4}) as cluster, OneSession(cluster) as one:
         wait_until(lambda: one.heard.joined, what="join")
         one.host = cluster.brokers["broker-b"].address
         one.session.on_routes()
         wait_until(lambda: len(one.heard.joined) == 2, what="join at the other broker")
         assert one.session.address == one.host
-        wait_until(lambda: not cluster.groups["broker-a"].members("g"), what="leaving the first one")
-        assert cluster.groups["broker-b"].members("g") == ["me"]
+        wait_until(lambda: not cluster.brokers["broker-a"].members("g"), what="leaving the first one")
+        assert cluster.brokers["broker-b"].members("g") == ["me"]
 
 
 def test_a_refusal_is_told_by_its_name() -> None:
-    with GroupCluster(topics={"T": 4}) as cluster:
-        cluster.groups["broker-a"].refused_groups["g"] = GroupNotFound("group 'g' does not exist")
-        with OneSession(cluster) as one:
-            wait_until(lambda: one.heard.lost, what="the refusal")
-            assert isinstance(one.heard.lost[0], GroupNotFound)
+    with RunningCluster(topics={"T": 4}, autoCreateSubscriptionGroup="false") as cluster, OneSession(cluster) as one:
+        wait_until(lambda: one.heard.lost, what="the refusal")
+        assert isinstance(one.heard.lost[0], GroupNotFound)
 
 
 def test_the_holder_hears_of_a_reset() -> None:
-    with GroupCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one:
+    with RunningCluster(topics={"T": 4}) as cluster, OneSession(cluster) as one, Admin(cluster.namesrv) as admin:
+        cluster.put("T", [b"x"] * 9, 2)
         wait_until(lambda: one.heard.joined, what="join")
         one.session.claim([Q[2]])
         wait_until(lambda: one.heard.granted, what="grant")
-        groups = cluster.groups["broker-a"]
-        groups.call(groups.sessions.notify_reset, "g", "T", 2, 9)
+        admin.reset_offset("g", "T", offset=9, queues=[("broker-a", 2)])
         wait_until(lambda: one.heard.resets == [(Q[2], 9)], what="reset")
 
 
 def test_close_ends_the_session_at_the_broker() -> None:
-    with GroupCluster(topics={"T": 4}) as cluster:
+    with RunningCluster(topics={"T": 4}) as cluster:
         with OneSession(cluster) as one:
             wait_until(lambda: one.heard.joined, what="join")
-        wait_until(lambda: not cluster.groups["broker-a"].members("g"), what="leaving")
+        wait_until(lambda: not cluster.brokers["broker-a"].members("g"), what="leaving")

@@ -12,8 +12,7 @@ from penstock.client import ConsumeResult, MessageQueue, PullConsumer, PushConsu
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageView
 from penstock.proto.errors import DamagedRecord
-from tests.support.client.fake_broker import FakeBroker
-from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.running_cluster import BODY_AT, RunningBroker, RunningCluster
 from tests.support.waiting import wait_until
 
 QUICK = ConsumerConfig(commit_interval_ms=50, settle_ms=100)
@@ -22,23 +21,20 @@ OTHERS = [b"0", b"1", b"3", b"4"]
 
 
 @pytest.fixture
-def cluster() -> Iterator[GroupCluster]:
-    with GroupCluster(topics={"orders": 2}) as made:
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={"orders": 2}) as made:
         yield made
 
 
-def _damage(cluster: GroupCluster, bodies: list[bytes], offset: int) -> FakeBroker:
+def _damage(cluster: RunningCluster, bodies: list[bytes], offset: int) -> RunningBroker:
     """Put the bodies into queue 0 and change one of them, which nobody but its checksum tells."""
     cluster.put("orders", bodies, 0)
     broker = cluster.brokers["broker-a"]
-    record = bytearray(broker.queues["orders", 0][offset])
-    record[88] ^= 1
-    broker.queues["orders", 0][offset] = bytes(record)
-    broker.damaged.add(("orders", 0, offset))
+    broker.flip(broker.records("orders")[0, offset], BODY_AT)
     return broker
 
 
-def _consumer(cluster: GroupCluster, config: ConsumerConfig = QUICK) -> PullConsumer:
+def _consumer(cluster: RunningCluster, config: ConsumerConfig = QUICK) -> PullConsumer:
     return PullConsumer(cluster.namesrv, group="g", consume_from="first", config=config)
 
 
@@ -49,14 +45,16 @@ def _poll(puller: PullConsumer, count: int) -> list[bytes]:
 
 
 def test_poll_names_the_record_and_a_seek_steps_over_it(
-    cluster: GroupCluster, caplog: pytest.LogCaptureFixture
+    cluster: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = _damage(cluster, [b"0", b"1", b"2", b"3", b"4"], 2)
     with caplog.at_level(logging.ERROR), _consumer(cluster) as puller:
         puller.assign([Q0])
         assert _poll(puller, 2) == OTHERS[:2]
         for _ in range(2):
-            with pytest.raises(DamagedRecord, match="file: damaged") as caught:
+            with pytest.raises(
+                DamagedRecord, match=r"the record at \d+ is damaged \(orders queue 0 offset 2\)"
+            ) as caught:
                 puller.poll(10)
             assert caught.value.details == {
                 "topic": "orders",
@@ -70,11 +68,11 @@ def test_poll_names_the_record_and_a_seek_steps_over_it(
         assert _poll(puller, 2) == OTHERS[2:]
         puller.commit()
         assert puller.committed(Q0) == 5
-    assert broker.verified >= 1
+    assert any(header.verify for header in broker.faults.requests["Fetch"])
     assert caplog.text.count("damaged record holds up") == 1
 
 
-def test_other_queues_go_on_beside_it(cluster: GroupCluster) -> None:
+def test_other_queues_go_on_beside_it(cluster: RunningCluster) -> None:
     _damage(cluster, [b"bad"], 0)
     cluster.put("orders", [b"a", b"b"], 1)
     with _consumer(cluster) as puller:
@@ -97,7 +95,7 @@ def test_other_queues_go_on_beside_it(cluster: GroupCluster) -> None:
 
 
 def test_consumers_that_are_told_to_step_over_it_by_themselves(
-    cluster: GroupCluster, caplog: pytest.LogCaptureFixture
+    cluster: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     _damage(cluster, [b"0", b"1", b"2", b"3", b"4"], 2)
     config = ConsumerConfig(commit_interval_ms=50, settle_ms=100, skip_damaged=True)

@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from penstock.client.cluster.connections import Connections
-from penstock.client.cluster.routes import Routes
+from penstock.client.cluster.directory import Directory
+from penstock.client.cluster.subscription import Subscription
+from penstock.client.consume import fetcher
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.consume.fetcher import Fetcher
 from penstock.client.consume.local_queue import Buffers, LocalQueue, Standing
-from penstock.client.consume.subscription import Subscription
 from penstock.client.message import MessageQueue
+from penstock.proto import frames
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.client.fake_broker import FakeBroker, fail
-from tests.support.client.fake_sessions import GroupCluster
+from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def cluster() -> Iterator[GroupCluster]:
-    with GroupCluster(topics={"T": 8}) as made:
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={"T": 8}) as made:
         yield made
 
 
 class Rig:
     """A fetcher with the queues of topic ``T``, and every request that its broker got."""
 
-    def __init__(self, cluster: GroupCluster, **limits: Any) -> None:
+    def __init__(self, cluster: RunningCluster, **limits: Any) -> None:
         self.config = ConsumerConfig(**limits)
         self.connections = Connections(cluster.namesrv)
-        self.routes = Routes(self.connections)
+        self.routes = Directory(self.connections)
         self.routes.topic("T")
         self.buffers = Buffers(self.config)
         self.refusals: list[PenstockError] = []
+        requests = cluster.brokers["broker-a"].faults.requests
         self.headers: list[FetchHeader] = []
-        self.waiting: list[FetchHeader] = []
-        self._record(cluster.brokers["broker-a"])
+        requests["Fetch"] = self.headers
         self.fetcher = Fetcher(
             self.connections,
             self.routes,
@@ -51,16 +51,6 @@ class Rig:
             subscription_of=Subscription.of_all,
             on_refused=self.refusals.append,
         )
-
-    def _record(self, broker: FakeBroker) -> None:
-        read = broker._read
-
-        def recorded(header: FetchHeader) -> Any:
-            if header not in self.headers[-8:]:
-                self.headers.append(header)
-            return read(header)
-
-        broker._read = recorded  # type: ignore[method-assign]
 
     def add(self, *queue_ids: int, offset: int = 0, end: int = 0) -> list[LocalQueue]:
         made = []
@@ -91,7 +81,7 @@ def messages(local: LocalQueue) -> list[bytes]:
     return [chunk.batch.body(index) for chunk in list(local.chunks) for index in chunk.indexes]
 
 
-def test_idle_queues_wait_together_in_one_request(cluster: GroupCluster) -> None:
+def test_idle_queues_wait_together_in_one_request(cluster: RunningCluster) -> None:
     with Rig(cluster, fetches_in_flight=4) as rig:
         locals_ = rig.add(0, 1, 2, 3)
         for number in range(6):
@@ -101,19 +91,17 @@ def test_idle_queues_wait_together_in_one_request(cluster: GroupCluster) -> None
         assert all(sorted(asked) == [0, 1, 2, 3] for asked in rig.asked())
 
 
-def test_a_new_queue_is_fetched_while_a_request_waits(cluster: GroupCluster) -> None:
+def test_a_new_queue_is_fetched_while_a_request_waits(cluster: RunningCluster) -> None:
     cluster.put("T", [b"x"], 1)
-    with Rig(cluster, fetches_in_flight=1) as rig:
+    with Rig(cluster, fetches_in_flight=1, fetch_wait_ms=60_000) as rig:  # longer than it is waited for
         rig.add(0)
         wait_until(lambda: rig.headers, what="the first request")
         (second,) = rig.add(1)
-        started = time.monotonic()
         wait_until(lambda: messages(second) == [b"x"], what="the second queue's message")
-        assert time.monotonic() - started < 2, "the waiting request was given up for it"
         wait_until(lambda: sorted(rig.asked()[-1]) == [0, 1], what="both in one request")
 
 
-def test_a_moved_position_is_fetched_at_once_and_old_answers_are_dropped(cluster: GroupCluster) -> None:
+def test_a_moved_position_is_fetched_at_once_and_old_answers_are_dropped(cluster: RunningCluster) -> None:
     cluster.put("T", [b"%d" % number for number in range(10)], 0)
     with Rig(cluster) as rig:
         (local,) = rig.add(0, offset=10)
@@ -126,7 +114,7 @@ def test_a_moved_position_is_fetched_at_once_and_old_answers_are_dropped(cluster
         wait_until(lambda: messages(local) == [b"7", b"8", b"9", b"10"], what="each message once")
 
 
-def test_nothing_is_asked_for_when_all_queues_moved_after_they_were_chosen(cluster: GroupCluster) -> None:
+def test_nothing_is_asked_for_when_all_queues_moved_after_they_were_chosen(cluster: RunningCluster) -> None:
     cluster.put("T", [b"%d" % number for number in range(10)], 0)
     rig, targets = Rig(cluster), [3]
     (local,) = rig.add(0)
@@ -145,7 +133,7 @@ def test_nothing_is_asked_for_when_all_queues_moved_after_they_were_chosen(clust
     assert all(rig.asked()), "a request without queues is refused, and would end the consumer"
 
 
-def test_queues_that_are_behind_are_fetched_by_several_requests(cluster: GroupCluster) -> None:
+def test_queues_that_are_behind_are_fetched_by_several_requests(cluster: RunningCluster) -> None:
     for queue_id in range(8):
         cluster.put("T", [bytes(500)] * 100, queue_id)
     with Rig(cluster, fetches_in_flight=4, fetch_bytes=20_000, fetch_queue_bytes=10_000) as rig:
@@ -155,7 +143,7 @@ def test_queues_that_are_behind_are_fetched_by_several_requests(cluster: GroupCl
         assert all(header.max_bytes == 20_000 and header.max_bytes_per_queue == 10_000 for header in rig.headers)
 
 
-def test_a_full_queue_is_left_out_and_comes_back_when_there_is_room(cluster: GroupCluster) -> None:
+def test_a_full_queue_is_left_out_and_comes_back_when_there_is_room(cluster: RunningCluster) -> None:
     cluster.put("T", [bytes(500)] * 100, 0)
     with Rig(cluster, fetch_bytes=10_000, queue_bytes=20_000) as rig:
         full, other = rig.add(0, 1)
@@ -172,93 +160,84 @@ def test_a_full_queue_is_left_out_and_comes_back_when_there_is_room(cluster: Gro
         wait_until(lambda: full.held_messages >= held, what="more of it")
 
 
-def test_retention_that_overtook_the_position_moves_it_up(cluster: GroupCluster) -> None:
-    cluster.put("T", [b"a", b"b"], 0)
-    broker = cluster.brokers["broker-a"]
-    read = broker._read
-
-    def trimmed(header: FetchHeader) -> Any:
-        (topic,) = header.topics
-        if list(topic.offsets) == [0]:
-            result = FetchReply.Result(status=FetchReply.OFFSET_TOO_SMALL, next_offset=1, min_offset=1, max_offset=2)
-            return FetchReply(results=[result]), []
-        return read(header)
-
-    broker._read = trimmed  # type: ignore[method-assign]
-    with Rig(cluster) as rig:
-        (local,) = rig.add(0)
-        wait_until(lambda: messages(local) == [b"b"], what="the first message that is left")
+def test_retention_that_overtook_the_position_moves_it_up() -> None:
+    hours = ";".join(f"{hour:02}" for hour in range(24))
+    expiring = {"mappedFileSizeCommitLog": 128 << 10, "maxMessageSize": 2000, "fileReservedTime": 0}
+    with RunningCluster(topics={"T": 1}, **expiring, deleteWhen=hours, cleanResourceInterval=100) as cluster:
+        bodies = [b"%4d" % number * 200 for number in range(300)]
+        for body in bodies:
+            cluster.put("T", [body], 0)
+        broker = cluster.brokers["broker-a"]
+        lowest = wait_until(lambda: next(iter(broker.records("T")))[1], what="files that are gone")
+        with Rig(cluster) as rig:
+            (local,) = rig.add(0)
+            wait_until(lambda: messages(local)[-1:] == bodies[-1:], what="the last message")
+            assert 0 < lowest <= len(bodies) - len(messages(local))
+            assert messages(local) == bodies[-len(messages(local)) :]
 
 
-def test_a_position_above_the_end_moves_to_it_at_a_master(cluster: GroupCluster) -> None:
+def test_a_position_above_the_end_moves_to_it_at_a_master(cluster: RunningCluster) -> None:
     cluster.put("T", [b"a"], 0)
     with Rig(cluster) as rig:
         (local,) = rig.add(0, offset=50)
         wait_until(lambda: local.next_fetch == 1, what="the queue's end")
 
 
-def test_a_slave_that_is_behind_does_not_move_a_position_back(cluster: GroupCluster) -> None:
+def test_a_slave_that_is_behind_does_not_move_a_position_back(cluster: RunningCluster) -> None:
+    cluster.put("T", [b"a"], 0)
     slave = cluster.add_slave()
     cluster.kill("broker-a")
-    cluster.put("T", [b"a"], 0, broker_name="broker-a-1")
-    with Rig(cluster) as rig:
-        asked: list[FetchHeader] = []
-        read = slave._read
-        slave._read = lambda header: (asked.append(header), read(header))[1]  # type: ignore[func-returns-value,method-assign]
+    overflow = FetchReply.Result(status=FetchReply.OFFSET_OVERFLOW, next_offset=1, max_offset=1)
+    slave.faults.change_answers("Fetch", lambda _: frames.pack(FetchReply(results=[overflow])))  # it would wait
+    with Rig(cluster, fetch_wait_ms=50) as rig:
         (local,) = rig.add(0, offset=50)
-        wait_until(lambda: asked, what="a fetch at the slave")
-        wait_until(lambda: local.retry_at_s, what="its answer")
+        wait_until(lambda: local.retry_at_s, what="the slave's answer")
         assert local.next_fetch == 50
 
 
-def test_bad_records_are_refused_and_asked_for_again(cluster: GroupCluster) -> None:
+def test_bad_records_are_refused_and_asked_for_again(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "RETRY_DAMAGED_S", 0.1)
     cluster.put("T", [b"a", b"b"], 0)
     broker = cluster.brokers["broker-a"]
-    good = broker.queues["T", 0][0]
-    broker.queues["T", 0][0] = b"\x00\x00\x00\x01" + good[4:]
+    first = broker.records("T")[0, 0]
+    broker.flip(first, 0)  # in its size
     with Rig(cluster) as rig:
         (local,) = rig.add(0)
         wait_until(lambda: local.retry_at_s, what="the refusal")
         assert messages(local) == []
         assert local.next_fetch == 0
-        broker.queues["T", 0][0] = good
+        broker.flip(first, 0)
         wait_until(lambda: messages(local) == [b"a", b"b"], what="the repaired records")
 
 
-def test_a_refused_request_is_told_and_a_broken_one_tried_again(cluster: GroupCluster) -> None:
-    broker = cluster.brokers["broker-a"]
+def test_a_refused_request_is_told_and_a_broken_one_tried_again(cluster: RunningCluster) -> None:
+    faults = cluster.brokers["broker-a"].faults
     cluster.put("T", [b"a"], 0)
     with Rig(cluster) as rig:
-        fetch = broker._read
-        broker._read = lambda header: (_ for _ in ()).throw(OSError("broke"))  # type: ignore[method-assign]
+        faults.refuse("Fetch", PenstockError("broke"))
         (local,) = rig.add(0)
-        time.sleep(0.3)
+        wait_until(lambda: len(rig.headers) > 2, what="further tries")
         assert not rig.refusals
-        broker._read = fetch  # type: ignore[method-assign]
+        faults.heal()
         wait_until(lambda: messages(local) == [b"a"], what="the message after all")
-    cluster.kill("broker-a")
-
-    def refuse(message: bytes, context: Any) -> bytes:
-        fail(context, InvalidArgument("SQL92 filters are off at this broker"))
-        return b""
-
-    broker._fetch = refuse  # type: ignore[method-assign]
-    cluster.revive("broker-a")
+    faults.refuse("Fetch", InvalidArgument("SQL92 filters are off at this broker"))
     with Rig(cluster) as rig:
         rig.add(0)
         wait_until(lambda: rig.refusals, what="the refusal")
         assert isinstance(rig.refusals[0], InvalidArgument)
 
 
-def test_fetches_move_to_the_broker_that_lives(cluster: GroupCluster) -> None:
+def test_fetches_move_to_the_broker_that_lives(cluster: RunningCluster) -> None:
     cluster.add_slave()
     with Rig(cluster) as rig:
         rig.routes.add_listener(lambda route: rig.fetcher.on_routes())
         (local,) = rig.add(0)
         cluster.put("T", [b"1"], 0)
         wait_until(lambda: messages(local) == [b"1"], what="a message by the master")
-        cluster.kill("broker-a")
-        cluster.put("T", [b"2"], 0, broker_name="broker-a-1")
+        with cluster.brokers["broker-a"].faults.holding("Fetch", answers=True):
+            cluster.put("T", [b"2"], 0)
+            cluster.wait_level()
+            cluster.kill("broker-a")
         wait_until(lambda: messages(local) == [b"1", b"2"], what="a message by the slave")
         cluster.revive("broker-a")
         cluster.put("T", [b"3"], 0)

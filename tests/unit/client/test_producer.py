@@ -31,31 +31,31 @@ from penstock.proto.errors import (
     PenstockError,
     TopicNotFound,
 )
-from tests.support.client.fake_broker import FakeBroker
-from tests.support.client.fake_cluster import FakeCluster
+from penstock.proto.wire.broker_pb2 import AppendHeader
+from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.waiting import wait_until
 
 TOPIC = "orders"
 
 
 @pytest.fixture
-def one() -> Iterator[FakeCluster]:
-    with FakeCluster(topics={TOPIC: 8}) as cluster:
+def one() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={TOPIC: 8}) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def two() -> Iterator[FakeCluster]:
-    with FakeCluster(shards=2, topics={TOPIC: 4}) as cluster:
+def two() -> Iterator[RunningCluster]:
+    with RunningCluster(shards=2, topics={TOPIC: 4}) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def broker(one: FakeCluster) -> FakeBroker:
+def broker(one: RunningCluster) -> RunningBroker:
     return one.brokers["broker-a"]
 
 
-def stored(cluster: FakeCluster, topic: str = TOPIC) -> list[bytes]:
+def stored(cluster: RunningCluster, topic: str = TOPIC) -> list[bytes]:
     return [body for broker in cluster.brokers.values() for body in broker.bodies(topic)]
 
 
@@ -63,12 +63,12 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def test_a_receipt_says_where_the_message_lies(one: FakeCluster, broker: FakeBroker) -> None:
+def test_a_receipt_says_where_the_message_lies(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv) as producer:
         receipt = producer.send(
             TOPIC, b"hello", tag="paid", keys=["k1", "k2"], properties={"region": "eu"}, sharding_key="c"
         )
-    record = decode_record(broker.queues[TOPIC, receipt.queue_id][receipt.queue_offset])
+    record = decode_record(broker.records(TOPIC)[receipt.queue_id, receipt.queue_offset])
     properties = decode_properties(record.properties)
     assert record.body == b"hello"
     assert properties.pop("__PSEQ").endswith(":1")
@@ -82,22 +82,22 @@ def test_a_receipt_says_where_the_message_lies(one: FakeCluster, broker: FakeBro
     assert (receipt.topic, receipt.broker_name, receipt.status) == (TOPIC, "broker-a", SendStatus.SEND_OK)
     host, position = parse_offset_message_id(receipt.offset_message_id)
     assert str(host) == broker.address
-    assert broker.log[position] == broker.queues[TOPIC, receipt.queue_id][receipt.queue_offset]
+    assert broker.record_at(position) == broker.records(TOPIC)[receipt.queue_id, receipt.queue_offset]
 
 
-def test_receipts_of_a_batch_are_in_order_and_point_at_their_messages(two: FakeCluster) -> None:
+def test_receipts_of_a_batch_are_in_order_and_point_at_their_messages(two: RunningCluster) -> None:
     messages = [Message(TOPIC, b"%d" % n, sharding_key=None if n % 3 else f"c{n}") for n in range(50)]
     with Producer(two.namesrv) as producer:
         receipts = producer.send_batch(messages)
     assert len({receipt.message_id for receipt in receipts}) == 50
     for message, receipt in zip(messages, receipts, strict=True):
         broker = two.brokers[receipt.broker_name]
-        record = broker.queues[TOPIC, receipt.queue_id][receipt.queue_offset]
+        record = broker.records(TOPIC)[receipt.queue_id, receipt.queue_offset]
         assert decode_record(record).body == message.body
-        assert broker.log[parse_offset_message_id(receipt.offset_message_id)[1]] == record
+        assert broker.record_at(parse_offset_message_id(receipt.offset_message_id)[1]) == record
 
 
-def test_produced_messages_are_stored_once_and_in_order_per_queue(two: FakeCluster) -> None:
+def test_produced_messages_are_stored_once_and_in_order_per_queue(two: RunningCluster) -> None:
     with Producer(two.namesrv, batch_count_max=100) as producer:
         for number in range(5000):
             producer.produce(TOPIC, b"%d" % number, tag="t" if number % 2 else None)
@@ -111,7 +111,7 @@ def test_produced_messages_are_stored_once_and_in_order_per_queue(two: FakeClust
             assert in_queue
 
 
-def test_messages_with_one_sharding_key_share_a_queue_however_they_are_sent(two: FakeCluster) -> None:
+def test_messages_with_one_sharding_key_share_a_queue_however_they_are_sent(two: RunningCluster) -> None:
     keys = [f"customer-{number % 5}" for number in range(300)]
     with Producer(two.namesrv) as producer:
         for number in range(0, 100):
@@ -131,7 +131,7 @@ def test_messages_with_one_sharding_key_share_a_queue_however_they_are_sent(two:
         assert [int(body) for body in in_order] == sorted(int(body) for body in mine)
 
 
-def test_eight_threads_that_produce_lose_and_double_nothing(two: FakeCluster) -> None:
+def test_eight_threads_that_produce_lose_and_double_nothing(two: RunningCluster) -> None:
     with Producer(two.namesrv, batch_count_max=200) as producer:
 
         def produce(thread: int) -> None:
@@ -149,64 +149,65 @@ def test_eight_threads_that_produce_lose_and_double_nothing(two: FakeCluster) ->
 
 
 @pytest.mark.parametrize("many", [True, False])
-def test_produce_many_takes_lists_and_arrays(one: FakeCluster, broker: FakeBroker, many: bool) -> None:
+def test_produce_many_takes_lists_and_arrays(one: RunningCluster, broker: RunningBroker, many: bool) -> None:
     with Producer(one.namesrv) as producer:
         producer.produce_many(TOPIC, [b"list-1", b"list-2"], tags="t", keys=["k1", "k2"])
         producer.produce_many(TOPIC, np.array([b"array-1", b"array-22"]), tags=["a", None] if many else None)
         producer.produce_many(TOPIC, np.frombuffer(b"rowArowB", dtype=np.uint8).reshape(2, 4))
         producer.produce_many(TOPIC, [])
     assert sorted(stored(one)) == [b"array-1", b"array-22", b"list-1", b"list-2", b"rowA", b"rowB"]
-    records = [record for queue in broker.queues.values() for record in queue]
-    found = {decode_record(record).body: decode_properties(decode_record(record).properties) for record in records}
+    records = map(decode_record, broker.records(TOPIC).values())
+    found = {record.body: decode_properties(record.properties) for record in records}
     assert found[b"list-2"]["KEYS"] == "k2"
     assert found[b"list-2"]["TAGS"] == "t"
     assert "UNIQ_KEY" not in found[b"list-2"]
 
 
-def test_a_batch_whose_answer_was_lost_is_stored_once(one: FakeCluster, broker: FakeBroker) -> None:
-    broker.answers_to_drop = 3
+def test_a_batch_whose_answer_was_lost_is_stored_once(one: RunningCluster, broker: RunningBroker) -> None:
+    broker.faults.drop_answers("Append", 3)
     with Producer(one.namesrv) as producer:
         receipt = producer.send(TOPIC, b"once")
         assert receipt.duplicate
-        broker.answers_to_drop = 3
+        broker.faults.drop_answers("Append", 3)
         for body in numbered(1000):
             producer.produce(TOPIC, body)
         producer.flush()
     assert sorted(stored(one)) == sorted([b"once", *numbered(1000)])
 
 
-def test_a_retried_batch_keeps_lane_and_sequence(one: FakeCluster, broker: FakeBroker) -> None:
-    broker.answers_to_drop = 2
+def test_a_retried_batch_keeps_lane_and_sequence(one: RunningCluster, broker: RunningBroker) -> None:
+    broker.faults.drop_answers("Append", 2)
     with Producer(one.namesrv) as producer:
         producer.send(TOPIC, b"x")
         producer.send(TOPIC, b"y", sharding_key="a")
         producer.send(TOPIC, b"z", sharding_key="a")
-    headers = [(header.producer_id, header.lane, header.sequence) for header in broker.appends]
+    headers = [(header.producer_id, header.lane, header.sequence) for header in broker.faults.requests["Append"]]
     assert headers[0] == headers[1] == headers[2]
     assert len(set(headers)) == 3
     assert headers[-1][1:] == (headers[-2][1], headers[-2][2] + 1)
 
 
-def test_a_refusal_moves_the_message_to_another_broker_group(two: FakeCluster) -> None:
+def test_a_refusal_moves_the_message_to_another_broker_group(two: RunningCluster) -> None:
     for name in two.brokers:
-        two.brokers[name].append_hook = lambda header: NotEnoughReplicas("too few")
+        two.brokers[name].faults.refuse("Append", NotEnoughReplicas("too few"))
         with Producer(two.namesrv) as producer:
             assert producer.send(TOPIC, b"x").broker_name != name
-        two.brokers[name].append_hook = None
+        two.brokers[name].faults.heal()
     assert len(stored(two)) == 2
 
 
-def test_a_lost_broker_group_costs_nothing_that_was_not_acknowledged(two: FakeCluster) -> None:
+def test_a_lost_broker_group_costs_nothing_that_was_not_acknowledged(two: RunningCluster) -> None:
     with Producer(two.namesrv, batch_count_max=50, retry_another_shard_on_unknown=True) as producer:
         for number in range(2000):
             producer.produce(TOPIC, b"%d" % number)
             if number == 1000:
                 two.kill("broker-a")
         producer.flush()
+    two.revive("broker-a")
     assert set(stored(two)) == set(numbered(2000))
 
 
-def test_sends_go_to_the_living_group_at_once(two: FakeCluster) -> None:
+def test_sends_go_to_the_living_group_at_once(two: RunningCluster) -> None:
     with Producer(two.namesrv) as producer:
         producer.send(TOPIC, b"warm")
         two.kill("broker-b")
@@ -214,30 +215,27 @@ def test_sends_go_to_the_living_group_at_once(two: FakeCluster) -> None:
     assert {receipt.broker_name for receipt in receipts} == {"broker-a"}
 
 
-def test_an_unknown_outcome_is_settled_when_the_broker_returns(one: FakeCluster, broker: FakeBroker) -> None:
+def test_an_unknown_outcome_is_settled_when_the_broker_returns(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv) as producer:
         producer.send(TOPIC, b"warm")
-        broker.gate.clear()
-        future = producer.send_async(TOPIC, b"late", timeout_s=20)
-        wait_until(lambda: len(broker.appends) == 2, what="the append")
-        one.kill("broker-a")
-        one.revive("broker-a")
-        broker.gate.set()
+        with broker.faults.holding("Append"):
+            future = producer.send_async(TOPIC, b"late", timeout_s=20)
+            wait_until(lambda: len(broker.faults.requests["Append"]) == 2, what="the append")
+            one.kill("broker-a")
+            one.revive("broker-a")
         receipt = future.result(20)
     assert stored(one).count(b"late") == 1
     assert receipt.queue_offset >= 0
 
 
-def test_a_broker_that_never_answers_leaves_the_outcome_unknown(one: FakeCluster, broker: FakeBroker) -> None:
+def test_a_broker_that_never_answers_leaves_the_outcome_unknown(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv) as producer:
         producer.send(TOPIC, b"warm")
-        broker.gate.clear()
-        with pytest.raises(OutcomeUnknown, match=r"no answer"):
+        with broker.faults.holding("Append"), pytest.raises(OutcomeUnknown, match=r"no answer"):
             producer.send(TOPIC, b"x", timeout_s=0.3)
-        broker.gate.set()
 
 
-def test_a_cluster_without_a_master_refuses_in_time_and_says_not_stored(one: FakeCluster) -> None:
+def test_a_cluster_without_a_master_refuses_in_time_and_says_not_stored(one: RunningCluster) -> None:
     with Producer(one.namesrv) as producer:
         producer.send(TOPIC, b"warm")
         one.kill("broker-a")
@@ -254,37 +252,33 @@ def test_a_cluster_without_a_master_refuses_in_time_and_says_not_stored(one: Fak
         wait_until(is_refused, what="a refusal")
 
 
-def test_flush_tells_what_was_refused_and_what_is_unknown(one: FakeCluster, broker: FakeBroker) -> None:
+def test_flush_tells_what_was_refused_and_what_is_unknown(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv, delivery_timeout_s=0.5) as producer:
-        broker.append_hook = lambda header: TopicNotFound("topic orders was deleted")
+        broker.faults.refuse("Append", TopicNotFound("topic orders was deleted"))
         producer.produce_many(TOPIC, numbered(20))
         with pytest.raises(DeliveryFailed, match="20 messages not stored, first: topic orders was deleted") as caught:
             producer.flush()
         (failed,) = caught.value.refused
         assert (failed.topic, failed.count, failed.bodies) == (TOPIC, 20, tuple(numbered(10)))
         assert isinstance(failed.error, TopicNotFound)
-        broker.append_hook = None
-        broker.answers_to_drop = 1 << 30
+        broker.faults.heal()
+        broker.faults.drop_answers("Append")
         producer.produce(TOPIC, b"x")
         with pytest.raises(DeliveryFailed, match="1 messages unknown") as caught:
             producer.flush()
         assert isinstance(caught.value.unknown[0].error, OutcomeUnknown)
-        broker.answers_to_drop = 0
+        broker.faults.heal()
         producer.flush()
 
 
-def refuse_bad_bodies(broker: FakeBroker) -> None:
-    receipts = broker.store
+def refuse_bad_bodies(broker: RunningBroker) -> None:
+    def refusal(header: AppendHeader, records: memoryview) -> PenstockError | None:
+        return CorruptBatch("record 0: refused") if b"bad" in RecordBatch(records).bodies() else None
 
-    def store(topic: str, records: bytes | memoryview) -> object:
-        if b"bad" in bytes(records):
-            raise CorruptBatch("record 0: refused")
-        return receipts(topic, records)
-
-    broker.store = store  # type: ignore[method-assign,assignment]
+    broker.faults.refuse("Append", refusal)
 
 
-def test_only_the_message_that_a_broker_refuses_fails(one: FakeCluster, broker: FakeBroker) -> None:
+def test_only_the_message_that_a_broker_refuses_fails(one: RunningCluster, broker: RunningBroker) -> None:
     refuse_bad_bodies(broker)
     with Producer(one.namesrv) as producer:
         for number in range(40):
@@ -295,7 +289,7 @@ def test_only_the_message_that_a_broker_refuses_fails(one: FakeCluster, broker: 
     assert len(stored(one)) == 39
 
 
-def test_on_delivery_learns_each_outcome_before_flush_returns(two: FakeCluster) -> None:
+def test_on_delivery_learns_each_outcome_before_flush_returns(two: RunningCluster) -> None:
     for each in two.brokers.values():
         refuse_bad_bodies(each)
     reports: list[Delivery] = []
@@ -320,7 +314,7 @@ def test_on_delivery_learns_each_outcome_before_flush_returns(two: FakeCluster) 
 
 
 def test_an_on_delivery_that_fails_costs_nobody_their_outcome(
-    one: FakeCluster, caplog: pytest.LogCaptureFixture
+    one: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(delivery: Delivery) -> None:
         raise SystemExit
@@ -333,23 +327,22 @@ def test_an_on_delivery_that_fails_costs_nobody_their_outcome(
     assert caplog.text.count("on_delivery failed") == 2
 
 
-def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: FakeCluster, broker: FakeBroker) -> None:
+def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv, buffer_bytes=64 * 1024, batch_bytes_max=4096) as producer:
-        broker.gate.clear()
         accepted = 0
-        with pytest.raises(BufferFull, match="of 65536 bytes"):  # noqa: PT012  which call is refused is the question
-            for _ in range(10_000):
-                producer.produce(TOPIC, b"x" * 500, timeout_s=0.05)
-                accepted += 1
-        with pytest.raises(BufferFull) as caught:
-            producer.produce_many(TOPIC, [b"y" * 500] * 1000, timeout_s=0.05)
+        with broker.faults.holding("Append"):
+            with pytest.raises(BufferFull, match="of 65536 bytes"):  # noqa: PT012  which call is refused is the question
+                for _ in range(10_000):
+                    producer.produce(TOPIC, b"x" * 500, timeout_s=0.05)
+                    accepted += 1
+            with pytest.raises(BufferFull) as caught:
+                producer.produce_many(TOPIC, [b"y" * 500] * 1000, timeout_s=0.05)
         accepted += caught.value.details["accepted"]
-        broker.gate.set()
         producer.flush()
         assert len(stored(one)) == accepted
 
 
-def test_close_sends_what_is_left_and_ends(one: FakeCluster) -> None:
+def test_close_sends_what_is_left_and_ends(one: RunningCluster) -> None:
     producer = Producer(one.namesrv, linger_ms=10_000)
     producer.produce(TOPIC, b"last")
     producer.close()
@@ -360,7 +353,7 @@ def test_close_sends_what_is_left_and_ends(one: FakeCluster) -> None:
             call(TOPIC, b"x")
 
 
-def test_close_gives_up_what_cannot_be_sent_and_says_so(one: FakeCluster) -> None:
+def test_close_gives_up_what_cannot_be_sent_and_says_so(one: RunningCluster) -> None:
     producer = Producer(one.namesrv)
     producer.prepare(TOPIC)
     one.kill("broker-a")
@@ -369,10 +362,10 @@ def test_close_gives_up_what_cannot_be_sent_and_says_so(one: FakeCluster) -> Non
     with pytest.raises(DeliveryFailed):
         producer.close(timeout_s=0.2)
     with pytest.raises((ClientClosed, OutcomeUnknown)):  # the latter while a connection is being tried
-        future.result(5)
+        future.result(30)
 
 
-def test_linger_sends_without_a_flush(one: FakeCluster) -> None:
+def test_linger_sends_without_a_flush(one: RunningCluster) -> None:
     with Producer(one.namesrv) as producer:
         producer.produce(TOPIC, b"1")
         wait_until(lambda: len(stored(one)) == 1, what="the first message")
@@ -381,35 +374,34 @@ def test_linger_sends_without_a_flush(one: FakeCluster) -> None:
         wait_until(lambda: len(stored(one)) == 2, what="the message after the sleep")
 
 
-def test_oneway_sends_once_and_tells_nothing(one: FakeCluster, broker: FakeBroker) -> None:
+def test_oneway_sends_once_and_tells_nothing(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv) as producer:
         producer.send_oneway(TOPIC, b"1")
         producer.flush()
-        broker.refuse_next(NotEnoughReplicas("too few"))
+        broker.faults.refuse("Append", NotEnoughReplicas("too few"), times=1)
         producer.send_oneway(TOPIC, b"2")
         producer.flush()
     assert stored(one) == [b"1"]
-    assert broker.appends[0].no_wait
+    assert broker.faults.requests["Append"][0].no_wait
 
 
-def test_waiting_senders_share_batches(one: FakeCluster, broker: FakeBroker) -> None:
+def test_waiting_senders_share_batches(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv) as producer:
         producer.prepare(TOPIC)
-        broker.gate.clear()
-        futures = [producer.send_async(TOPIC, b"%d" % number) for number in range(200)]
-        broker.gate.set()
+        with broker.faults.holding("Append"):
+            futures = [producer.send_async(TOPIC, b"%d" % number) for number in range(200)]
         assert len({future.result(10).message_id for future in futures}) == 200
-    assert len(broker.appends) < 50
+    assert len(broker.faults.requests["Append"]) < 50
 
 
-def test_an_unknown_topic_is_created_at_every_master(two: FakeCluster) -> None:
+def test_an_unknown_topic_is_created_at_every_master(two: RunningCluster) -> None:
     with Producer(two.namesrv, topic_queues=3) as producer:
         producer.send("fresh", b"x")
-    assert [broker.topics["fresh"].write_queues for broker in two.brokers.values()] == [3, 3]
+    assert [broker.topics()["fresh"].write_queues for broker in two.brokers.values()] == [3, 3]
 
 
 def test_a_topic_that_may_not_be_created_is_not_found() -> None:
-    with FakeCluster(auto_create_topics=False) as cluster:
+    with RunningCluster(autoCreateTopicEnable="false") as cluster:
         with Producer(cluster.namesrv) as producer, pytest.raises(TopicNotFound, match="autoCreateTopicEnable"):
             producer.produce("fresh", b"x")
         with Producer(cluster.namesrv, auto_create_topics=False) as producer, pytest.raises(TopicNotFound):
@@ -421,7 +413,7 @@ def test_without_a_nameserver_a_send_ends_in_time() -> None:
         producer.send(TOPIC, b"x", timeout_s=0.3)
 
 
-def test_bad_arguments_are_refused_before_anything_is_sent(one: FakeCluster, broker: FakeBroker) -> None:
+def test_bad_arguments_are_refused_before_anything_is_sent(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv, body_bytes_max=1000) as producer:
         with pytest.raises(InvalidName):
             producer.send("no spaces", b"x")
@@ -444,11 +436,11 @@ def test_bad_arguments_are_refused_before_anything_is_sent(one: FakeCluster, bro
             producer.produce_many(TOPIC, [b"x", b"y"], sharding_keys=["a"])
         with pytest.raises(InvalidArgument, match="at least one"):
             producer.send_batch([])
-    assert not broker.appends
+    assert not broker.faults.requests["Append"]
 
 
 @pytest.mark.parametrize("timeout_s", [-1, float("nan")])
-def test_a_time_out_that_is_none_is_refused(one: FakeCluster, timeout_s: float) -> None:
+def test_a_time_out_that_is_none_is_refused(one: RunningCluster, timeout_s: float) -> None:
     with Producer(one.namesrv) as producer:
         for call in (producer.send, producer.send_async, producer.send_oneway, producer.produce):
             with pytest.raises(InvalidArgument, match="timeout_s"):
@@ -470,20 +462,22 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["zlib", "lz4", "zstd"])
-def test_large_bodies_are_compressed_and_read_as_sent(one: FakeCluster, broker: FakeBroker, algorithm: str) -> None:
+def test_large_bodies_are_compressed_and_read_as_sent(
+    one: RunningCluster, broker: RunningBroker, algorithm: str
+) -> None:
     large, small = b"penstock " * 1000, b"small"
     with Producer(one.namesrv, compression=algorithm) as producer:
         producer.send(TOPIC, large)
         producer.produce(TOPIC, small)
         producer.produce(TOPIC, large)
         producer.produce_many(TOPIC, [small, large, large, small])
-    records = RecordBatch(b"".join(record for queue in broker.queues.values() for record in queue))
+    records = RecordBatch(b"".join(broker.records(TOPIC).values()))
     assert sorted(records.bodies()) == sorted([large] * 4 + [small] * 3)
     assert max(records.body_sizes) < 1000
 
 
 def test_ten_thousand_queues_get_their_batches_in_turn() -> None:
-    with FakeCluster(topics={TOPIC: 10_000}) as cluster:
+    with RunningCluster(topics={TOPIC: 10_000}, mappedFileSizeConsumeQueue=400) as cluster:
         with Producer(cluster.namesrv, batch_count_max=10) as producer:
             producer.produce_many(TOPIC, numbered(2000))
             producer.produce_many(TOPIC, numbered(2000), sharding_keys=[str(number) for number in range(2000)])

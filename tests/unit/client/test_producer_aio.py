@@ -11,29 +11,28 @@ from penstock.client import Message
 from penstock.client.aio import AsyncProducer
 from penstock.client.aio.turns import WAITING_MAX, Turns
 from penstock.proto.errors import BufferFull, ClientClosed, InvalidArgument
-from tests.support.client.fake_broker import FakeBroker
-from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.waiting import eventually
 
 TOPIC = "orders"
 
 
 @pytest.fixture
-def one() -> Iterator[FakeCluster]:
-    with FakeCluster(topics={TOPIC: 8}) as cluster:
+def one() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={TOPIC: 8}) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def broker(one: FakeCluster) -> FakeBroker:
+def broker(one: RunningCluster) -> RunningBroker:
     return one.brokers["broker-a"]
 
 
-def stored(cluster: FakeCluster) -> list[bytes]:
+def stored(cluster: RunningCluster) -> list[bytes]:
     return [body for broker in cluster.brokers.values() for body in broker.bodies(TOPIC)]
 
 
-def test_the_asyncio_twin_sends_many_at_once(one: FakeCluster) -> None:
+def test_the_asyncio_twin_sends_many_at_once(one: RunningCluster) -> None:
     async def run() -> None:
         async with AsyncProducer(one.namesrv) as producer:
             receipts = await asyncio.gather(*(producer.send(TOPIC, b"%d" % number) for number in range(100)))
@@ -50,7 +49,9 @@ def test_the_asyncio_twin_sends_many_at_once(one: FakeCluster) -> None:
     assert len(stored(one)) == 104
 
 
-def test_what_sends_without_waiting_is_no_coroutine_and_keeps_the_order(one: FakeCluster, broker: FakeBroker) -> None:
+def test_what_sends_without_waiting_is_no_coroutine_and_keeps_the_order(
+    one: RunningCluster, broker: RunningBroker
+) -> None:
     async def run() -> None:
         async with AsyncProducer(one.namesrv) as producer:
             # The first message has to wait for the topic's route; those behind it may not overtake it.
@@ -70,7 +71,7 @@ def test_what_sends_without_waiting_is_no_coroutine_and_keeps_the_order(one: Fak
     assert stored(one) == [b"%d" % number for number in range(51)]
 
 
-def test_close_waits_for_sends_that_were_not_taken_yet(one: FakeCluster) -> None:
+def test_close_waits_for_sends_that_were_not_taken_yet(one: RunningCluster) -> None:
     async def run() -> None:
         producer = AsyncProducer(one.namesrv)
         producer.send_oneway(TOPIC, b"first")
@@ -81,7 +82,7 @@ def test_close_waits_for_sends_that_were_not_taken_yet(one: FakeCluster) -> None
     assert sorted(stored(one)) == [b"first", b"second"]
 
 
-def test_a_cancelled_receipt_leaves_the_others_their_turn(one: FakeCluster) -> None:
+def test_a_cancelled_receipt_leaves_the_others_their_turn(one: RunningCluster) -> None:
     async def run() -> None:
         async with AsyncProducer(one.namesrv) as producer:
             first, second = (producer.send_async(TOPIC, body) for body in (b"1", b"2"))

@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 
 from penstock.client import Message, Producer
+from penstock.formats.destination import Ordinary
 from penstock.proto.errors import ClientClosed, DeliveryFailed
-from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.running_cluster import RunningCluster
 
 TOPIC = "orders"
 
 
 @pytest.fixture
-def one() -> Iterator[FakeCluster]:
-    with FakeCluster(topics={TOPIC: 8}) as cluster:
+def one() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={TOPIC: 8}) as cluster:
         yield cluster
 
 
-def stored(cluster: FakeCluster) -> list[bytes]:
+def stored(cluster: RunningCluster) -> list[bytes]:
     return [body for broker in cluster.brokers.values() for body in broker.bodies(TOPIC)]
 
 
@@ -33,7 +34,7 @@ def close_elsewhere(producer: Producer) -> None:
     assert not closer.is_alive()
 
 
-def test_a_message_appended_before_the_close_is_sent_by_it(one: FakeCluster) -> None:
+def test_a_message_appended_before_the_close_is_sent_by_it(one: RunningCluster) -> None:
     producer = Producer(one.namesrv, linger_ms=10_000)
     producer.prepare(TOPIC)
     accumulator = producer._open[TOPIC]
@@ -48,7 +49,7 @@ def test_a_message_appended_before_the_close_is_sent_by_it(one: FakeCluster) -> 
     assert stored(one) == [b"in time"]
 
 
-def test_a_message_appended_after_the_close_raises_and_is_not_sent(one: FakeCluster) -> None:
+def test_a_message_appended_after_the_close_raises_and_is_not_sent(one: RunningCluster) -> None:
     producer = Producer(one.namesrv, linger_ms=10_000)
     producer.prepare(TOPIC)
     accumulator = producer._open[TOPIC]
@@ -61,10 +62,10 @@ def test_a_message_appended_after_the_close_raises_and_is_not_sent(one: FakeClus
 
 
 @pytest.mark.parametrize("call", ["send", "send_async", "send_oneway", "send_batch", "produce_many"])
-def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: FakeCluster, call: str) -> None:
+def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: RunningCluster, call: str) -> None:
     producer = Producer(one.namesrv)
     producer.prepare(TOPIC)
-    delivery = producer._topics[TOPIC]
+    delivery = producer._deliveries[Ordinary(TOPIC)]
     producer.close()
     producer._is_closed = False  # as the thread saw it that had passed the check before the close
     arguments: dict[str, tuple[Any, ...]] = {
@@ -73,12 +74,12 @@ def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: Fa
     }
     with pytest.raises(ClientClosed):
         getattr(producer, call)(*arguments.get(call, (TOPIC, b"x")))
-    assert delivery.is_idle
+    assert len(delivery.open) == 0
     assert producer.pending == 0
     assert stored(one) == []
 
 
-def test_close_lists_what_it_gave_up_and_nothing_twice(one: FakeCluster) -> None:
+def test_close_lists_what_it_gave_up_and_nothing_twice(one: RunningCluster) -> None:
     producer = Producer(one.namesrv)
     producer.prepare(TOPIC)
     one.kill("broker-a")
@@ -89,7 +90,7 @@ def test_close_lists_what_it_gave_up_and_nothing_twice(one: FakeCluster) -> None
     assert sum(each.count for each in [*raised.value.refused, *raised.value.unknown]) == 5
 
 
-def test_closing_under_load_loses_nothing_silently(one: FakeCluster) -> None:
+def test_closing_under_load_loses_nothing_silently(one: RunningCluster) -> None:
     for _ in range(5):
         producer = Producer(one.namesrv, linger_ms=1, batch_count_max=50)
         producer.prepare(TOPIC)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from penstock.client import Producer
 from penstock.proto.errors import FlowControl, NotEnoughReplicas, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader
-from tests.support.client.fake_broker import FakeBroker
-from tests.support.client.fake_cluster import FakeCluster
+from penstock.proto.wire.nameserver_pb2 import RouteUpdate, TopicRoute
+from tests.support.client.faults import Refusal
+from tests.support.client.running_cluster import RunningCluster
+from tests.support.waiting import wait_until
 
 TOPIC = "orders"
 KEYS = 7
 COUNT = 4000
 
 
-def refusing(randomness: random.Random) -> object:
-    def hook(header: AppendHeader) -> PenstockError | None:
+def refusing(randomness: random.Random) -> Refusal:
+    def hook(header: AppendHeader, records: memoryview) -> PenstockError | None:
         chance = randomness.random()
         if chance < 0.1:
             return NotEnoughReplicas("too few")
@@ -28,41 +32,51 @@ def refusing(randomness: random.Random) -> object:
     return hook
 
 
-def disturb(cluster: FakeCluster, broker: FakeBroker, randomness: random.Random, stop: threading.Event) -> None:
-    while not stop.wait(0.05):
-        broker.answers_to_drop = randomness.randrange(3)
-        if randomness.random() < 0.3:
-            cluster.kill(broker.broker_name)
-            stop.wait(randomness.random() * 0.1)
-            cluster.revive(broker.broker_name)
+@contextlib.contextmanager
+def disturbed(cluster: RunningCluster, randomness: random.Random) -> Iterator[None]:
+    """Refused batches, lost answers and deaths of the broker for the length of the block."""
+    faults, stop = cluster.brokers["broker-a"].faults, threading.Event()
+
+    def disturb() -> None:
+        while not stop.wait(0.05):
+            faults.heal()
+            faults.refuse("Append", refusing(randomness))
+            faults.drop_answers("Append", randomness.randrange(3))
+            if randomness.random() < 0.3:
+                cluster.kill("broker-a")
+                stop.wait(randomness.random() * 0.1)
+                cluster.revive("broker-a")
+
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        disturber.join()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_lost_answers_refusals_and_restarts_neither_lose_nor_double_nor_reorder(seed: int) -> None:
     randomness = random.Random(seed)
-    with FakeCluster(topics={TOPIC: 12}) as cluster:
+    with RunningCluster(topics={TOPIC: 12}) as cluster:
         broker = cluster.brokers["broker-a"]
-        broker.append_hook = refusing(randomness)  # type: ignore[assignment]
-        stop = threading.Event()
-        disturber = threading.Thread(target=disturb, args=(cluster, broker, randomness, stop))
         with Producer(cluster.namesrv, batch_count_max=100, delivery_timeout_s=60, send_retries=100) as producer:
             producer.prepare(TOPIC)
-            disturber.start()
 
             def produce(thread: int) -> None:
                 for number in range(COUNT):
                     producer.produce(TOPIC, b"%d-%d" % (thread, number), sharding_key=f"key-{number % KEYS}")
 
-            threads = [threading.Thread(target=produce, args=(thread,)) for thread in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            loose = [b"loose-%d" % number for number in range(COUNT)]
-            producer.produce_many(TOPIC, loose)
-            receipts = [producer.send(TOPIC, b"sent-%d" % number, timeout_s=30) for number in range(30)]
-            stop.set()
-            disturber.join()
+            with disturbed(cluster, randomness):
+                threads = [threading.Thread(target=produce, args=(thread,)) for thread in range(2)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                loose = [b"loose-%d" % number for number in range(COUNT)]
+                producer.produce_many(TOPIC, loose)
+                receipts = [producer.send(TOPIC, b"sent-%d" % number, timeout_s=30) for number in range(30)]
             producer.flush(60)
         stored = broker.bodies(TOPIC)
         expected = [b"%d-%d" % (thread, number) for thread in range(2) for number in range(COUNT)]
@@ -78,3 +92,43 @@ def test_lost_answers_refusals_and_restarts_neither_lose_nor_double_nor_reorder(
                 assert [found for found in in_queues if found] == [mine], f"seed {seed} key {key}"
         for number, receipt in enumerate(receipts):
             assert broker.bodies(TOPIC, receipt.queue_id)[receipt.queue_offset] == b"sent-%d" % number
+
+
+def test_what_a_frozen_master_has_not_answered_is_sent_again_when_the_route_names_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.client.produce.delivery.TRY_TIMEOUT_S", 3600)
+<<<<<<< HEAD
+    with RunningCluster(topics={"orders": 1}) as cluster, Producer(cluster.namesrv) as producer:
+        producer.send("orders", b"before")
+        faults, directory = cluster.brokers["broker-a"].faults, producer._calls.directory
+        producer._on_route(directory.topic("orders"))  # who is master now
+        before = faults.calls["Append"]
+        with faults.holding("Append"):
+            answer = producer.send_async("orders", b"under way", timeout_s=3600)
+            wait_until(
+                lambda: len(faults.requests["Append"]) == 2, what="the batch at the broker, which does not answer"
+            )
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setattr(directory, "master", lambda name: "127.0.0.1:1")
+                producer._on_route(directory.topic("orders"))
+            wait_until(lambda: faults.calls["Append"] > before, what="another stream, though nothing broke the first")
+        assert answer.result(60).broker_name == "broker-a"
+        assert cluster.brokers["broker-a"].bodies("orders", 0) == [b"before", b"under way"]
+=======
+    with RunningCluster(shards=2, topics={TOPIC: 1}) as cluster, Producer(cluster.namesrv) as producer:
+        producer.prepare(TOPIC)
+        frozen, successor = cluster.brokers["broker-a"], cluster.brokers["broker-b"]
+        before = cluster.route(TOPIC)
+        del before.shards[1], before.queues[1]  # the other group stands for a new master of the first
+        after = TopicRoute.FromString(before.SerializeToString())
+        after.shards[0].epoch += 1
+        after.shards[0].members[0].address = successor.address
+        producer._routes._on_update(RouteUpdate(routes=[before]))
+        with frozen.faults.holding("Append"):
+            answer = producer.send_async(TOPIC, b"under way", timeout_s=3600)
+            wait_until(lambda: frozen.faults.calls["Append"], what="the frozen one's stream")
+            producer._routes._on_update(RouteUpdate(routes=[after]))
+            assert answer.result(60).broker_name == "broker-a"
+            assert successor.bodies(TOPIC) == [b"under way"]  # though nothing broke the other's connection
+>>>>>>> refs/heads/suite

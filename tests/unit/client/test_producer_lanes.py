@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.client.cluster.queues import WriteQueues
 from penstock.client.produce.config import ProducerConfig
-from penstock.client.produce.lanes import LANES, Lanes
+from penstock.client.produce.health import BrokerHealth
+from penstock.client.produce.lanes import KEY_AWAY_S, LANES, Lanes
 from penstock.client.produce.parts import Batch, Kind, Part
-from penstock.client.produce.selection import BrokerHealth, WriteQueues
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
@@ -194,17 +195,32 @@ def test_an_unknown_batch_whose_group_died_moves_after_a_second_if_that_is_wante
     assert moved.lane.broker_name == "b"
 
 
-def test_messages_waiting_behind_a_lost_group_find_another() -> None:
+def test_keys_wait_for_their_group_through_a_failover_and_go_elsewhere_when_it_stays_away() -> None:
+    topic = lanes(("a", 1), ("b", 1))
+    topic.adopt(WriteQueues([("b", 1)]), NOW)
+    topic.add([part(b"1", hashes=[0]), part(b"other", hashes=[1])])
+    (other,) = start(topic)
+    assert bodies(other) == [b"other"]
+    assert topic.next_due(NOW) == NOW + KEY_AWAY_S
+    topic.acknowledged(other)
+    (moved,) = start(topic, NOW + KEY_AWAY_S)
+    assert (moved.lane.broker_name, bodies(moved)) == ("b", [b"1"])
+
+
+def test_keys_behind_an_unknown_batch_wait_for_its_word_before_they_go_elsewhere() -> None:
     topic = lanes(("a", 1), ("b", 1))
     topic.add([part(b"1", hashes=[0])])
     (batch,) = start(topic)
     topic.on_error(batch, BROKEN, NOW)
-    topic.add([part(b"2", hashes=[0])])
-    start(topic)
     topic.adopt(WriteQueues([("b", 1)]), NOW)
-    (moved,) = start(topic)
-    assert bodies(moved) == [b"2"]
-    assert moved.lane.broker_name == "b"
+    topic.add([part(b"2", hashes=[0])])
+    assert start(topic, NOW + 2 * KEY_AWAY_S) == []
+    topic.adopt(WriteQueues([("a", 1), ("b", 1)]), NOW + 9)
+    (again,) = start(topic, NOW + 9)
+    assert again is batch
+    topic.acknowledged(again)
+    (second,) = start(topic, NOW + 9)
+    assert (second.lane.broker_name, bodies(second)) == ("a", [b"2"])  # home again, since that is back
 
 
 def test_only_the_corrupt_message_of_a_batch_is_refused() -> None:
@@ -334,7 +350,7 @@ def test_nothing_rides_to_a_group_that_is_avoided() -> None:
     assert (again.lane.broker_name, bodies(again)) == ("a", [b"first"])
 
 
-def test_keys_of_a_lost_group_go_on_at_once() -> None:
+def test_a_keyed_batch_of_unknown_outcome_may_leave_a_group_that_stays_away() -> None:
     topic = lanes(("a", 1), ("b", 1), retry_another_shard_on_unknown=True)
     topic.add([part(b"key", hashes=[0])])
     (batch,) = start(topic)
@@ -342,12 +358,13 @@ def test_keys_of_a_lost_group_go_on_at_once() -> None:
     topic.adopt(WriteQueues([("b", 1)]), NOW)
     assert topic.start(NOW + 0.1, LANES, lambda name: name == "b") == []
     assert topic.start(NOW + 2, LANES, lambda name: name == "b") == []
-    assert topic.next_due(NOW + 2) == NOW + 2
-    (moved,) = topic.start(NOW + 2, LANES, lambda name: name == "b")
+    topic.start(NOW + 2.1, LANES, lambda name: name == "b")
+    assert topic.next_due(NOW + 2.1) == NOW + KEY_AWAY_S
+    (moved,) = topic.start(NOW + KEY_AWAY_S, LANES, lambda name: name == "b")
     assert (moved.lane.broker_name, bodies(moved)) == ("b", [b"key"])
 
 
-def test_of_a_mixed_batch_that_was_not_stored_keys_keep_their_lane_and_the_rest_goes_elsewhere() -> None:
+def test_of_a_batch_that_was_not_stored_only_keys_keep_their_lane() -> None:
     topic = lanes(("a", 1), ("b", 1))
     topic.add([part(b"1", hashes=[0])])
     (first,) = start(topic)

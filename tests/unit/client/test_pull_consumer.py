@@ -1,4 +1,4 @@
-"""PullConsumer against a fake cluster: positions, commits, sharing, faults."""
+"""PullConsumer against a real broker: positions, commits, sharing, faults."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.cluster.connections import Connections
-from penstock.client.consume.group import membership
-from penstock.client.consume.subscription import Sql
+from penstock.client.cluster.subscription import Sql
+from penstock.client.consume import owner
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.pull_consumer import PullConsumer
 from penstock.proto.errors import (
@@ -20,18 +20,19 @@ from penstock.proto.errors import (
     InvalidArgument,
     InvalidName,
 )
-from tests.support.client.fake_sessions import GroupCluster
-from tests.support.client.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
+from penstock.proto.wire.broker_pb2 import ConsumerEvent, Filter
+from tests.support.client.pull_consumers import Q0, Q1, a_commit_interval_passes, begun, consumer, numbered, poll_all
+from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def cluster() -> Iterator[GroupCluster]:
-    with GroupCluster(topics={"orders": 2}) as made:
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={"orders": 2}) as made:
         yield made
 
 
-def test_poll_returns_everything_of_all_queues_in_each_queues_order(cluster: GroupCluster) -> None:
+def test_poll_returns_everything_of_all_queues_in_each_queues_order(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(30), 0)
     cluster.put("orders", numbered(20), 1)
     with consumer(cluster) as puller:
@@ -43,43 +44,39 @@ def test_poll_returns_everything_of_all_queues_in_each_queues_order(cluster: Gro
         assert got[0].broker_name == "broker-a"
 
 
-def test_a_message_that_arrives_ends_a_waiting_poll_at_once(cluster: GroupCluster) -> None:
+def test_a_message_that_arrives_ends_a_waiting_poll_at_once(cluster: RunningCluster) -> None:
     with consumer(cluster) as puller:
         puller.subscribe("orders")
         begun(puller, Q0, Q1)
         threading.Timer(0.2, lambda: cluster.put("orders", [b"late"], 1)).start()
-        started = time.monotonic()
-        (message,) = puller.poll(10)
+        (message,) = puller.poll(3600)
         assert message.body == b"late"
-        assert time.monotonic() - started < 2
 
 
-def test_poll_returns_at_most_what_was_asked_for_and_nothing_in_time(cluster: GroupCluster) -> None:
+def test_poll_returns_at_most_what_was_asked_for_and_nothing_in_time(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
         puller.subscribe("orders")
         assert [each.body for each in puller.poll(5, max_messages=3)] == numbered(3)
         assert [each.body for each in puller.poll(5, max_messages=100)] == numbered(7, 3)
-        started = time.monotonic()
         assert puller.poll(0.1) == []
-        assert time.monotonic() - started < 1
         with pytest.raises(ConfigError, match="max_messages"):
             puller.poll(0, max_messages=0)
 
 
-def test_auto_commit_commits_what_the_poll_before_returned(cluster: GroupCluster) -> None:
+def test_auto_commit_commits_what_the_poll_before_returned(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
         puller.subscribe("orders")
         assert len(puller.poll(5, max_messages=4)) == 4
-        time.sleep(0.2)  # several commit intervals: what was only returned must not be committed
-        assert cluster.committed("g", "orders", 0) == 0
+        a_commit_interval_passes(cluster)
+        assert cluster.committed("g", "orders", 0) == 0, "what was only returned"
         assert len(puller.poll(5, max_messages=3)) == 3
         wait_until(lambda: cluster.committed("g", "orders", 0) == 4, what="the first poll's commit")
     assert cluster.committed("g", "orders", 0) == 7, "close commits what the last poll returned"
 
 
-def test_an_error_in_the_callers_code_commits_nothing_of_the_last_poll(cluster: GroupCluster) -> None:
+def test_an_error_in_the_callers_code_commits_nothing_of_the_last_poll(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
 
     def work() -> None:
@@ -94,7 +91,7 @@ def test_an_error_in_the_callers_code_commits_nothing_of_the_last_poll(cluster: 
     assert cluster.committed("g", "orders", 0) == 4
 
 
-def test_commit_by_hand_commits_what_was_returned_and_nothing_else(cluster: GroupCluster) -> None:
+def test_commit_by_hand_commits_what_was_returned_and_nothing_else(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster, auto_commit=False) as puller:
         puller.subscribe("orders")
@@ -105,7 +102,7 @@ def test_commit_by_hand_commits_what_was_returned_and_nothing_else(cluster: Grou
     assert cluster.committed("g", "orders", 0) == 4
 
 
-def test_without_auto_commit_nothing_is_committed_that_nobody_committed(cluster: GroupCluster) -> None:
+def test_without_auto_commit_nothing_is_committed_that_nobody_committed(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     for subscribing in (True, False):
         with consumer(cluster, auto_commit=False) as puller:
@@ -113,11 +110,11 @@ def test_without_auto_commit_nothing_is_committed_that_nobody_committed(cluster:
             poll_all(puller, 10)
             puller.seek(Q0, 3)
             poll_all(puller, 7)
-            time.sleep(0.2)  # several commit intervals
+            a_commit_interval_passes(cluster)
         assert cluster.committed("g", "orders", 0) == -1
 
 
-def test_commit_of_chosen_offsets_stays(cluster: GroupCluster) -> None:
+def test_commit_of_chosen_offsets_stays(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster, auto_commit=False) as puller:
         puller.subscribe("orders")
@@ -129,7 +126,7 @@ def test_commit_of_chosen_offsets_stays(cluster: GroupCluster) -> None:
     assert cluster.committed("g", "orders", 0) == 2
 
 
-def test_the_next_consumer_goes_on_where_the_last_one_committed(cluster: GroupCluster) -> None:
+def test_the_next_consumer_goes_on_where_the_last_one_committed(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
         puller.subscribe("orders")
@@ -139,11 +136,9 @@ def test_the_next_consumer_goes_on_where_the_last_one_committed(cluster: GroupCl
         assert [each.body for each in poll_all(puller, 6)] == numbered(6, 4)
 
 
-def test_a_new_group_begins_at_the_end_by_default_and_at_a_time_if_asked(cluster: GroupCluster) -> None:
-    cluster.put("orders", numbered(5), 0)
-    time.sleep(0.01)
-    middle_ms = time.time_ns() // 1_000_000
-    time.sleep(0.01)
+def test_a_new_group_begins_at_the_end_by_default_and_at_a_time_if_asked(cluster: RunningCluster) -> None:
+    middle_ms = cluster.put("orders", numbered(5), 0).store_timestamp_ms + 1
+    wait_until(lambda: time.time_ns() // 1_000_000 > middle_ms, what="a later time")
     cluster.put("orders", numbered(5, 5), 0)
     with consumer(cluster, group="late", consume_from="last") as puller:
         puller.subscribe("orders")
@@ -157,10 +152,10 @@ def test_a_new_group_begins_at_the_end_by_default_and_at_a_time_if_asked(cluster
 
 
 def test_a_seek_while_the_beginning_is_looked_for_is_not_undone(
-    cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.put("orders", numbered(10), 0)
-    search = membership.search_offset
+    search = owner.search_offset
 
     def seeking(connections: Connections, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
         found = search(connections, address, queue, timestamp_ms)
@@ -168,22 +163,28 @@ def test_a_seek_while_the_beginning_is_looked_for_is_not_undone(
             puller.seek(Q0, 8)
         return found
 
-    monkeypatch.setattr(membership, "search_offset", seeking)
+    monkeypatch.setattr(owner, "search_offset", seeking)
     with consumer(cluster, consume_from=1) as puller:
         puller.subscribe("orders")
         assert [each.body for each in poll_all(puller, 2)] == numbered(2, 8)
 
 
-def test_a_committed_offset_outside_of_the_queue_is_moved_to_its_nearer_end(cluster: GroupCluster) -> None:
+def test_a_committed_offset_outside_of_the_queue_is_moved_to_its_nearer_end(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(5), 0)
-    cluster.brokers["broker-a"].committed["g", "orders", 0] = 99
+
+    def beyond(event: ConsumerEvent) -> ConsumerEvent:  # as of a broker that has lost the end of its log
+        if event.HasField("granted"):
+            event.granted.committed_offset = 99
+        return event
+
+    cluster.brokers["broker-a"].faults.change_answers("ConsumerSession", beyond)
     with consumer(cluster) as puller:
         puller.subscribe("orders")
         begun(puller, Q0)
         wait_until(lambda: puller.position(Q0) == 5, what="the queue's end")
 
 
-def test_a_topic_younger_than_the_subscription_is_read_from_its_first_message(cluster: GroupCluster) -> None:
+def test_a_topic_younger_than_the_subscription_is_read_from_its_first_message(cluster: RunningCluster) -> None:
     with consumer(cluster, consume_from="last") as puller:
         puller.subscribe("unborn")
         cluster.create_topic("unborn", 1)
@@ -191,7 +192,7 @@ def test_a_topic_younger_than_the_subscription_is_read_from_its_first_message(cl
         assert [each.body for each in poll_all(puller, 3)] == numbered(3)
 
 
-def test_seek_goes_anywhere_and_the_next_commit_follows(cluster: GroupCluster) -> None:
+def test_seek_goes_anywhere_and_the_next_commit_follows(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
         puller.subscribe("orders")
@@ -212,7 +213,7 @@ def test_seek_goes_anywhere_and_the_next_commit_follows(cluster: GroupCluster) -
         assert poll_all(puller, 1)[0].body == b"new"
 
 
-def test_seek_says_what_is_wrong_with_it(cluster: GroupCluster) -> None:
+def test_seek_says_what_is_wrong_with_it(cluster: RunningCluster) -> None:
     with consumer(cluster) as puller:
         puller.subscribe("orders")
         begun(puller, Q0)
@@ -222,7 +223,7 @@ def test_seek_says_what_is_wrong_with_it(cluster: GroupCluster) -> None:
             puller.seek(MessageQueue("orders", "broker-z", 0), 1)
 
 
-def test_a_paused_queue_returns_nothing_and_loses_nothing(cluster: GroupCluster) -> None:
+def test_a_paused_queue_returns_nothing_and_loses_nothing(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
         puller.subscribe("orders")
@@ -237,8 +238,8 @@ def test_a_paused_queue_returns_nothing_and_loses_nothing(cluster: GroupCluster)
         assert [each.body for each in poll_all(puller, 6)] == numbered(6, 4)
 
 
-def test_tags_are_compared_by_text(cluster: GroupCluster) -> None:
-    # "Aa" and "BB" have the same hash; the fake broker does not filter at all, as if all hashes were equal.
+def test_tags_are_compared_by_text(cluster: RunningCluster) -> None:
+    # "Aa" and "BB" have the same hash, by which the broker filters.
     cluster.put("orders", numbered(6), 0, tags=["Aa", "BB", "Aa", "x", "BB", "Aa"])
     with consumer(cluster) as puller:
         puller.subscribe("orders", "Aa || x")
@@ -247,25 +248,16 @@ def test_tags_are_compared_by_text(cluster: GroupCluster) -> None:
     assert cluster.committed("g", "orders", 0) == 6, "what was not wanted is consumed as well"
 
 
-def test_sql_reaches_the_broker_and_its_refusal_the_caller(cluster: GroupCluster) -> None:
-    broker = cluster.brokers["broker-a"]
-    headers = []
-    read = broker._read
-
-    def refuse(header: object) -> object:
-        headers.append(header)
-        raise AssertionError
-
-    del read
-    broker._read = refuse  # type: ignore[assignment,method-assign]
-    with consumer(cluster) as puller:
+def test_sql_reaches_the_broker_and_its_refusal_the_caller() -> None:
+    with RunningCluster(topics={"orders": 2}, enablePropertyFilter="false") as cluster, consumer(cluster) as puller:
         puller.subscribe("orders", Sql("amount > 10"))
-        wait_until(lambda: headers, what="a fetch")
-        (topic,) = headers[0].topics  # type: ignore[attr-defined]
-        assert (topic.filter.kind, topic.filter.expression) == (2, "amount > 10")
+        with pytest.raises(InvalidArgument, match="SQL92 filters are off"):
+            puller.poll(10)
+        (topic,) = cluster.brokers["broker-a"].faults.requests["Fetch"][0].topics
+        assert (topic.filter.kind, topic.filter.expression) == (Filter.SQL92, "amount > 10")
 
 
-def test_poll_batch_gives_columns_of_one_queue(cluster: GroupCluster) -> None:
+def test_poll_batch_gives_columns_of_one_queue(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
         puller.subscribe("orders")
@@ -283,7 +275,7 @@ def test_poll_batch_gives_columns_of_one_queue(cluster: GroupCluster) -> None:
         wait_until(lambda: cluster.committed("g", "orders", 0) == 10, what="commit")
 
 
-def test_poll_batch_of_tags_leaves_the_others_out(cluster: GroupCluster) -> None:
+def test_poll_batch_of_tags_leaves_the_others_out(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(4), 0, tags=["a", "b", "a", "b"])
     with consumer(cluster) as puller:
         puller.subscribe("orders", "b")
@@ -292,16 +284,16 @@ def test_poll_batch_of_tags_leaves_the_others_out(cluster: GroupCluster) -> None
         assert batch.bodies() == [b"1", b"3"]
 
 
-def test_assigned_queues_are_read_beside_a_group_with_its_offsets(cluster: GroupCluster) -> None:
+def test_assigned_queues_are_read_beside_a_group_with_its_offsets(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     cluster.put("orders", numbered(10), 1)
-    cluster.brokers["broker-a"].committed["g", "orders", 1] = 6
+    cluster.brokers["broker-a"].commit("g", "orders", {1: 6})
     with consumer(cluster) as puller:
         assert puller.queues("orders") == [Q0, Q1]
         puller.assign([Q1])
         assert [each.body for each in poll_all(puller, 4)] == numbered(4, 6)
         assert puller.assignment() == [Q1]
-        assert cluster.groups["broker-a"].members("g") == []
+        assert cluster.brokers["broker-a"].members("g") == []
         puller.assign([Q0])
         assert [each.body for each in poll_all(puller, 10)] == numbered(10)
     assert cluster.committed("g", "orders", 1) == 10
@@ -309,7 +301,7 @@ def test_assigned_queues_are_read_beside_a_group_with_its_offsets(cluster: Group
 
 
 def test_an_assignment_survives_routes_that_change_meanwhile(
-    cluster: GroupCluster, caplog: pytest.LogCaptureFixture
+    cluster: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with consumer(cluster) as puller:
         for turn in range(20):
@@ -318,14 +310,14 @@ def test_an_assignment_survives_routes_that_change_meanwhile(
             puller.assign([MessageQueue(f"other-{turn}", "broker-a", 0)])
         puller.assign([Q0])
         wait_until(lambda: puller.assignment() == [Q0], what="the last assignment alone")
-        cluster.push_routes()
+        cluster.create_topic("one-more")
         cluster.put("orders", numbered(3), 0)
         assert [each.body for each in poll_all(puller, 3)] == numbered(3)
         assert puller.assignment() == [Q0]
     assert "consumer decision failed" not in caplog.text
 
 
-def test_a_position_set_before_the_first_poll_of_an_assignment_counts(cluster: GroupCluster) -> None:
+def test_a_position_set_before_the_first_poll_of_an_assignment_counts(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
         puller.assign([Q0])
@@ -333,7 +325,7 @@ def test_a_position_set_before_the_first_poll_of_an_assignment_counts(cluster: G
         assert [each.body for each in poll_all(puller, 2)] == numbered(2, 8)
 
 
-def test_subscribing_and_assigning_exclude_each_other(cluster: GroupCluster) -> None:
+def test_subscribing_and_assigning_exclude_each_other(cluster: RunningCluster) -> None:
     with consumer(cluster) as puller:
         puller.assign([Q0])
         with pytest.raises(InvalidArgument, match="not both"):
@@ -355,7 +347,7 @@ def test_wrong_arguments_are_refused_by_name(options: dict[str, object], error: 
         PullConsumer("127.0.0.1:1", **({"group": "g"} | options))  # type: ignore[arg-type]
 
 
-def test_wrong_subscriptions_are_refused_by_name(cluster: GroupCluster) -> None:
+def test_wrong_subscriptions_are_refused_by_name(cluster: RunningCluster) -> None:
     with consumer(cluster) as puller:
         with pytest.raises(InvalidName):
             puller.subscribe("no topic")
@@ -365,25 +357,23 @@ def test_wrong_subscriptions_are_refused_by_name(cluster: GroupCluster) -> None:
             puller.commit()
 
 
-def test_a_refused_group_is_raised_by_poll(cluster: GroupCluster) -> None:
-    cluster.groups["broker-a"].refused_groups["g"] = GroupNotFound("group 'g' does not exist")
-    with consumer(cluster) as puller:
+def test_a_refused_group_is_raised_by_poll() -> None:
+    refusing = {"autoCreateSubscriptionGroup": "false"}
+    with RunningCluster(topics={"orders": 2}, **refusing) as cluster, consumer(cluster) as puller:
         puller.subscribe("orders")
         with pytest.raises(GroupNotFound):
             puller.poll(10)
 
 
-def test_close_ends_a_poll_in_another_thread(cluster: GroupCluster) -> None:
+def test_close_ends_a_poll_in_another_thread(cluster: RunningCluster) -> None:
     puller = consumer(cluster)
     puller.subscribe("orders")
     begun(puller, Q0, Q1)
     results: list[list[MessageView]] = []
-    thread = threading.Thread(target=lambda: results.append(puller.poll(30)))
+    thread = threading.Thread(target=lambda: results.append(puller.poll(3600)))
     thread.start()
-    started = time.monotonic()
     puller.close()
-    thread.join(timeout=5)
-    assert time.monotonic() - started < 5
+    thread.join()
     assert results == [[]]
     with pytest.raises(ClientClosed):
         puller.poll(0)

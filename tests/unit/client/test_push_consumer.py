@@ -1,4 +1,4 @@
-"""PushConsumer against brokers in memory: listeners, failures, order, limits."""
+"""PushConsumer against a real broker: listeners, failures, order, limits."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.push_consumer import ConsumeResult, PushConsumer
 from penstock.proto.errors import ConfigError, InvalidArgument
-from tests.support.client.fake_sessions import GroupCluster
 from tests.support.client.push_consumers import Seen, consumer, numbered
+from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def cluster() -> Iterator[GroupCluster]:
-    with GroupCluster(topics={"orders": 2}) as made:
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={"orders": 2}) as made:
         yield made
 
 
-def test_every_message_reaches_the_listener_once_and_is_committed(cluster: GroupCluster) -> None:
+def test_every_message_reaches_the_listener_once_and_is_committed(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(500), 0)
     cluster.put("orders", numbered(500, 500), 1)
     seen = Seen()
@@ -37,13 +37,13 @@ def test_every_message_reaches_the_listener_once_and_is_committed(cluster: Group
     assert cluster.committed("g", "orders", 1) == 500
 
 
-def test_commits_happen_while_consuming(cluster: GroupCluster) -> None:
+def test_commits_happen_while_consuming(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(5), 0)
     with consumer(cluster, Seen(), consume_threads=1):
         wait_until(lambda: cluster.committed("g", "orders", 0) == 5, what="commit")
 
 
-def test_a_list_listener_gets_lists_of_one_queue(cluster: GroupCluster) -> None:
+def test_a_list_listener_gets_lists_of_one_queue(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(25), 0)
     cluster.put("orders", numbered(25), 1)
     lists: list[list[MessageView]] = []
@@ -55,7 +55,7 @@ def test_a_list_listener_gets_lists_of_one_queue(cluster: GroupCluster) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["raise", "retry"])
-def test_a_failed_message_comes_again_and_says_how_often(cluster: GroupCluster, outcome: str) -> None:
+def test_a_failed_message_comes_again_and_says_how_often(cluster: RunningCluster, outcome: str) -> None:
     cluster.put("orders", numbered(5), 0)
     tries: list[int] = []
 
@@ -80,7 +80,7 @@ def test_a_failed_message_comes_again_and_says_how_often(cluster: GroupCluster, 
 @pytest.mark.parametrize("orderly", [False, True])
 @pytest.mark.parametrize("answer", [True, "success", 0])
 def test_an_answer_that_means_nothing_is_an_error_that_names_it(
-    cluster: GroupCluster, answer: object, orderly: bool, caplog: pytest.LogCaptureFixture
+    cluster: RunningCluster, answer: object, orderly: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.put("orders", numbered(3), 0)
     answers = [answer, answer, ConsumeResult.SUCCESS]
@@ -91,7 +91,7 @@ def test_an_answer_that_means_nothing_is_an_error_that_names_it(
     assert f"the listener returned {answer!r}" in caplog.text
 
 
-def test_a_failed_message_holds_its_queues_commit_and_no_other(cluster: GroupCluster) -> None:
+def test_a_failed_message_holds_its_queues_commit_and_no_other(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(8), 0)
     cluster.put("orders", numbered(8, 100), 1)
     seen = Seen(lambda message: ConsumeResult.RETRY_LATER if message.body == b"3" else None)
@@ -107,7 +107,7 @@ def test_a_failed_message_holds_its_queues_commit_and_no_other(cluster: GroupClu
     assert again.bodies() == numbered(5, 3)
 
 
-def test_a_failed_list_comes_again_as_a_whole(cluster: GroupCluster) -> None:
+def test_a_failed_list_comes_again_as_a_whole(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(6), 0)
     tries: list[list[bytes]] = []
 
@@ -120,7 +120,7 @@ def test_a_failed_list_comes_again_as_a_whole(cluster: GroupCluster) -> None:
     assert tries == [numbered(6), numbered(6)]
 
 
-def test_one_slow_message_does_not_stop_the_others_and_holds_the_commit(cluster: GroupCluster) -> None:
+def test_one_slow_message_does_not_stop_the_others_and_holds_the_commit(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(300), 0)
     release = threading.Event()
 
@@ -136,7 +136,7 @@ def test_one_slow_message_does_not_stop_the_others_and_holds_the_commit(cluster:
         wait_until(lambda: cluster.committed("g", "orders", 0) == 300, what="the commit of all")
 
 
-def test_listeners_run_at_the_same_time_also_within_one_queue(cluster: GroupCluster) -> None:
+def test_listeners_run_at_the_same_time_also_within_one_queue(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(4), 0)
     together = threading.Barrier(4)
 
@@ -148,7 +148,7 @@ def test_listeners_run_at_the_same_time_also_within_one_queue(cluster: GroupClus
         wait_until(lambda: cluster.committed("g", "orders", 0) == 4, what="commit")
 
 
-def test_orderly_keeps_each_queues_order_through_failures(cluster: GroupCluster) -> None:
+def test_orderly_keeps_each_queues_order_through_failures(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(40), 0)
     cluster.put("orders", numbered(40, 100), 1)
     running: dict[int, int] = {0: 0, 1: 0}
@@ -180,7 +180,7 @@ def test_orderly_keeps_each_queues_order_through_failures(cluster: GroupCluster)
     assert sorted(reconsumed) == [(b"117", 1), (b"5", 2)]
 
 
-def test_orderly_commits_stop_at_the_failing_message(cluster: GroupCluster) -> None:
+def test_orderly_commits_stop_at_the_failing_message(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(6), 0)
     seen = Seen(lambda message: ConsumeResult.RETRY_LATER if message.body == b"2" else None)
     with consumer(cluster, seen, orderly=True):
@@ -190,7 +190,7 @@ def test_orderly_commits_stop_at_the_failing_message(cluster: GroupCluster) -> N
     assert cluster.committed("g", "orders", 0) == 2
 
 
-def test_tags_are_compared_by_text(cluster: GroupCluster) -> None:
+def test_tags_are_compared_by_text(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(4), 0, tags=["Aa", "BB", "Aa", "C"])  # "Aa" and "BB" have one hash
     seen = Seen()
     made = consumer(cluster, seen)
@@ -200,7 +200,7 @@ def test_tags_are_compared_by_text(cluster: GroupCluster) -> None:
     assert seen.bodies() == [b"0", b"2"]
 
 
-def test_fetching_stops_at_the_limits_and_goes_on_behind_them(cluster: GroupCluster) -> None:
+def test_fetching_stops_at_the_limits_and_goes_on_behind_them(cluster: RunningCluster) -> None:
     for _ in range(8):
         cluster.put("orders", [bytes(1000)] * 100, 0)
     gate = threading.Event()
@@ -220,7 +220,7 @@ def test_fetching_stops_at_the_limits_and_goes_on_behind_them(cluster: GroupClus
         assert made._core.buffers.held_bytes == 0
 
 
-def test_failed_messages_count_against_the_limits(cluster: GroupCluster) -> None:
+def test_failed_messages_count_against_the_limits(cluster: RunningCluster) -> None:
     for _ in range(8):
         cluster.put("orders", [bytes(1000)] * 100, 0)
     failing = threading.Event()
@@ -238,7 +238,7 @@ def test_failed_messages_count_against_the_limits(cluster: GroupCluster) -> None
         assert made._core.buffers.held_bytes == 0
 
 
-def test_topics_can_be_added_and_dropped_while_running(cluster: GroupCluster) -> None:
+def test_topics_can_be_added_and_dropped_while_running(cluster: RunningCluster) -> None:
     cluster.create_topic("extra", 1)
     cluster.put("extra", [b"x"], 0)
     seen = Seen()
@@ -269,7 +269,7 @@ def test_wrong_arguments_are_refused_by_name(options: dict[str, Any], text: str)
         PushConsumer("127.0.0.1:1", **({"group": "g", "listener": print} | options))
 
 
-def test_a_consumer_without_a_topic_does_not_start(cluster: GroupCluster) -> None:
+def test_a_consumer_without_a_topic_does_not_start(cluster: RunningCluster) -> None:
     made = PushConsumer(cluster.namesrv, group="g", listener=print)
     with pytest.raises(InvalidArgument, match="no topic"):
         made.start()
@@ -278,7 +278,7 @@ def test_a_consumer_without_a_topic_does_not_start(cluster: GroupCluster) -> Non
 
 @pytest.mark.parametrize("orderly", [False, True])
 def test_a_listener_that_ends_the_thread_fails_its_message_and_nothing_else(
-    cluster: GroupCluster, orderly: bool
+    cluster: RunningCluster, orderly: bool
 ) -> None:
     cluster.put("orders", numbered(5), 0)
     tries: list[bytes] = []

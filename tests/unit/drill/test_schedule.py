@@ -51,6 +51,10 @@ def test_a_drill_says_why_it_cannot_be_done() -> None:
     assert DRILLS["slave-kill"].why_skipped(two, elects=True) == "needs --replicas 2 or more"
     assert DRILLS["nameserver-kill"].why_skipped(two, elects=True) == "needs --nameservers 2 or more"
     assert "elections" in DRILLS["planned-switch"].why_skipped(Shape(), elects=False)
+    assert DRILLS["catch-up-kill"].why_skipped(Shape(replicas=2), elects=True) == "needs --replicas 3 or more"
+    assert "a cluster that the drill starts" in DRILLS["catch-up-kill"].why_skipped(
+        Shape(), elects=True, own_cluster=False
+    )
     assert DRILLS["master-kill"].why_skipped(two, elects=False) == ""
 
 

@@ -43,9 +43,11 @@ def test_the_file_compares_and_sets_and_remembers(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = CoordinatorFile.open(path)
         await check_compare_and_set(store)
+        await store.close()
         again = CoordinatorFile.open(path)
         assert await again.id() == await store.id()
         assert await again.read("broker-a") == await store.read("broker-a")
+        await again.close()
 
     asyncio.run(scenario())
 
@@ -53,7 +55,13 @@ def test_the_file_compares_and_sets_and_remembers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "id", "register", "name", "binary", "deep"])
 def test_a_damaged_file_is_refused_by_name_and_left_as_it_is(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "controller.json"
-    asyncio.run(CoordinatorFile.open(path).replace(None, FIRST))
+
+    async def write() -> None:
+        store = CoordinatorFile.open(path)
+        await store.replace(None, FIRST)
+        await store.close()
+
+    asyncio.run(write())
     document = json.loads(path.read_text())
     if damage == "id":
         document["coordinator"] = ""
@@ -75,6 +83,45 @@ def test_a_place_that_cannot_be_written_is_a_configuration_error(tmp_path: Path)
     with pytest.raises(Exception, match="controllerStorePath") as caught:
         CoordinatorFile.open(tmp_path / "file" / "controller.json")
     assert isinstance(caught.value, ConfigError) or "read" in str(caught.value)
+
+
+def test_a_second_nameserver_cannot_open_the_same_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path = tmp_path / "controller.json"
+        store = CoordinatorFile.open(path)
+        with pytest.raises(ConfigError, match=r"another nameserver has it open"):
+            CoordinatorFile.open(path)
+        await store.replace(None, FIRST)
+        await store.close()
+        again = CoordinatorFile.open(path)
+        assert await again.read("broker-a") == FIRST
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_etcd_replaces_a_register_that_another_release_wrote_with_fewer_fields() -> None:
+    held = json.loads(FIRST.to_json())
+    del held["unclean_allowed"], held["unclean_epoch"]
+    values = {"/penstock/register/broker-a": json.dumps(held)}
+
+    class Etcd(EtcdStore):
+        async def _get(self, key: str) -> str | None:
+            return values.get(key)
+
+        async def _put(self, key: str, before: str | None, after: str) -> bool:
+            if values.get(key) != before:
+                return False
+            values[key] = after
+            return True
+
+    async def scenario() -> None:
+        store = Etcd([])
+        assert await store.read("broker-a") == FIRST
+        assert await store.replace(FIRST, SECOND)
+        assert await store.read("broker-a") == SECOND
+
+    asyncio.run(scenario())
 
 
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
@@ -128,7 +175,7 @@ def etcd(directory: Path) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian package etcd-server)")

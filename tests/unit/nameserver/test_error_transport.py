@@ -9,9 +9,17 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc._cython.cygrpc import ExecuteBatchError  # what grpc.aio raises: subclass of its InternalError
 
 from penstock.proto.errors import NotMaster, PenstockError, WrongCluster, from_rpc_error
-from penstock.runtime.channel import new_server, open_async_channel, open_channel, reporting, reporting_stream
+from penstock.runtime.channel import (
+    new_server,
+    open_async_channel,
+    open_channel,
+    reported,
+    reporting,
+    reporting_stream,
+)
 
 SERVICE = "penstock.test.Errors"
 
@@ -128,3 +136,10 @@ def test_threads_with_blocking_channels_get_the_same_errors() -> None:
         assert type(await asyncio.to_thread(blocking, address)) is WrongCluster
 
     served(scenario)
+
+
+def test_an_answer_that_cannot_be_written_is_no_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    told = reported(ExecuteBatchError("Failed grpc_call_start_batch: 10", 10), "Service.call")
+    assert isinstance(told, PenstockError)
+    assert [(record.levelno, record.exc_info) for record in caplog.records] == [(logging.INFO, None)]

@@ -218,7 +218,7 @@ def test_two_masters_in_one_epoch_are_refused_by_name() -> None:
     assert members_of(table.route("x")) == {"broker-a": {0: "MASTER", 1: "SLAVE"}}
 
 
-def test_a_second_living_broker_with_the_same_id_is_refused_with_the_address_of_the_first() -> None:
+def test_a_second_living_broker_with_the_same_id_is_refused() -> None:
     table = RouteTable()
     table.register(1, registration(address="10.0.0.1:10911", instance="one"), 0.0)
     with pytest.raises(WrongCluster, match=r"alive at 10\.0\.0\.1:10911"):
@@ -328,13 +328,13 @@ def test_liveness_lists_the_longest_silent_first() -> None:
     assert liveness.silent(3.0) == [2]
 
 
-def test_registration_of_ten_thousand_topics_takes_less_than_a_second() -> None:
+def test_registration_of_ten_thousand_topics_is_no_work_of_seconds() -> None:
     table = RouteTable()
     topics = tuple(f"topic-{number}" for number in range(10_000))
     first, second = registration("broker-a", topics=topics), registration("broker-b", topics=topics)
-    started = time.perf_counter()
+    started = time.thread_time()  # the processor's, whoever else uses it
     table.register(1, first, 0.0)
     table.register(2, second, 0.0)
     table.unregister(1)
-    assert time.perf_counter() - started < 3.0  # two registrations and a removal; far less on an idle machine
+    assert time.thread_time() - started < 3.0, "two registrations and a removal: 0.1 s"
     assert len(table.topics()) == 10_000

@@ -17,6 +17,7 @@ from penstock.pipeline.jobs import replay
 from penstock.pipeline.jobs.framework.reading import JOB_FILE, claim_checkpoint, ended_by_signals, follow, same_servers
 from penstock.pipeline.jobs.lag.job import Place, lag_series
 from penstock.proto.errors import ConfigError
+from penstock.proto.wire.nameserver_pb2 import ClusterView, ShardView
 from penstock.proto.wire.pipeline_pb2 import WriterState
 
 
@@ -48,9 +49,9 @@ def test_a_replay_beside_a_group_that_is_down_does_not_say_what_it_cannot_know(
     monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     calls = Mock()
-    calls.shards.return_value = {"a": None}
-    calls.known.return_value = frozenset({"a", "b"})
-    calls.staging.return_value = WriterState(exists=is_known, decided_batch=0)
+    view = ClusterView(shards=[ShardView(broker_name="a")], absent=[ShardView(broker_name="b")])
+    calls.directory.cluster.return_value = view
+    calls.at_master.return_value = WriterState(exists=is_known, decided_batch=0)
     monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda _: Mock(calls=calls))
     figures = replay.write(MagicMock(), "a:1", "t", "exactly-once", "id", 7)
     if is_known:

@@ -160,7 +160,7 @@ def test_light_rows_are_there_only_where_they_are_asked_for(tmp_path: Path) -> N
     assert {row["topic"] for row in parts(store) if row["isLight"]} == {A, B}
 
 
-def test_skipped_offsets_of_a_light_queue_are_filled_and_of_two_records_the_first_counts(tmp_path: Path) -> None:
+def test_skipped_offsets_of_a_light_queue_are_filled(tmp_path: Path) -> None:
     entries = np.zeros(4, PART_ENTRY)
     entries["queue_offset"], entries["size"] = [20, 23, 23, 24], 100
     entries["physical_offset"] = [100, 300, 200, 400]

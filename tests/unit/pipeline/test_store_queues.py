@@ -130,7 +130,7 @@ def test_full_verification_names_a_record_that_its_queue_lacks(tmp_path: Path, f
         scanned(root, topics=topic, verify="full")
 
 
-def test_full_verification_misses_the_first_file_of_a_queue_while_the_log_has_its_records(tmp_path: Path) -> None:
+def test_full_verification_misses_the_first_file_of_a_queue(tmp_path: Path) -> None:
     record = Record(topic="T", queue_id=0, queue_offset=QueueOffset(0), body=b"x", physical_offset=PhysicalOffset(0))
     log = tmp_path / "commitlog" / f"{0:020d}"
     queue = tmp_path / "consumequeue" / "T" / "0"

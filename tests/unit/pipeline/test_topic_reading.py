@@ -51,7 +51,7 @@ class Group:
         self.asked: list[tuple[str, FetchHeader]] = []
         self.before: Callable[[FetchHeader], None] = lambda header: None
         self.after: Callable[[FetchHeader, bytes], bytes] = lambda header, message: message
-        self.calls = self.connections = self
+        self.calls = self.connections = self.directory = self
         self.put("orders", {})
 
     def put(self, topic: str, queues: dict[int, int], size: int = 10, *, at: Sequence[str] = (MASTER, SLAVE)) -> None:
@@ -62,7 +62,7 @@ class Group:
             if parts.tables.topic(topic) is None:
                 self._run(lambda parts=parts: parts.add_topic(topic, queues=64))
             for queue_id, count in queues.items():
-                low = parts.store.queue_range(topic, queue_id)[1]
+                low = parts.store.reader.queue_range(topic, queue_id)[1]
                 made = [b"%d-%d-" % (queue_id, low + n) for n in range(count)]
                 self._await(parts.append([body.ljust(size, b"x") for body in made], topic=topic, queue_id=queue_id))
                 self._run(parts.dispatch)

@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,7 @@ async def test_a_certificate_for_another_host_is_refused_unless_its_name_is_expe
 
 
 @in_own_loop
-async def test_a_server_that_demands_certificates_lets_in_nobody_without_one_of_its_authority(tmp_path: Path) -> None:
+async def test_a_server_that_demands_certificates_lets_in_nobody_without_one(tmp_path: Path) -> None:
     ours, others = Authority(tmp_path / "a"), Authority(tmp_path / "b")
     async with port(server_tls(ours.issue("broker"), ours.file)) as number:
         assert await said(number, ours.tls(ours.issue("client", "client"))) == "ok"
@@ -143,9 +142,7 @@ async def test_the_next_connection_sees_a_replaced_certificate(tmp_path: Path) -
     async with port(server_tls(authority.issue("broker", expired=True))) as number:
         assert "expired" in await said(number, authority.tls())
         authority.issue("broker")
-        began = time.monotonic()
         assert await said(number, authority.tls()) == "ok"
-        assert time.monotonic() - began < 5
         authority.issue("broker", "broker.example")
         assert "another host name" in await said(number, authority.tls())
 

@@ -13,12 +13,15 @@ from penstock.formats.record.unique_key import new_unique_key
 
 
 def test_a_key_is_32_upper_case_digits_with_process_and_time_in_their_places() -> None:
+    before_s = time.time()
     key = new_unique_key()
+    after_s = time.time()
     assert len(key) == 32
     assert key == bytes.fromhex(key).hex().upper()
     assert int(key[8:12], 16) == os.getpid() & 0xFFFF
-    month_start = time.mktime((*time.localtime()[:2], 1, 0, 0, 0, 0, 0, -1))
-    assert abs(int(key[20:28], 16) / 1000 - (time.time() - month_start)) < 5
+    month_start_s = time.mktime((*time.localtime(before_s)[:2], 1, 0, 0, 0, 0, 0, -1))
+    made_ms = int(key[20:28], 16) + int(month_start_s * 1000)
+    assert int(before_s * 1000) <= made_ms <= int(after_s * 1000)
 
 
 def test_keys_of_many_threads_differ() -> None:

@@ -177,7 +177,7 @@ def test_without_slaves_asynchronous_confirms_what_the_master_has() -> None:
     asyncio.run(scenario())
 
 
-def test_a_restarted_synchronous_master_shows_the_checkpointed_confirm_until_a_slave_reports() -> None:
+def test_a_restarted_master_shows_the_checkpointed_confirm_at_first() -> None:
     async def scenario() -> None:
         log = MemoryLog()
         log.write(some_bytes(1000))
@@ -200,7 +200,7 @@ def test_a_master_that_stops_answering_is_gone_within_the_time_out() -> None:
             following(master.address, config=QUICK) as slave,
         ):
             await eventually(lambda: slave.replica.connected)
-            await eventually(lambda: not slave.replica.connected, timeout_s=3, what="silence was noticed")
+            await eventually(lambda: not slave.replica.connected, what="silence was noticed")
             await eventually(lambda: "nothing heard" in str(slave.replica.last_error), what="and is named")
 
     asyncio.run(scenario())

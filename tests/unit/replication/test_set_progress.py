@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.master.progress import Progress
+from penstock.replication.master.standings import Standings
+from penstock.replication.master.sync_state_set import SetRules, wanted_set
 
 ALL = frozenset((0, 1, 2))
 
@@ -39,7 +41,7 @@ def test_a_set_below_the_number_needed_confirms_nothing() -> None:
     assert progress.confirm == 100
 
 
-def test_a_slave_outside_the_set_counts_for_nothing_and_is_waited_for_as_soon_as_it_may_join() -> None:
+def test_a_slave_outside_the_set_counts_only_from_when_it_may_join() -> None:
     progress = table(frozenset((0, 1)))
     ack(progress, 2, 100)
     assert progress.confirm == 10
@@ -65,3 +67,47 @@ def test_a_slave_is_level_when_waiting_for_it_takes_nothing_back() -> None:
     assert (progress.confirm, progress.is_level(slave)) == (40, False)
     ack(progress, 2, 40)
     assert progress.is_level(slave)
+
+
+def begun(flush_acknowledged: bool = False) -> Progress:
+    """Broker 1 begins alone: its log ends at 1000, and as a slave it had heard that 950 is confirmed."""
+    config = ReplicationConfig(sync=True, flush_acknowledged=flush_acknowledged)
+    return Progress(config, end=1000, flushed=1000, confirm=950, epoch_start=1000, others=frozenset(), needed=2)
+
+
+def joined(progress: Progress, end: int) -> frozenset[int]:
+    """The set that the new master asks for when it ends at ``end``, and its slave, broker 2, is in sync."""
+    progress.refresh(0.0)
+    return wanted_set(1, (1,), Standings().at(0.0, progress, end, ()), SetRules(2, 1), behind_ms_max=15_000)
+
+
+def test_a_new_master_takes_nobody_in_who_lacks_what_earlier_masters_may_have_acknowledged() -> None:
+    progress = begun()
+    slave = progress.connect(2, "h:2", 960, 0.0)
+    progress.on_ack(slave, 960, 960, 0.0)
+    assert not progress.is_level(slave)
+    assert joined(progress, 1000) == {1}
+    progress.on_end(1200, 0.0)  # what this master appends, it has not acknowledged
+    slave.sent = 1000
+    progress.on_ack(slave, 1000, 1000, 0.0)
+    assert progress.is_level(slave)
+    assert joined(progress, 1200) == {1, 2}
+
+
+def test_where_only_synced_bytes_count_the_written_ones_make_nobody_level() -> None:
+    progress = begun(flush_acknowledged=True)
+    slave = progress.connect(2, "h:2", 1000, 0.0)
+    progress.on_ack(slave, 1000, 960, 0.0)
+    assert (progress.is_level(slave), joined(progress, 1000)) == (False, {1})
+    progress.on_ack(slave, 1000, 1000, 0.0)
+    assert (progress.is_level(slave), joined(progress, 1000)) == (True, {1, 2})
+
+
+def test_the_set_is_waited_for_from_the_first_moment() -> None:
+    config = ReplicationConfig(sync=True)
+    alone = Progress(config, end=100, flushed=100, confirm=10, others=frozenset(), needed=1)
+    assert (alone.confirm, alone.has_enough()) == (100, True)
+    progress = Progress(config, end=100, flushed=100, confirm=10, others=frozenset((1, 2)), needed=2)
+    progress.connect(1, "h:1", 0, 0.0).sent = 100
+    ack(progress, 1, 100)
+    assert progress.confirm == 10, "broker 2 may be elected"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import Store
-from penstock.broker.store.log.commit_log import copy_ascending
+from penstock.broker.store.log.copying import copy_ascending
 from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import CorruptBatch, InvalidName, MessageTooLarge, StorageError, StoreClosed
 from tests.support.broker.stores import HOST, batch, bodies, dispatch_all, read, store_config
@@ -239,12 +239,12 @@ def test_an_empty_log_may_begin_anywhere_and_queues_begin_late(tmp_path: Path, b
         slave.append_bytes(slave.end_offset, master.read_bytes(slave.end_offset, 1 << 20))
     dispatch_all(slave)
     low = first.queue_offsets[0]
-    assert slave.queue_range("t", 0) == (low, low + 30)
+    assert slave.reader.queue_range("t", 0) == (low, low + 30)
     assert bodies(slave, "t") == [b"seen"] * 30
     slave.abandon()
     again = Store.open(store_config(tmp_path / "s"))
     assert (again.min_offset, again.end_offset) == (first.start, master.end_offset)
-    assert again.queue_range("t", 0) == (low, low + 30)
+    assert again.reader.queue_range("t", 0) == (low, low + 30)
     with pytest.raises(StorageError):
         again.start_at(0)
     master.close()
@@ -258,5 +258,5 @@ def test_append_takes_arrays_and_views(tmp_path: Path) -> None:
     store.append("orders", np.frombuffer(records, np.uint8), queues=1)
     dispatch_all(store)
     assert bodies(store, "orders") == [b"a", b"a"]
-    assert decode_record(store.view(0)).body == b"a"
+    assert decode_record(store.lookup.view(0)).body == b"a"
     store.close()

@@ -34,7 +34,7 @@ def _all(store: Store, **how: bool) -> tuple[list[int], list[str]]:
     problems = []
     offset = 0
     while offset < COUNT:
-        result = store.read("t", 0, offset, 1 << 20, **how)
+        result = store.reader.read("t", 0, offset, 1 << 20, **how)
         if result.status is ReadStatus.DAMAGED:
             assert (result.count, result.next_offset) == (0, offset + 1)
             problems.append(result.problem)
@@ -62,7 +62,7 @@ def test_others_are_read_and_the_log_names_it_once(
             assert f"{path}: the record at {starts[DAMAGED]} is damaged (t queue 0 offset {DAMAGED})" in problems[0]
             assert "replica" in problems[0]
             assert "penstock store rebuild" in problems[0]
-    assert caplog.text.count("record damaged") == store.damages == 1
+    assert caplog.text.count("record damaged") == len(store.reader.damages) == 1
     store.close()
 
 
@@ -104,9 +104,9 @@ def test_the_advice_for_a_wrong_entry_helps(tmp_path: Path) -> None:
 def test_filters_and_limits_end_in_front_of_a_damaged_record(tmp_path: Path) -> None:
     store, starts = _opened(tmp_path)
     patch(tmp_path, starts[DAMAGED], b"\x7f")
-    assert store.read("t", 0, 0, 1 << 20, max_count=2).count == 2
-    result = store.read("t", 0, 0, 1 << 20)
+    assert store.reader.read("t", 0, 0, 1 << 20, max_count=2).count == 2
+    result = store.reader.read("t", 0, 0, 1 << 20)
     assert (result.status, result.next_offset, result.count) == (ReadStatus.FOUND, DAMAGED, DAMAGED)
-    none = store.read("t", 0, 0, 1 << 20, tags={7})
+    none = store.reader.read("t", 0, 0, 1 << 20, tags={7})
     assert none.status is ReadStatus.NO_MATCHED_MESSAGE, "what nobody wants may be damaged"
     store.close()

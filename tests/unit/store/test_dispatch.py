@@ -135,8 +135,8 @@ def test_a_queue_may_begin_late_and_is_blank_before(tmp_path: Path) -> None:
     for offset in range(47, 52):
         _ship(store, offset, b"%d" % offset)
     dispatch_all(store)
-    assert store.queue_range("t", 0) == (47, 52)
-    assert store.search_offset("t", 0, 0) == 47
+    assert store.reader.queue_range("t", 0) == (47, 52)
+    assert store.lookup.search_offset("t", 0, 0) == 47
     store.close()
     file = tmp_path / "consumequeue/t/0/00000000000000000800"
     entries = file.read_bytes()
@@ -144,7 +144,7 @@ def test_a_queue_may_begin_late_and_is_blank_before(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     reopened = Store.open(store_config(tmp_path))
     assert reopened.recovery.clean
-    assert reopened.queue_range("t", 0) == (47, 52)
+    assert reopened.reader.queue_range("t", 0) == (47, 52)
     assert bodies(reopened, "t") == [b"47", b"48", b"49", b"50", b"51"]
     reopened.close()
 
@@ -189,7 +189,7 @@ def test_no_space_for_entries_is_tried_again_without_loss(tmp_path: Path) -> Non
     with pytest.raises(DiskFull):
         store.dispatch()
     assert store.dispatched_offset == 0
-    assert store.queue_range("t", 0) == (0, 0)
+    assert store.reader.queue_range("t", 0) == (0, 0)
     disk.kind = ""
     dispatch_all(store)
     assert bodies(store, "t", 1) == [b"%d" % number for number in range(1, 150, 2)]
@@ -230,7 +230,7 @@ def test_many_topics_are_told_apart_dropped_and_made_again(tmp_path: Path) -> No
     for number, topic in enumerate(topics):
         expected = [b"last"] if number % 3 == 0 else [f"{topic}.0".encode(), b"last"]
         assert bodies(store, topic) == expected
-        assert (store.queue_range(topic, 1) == (0, 0)) == (number % 3 == 0)
+        assert (store.reader.queue_range(topic, 1) == (0, 0)) == (number % 3 == 0)
     store.close()
 
 
@@ -255,7 +255,7 @@ def test_blank_entries_stand_for_records_that_the_log_tells_are_lost(live: bool,
     dispatch_all(source)
     log = bytes(source.read_bytes(0, 1 << 20))
     lost = range(5, 47)
-    times = [source.store_timestamp_at("t", 0, n) or 0 for n in range(100)]
+    times = [source.lookup.store_timestamp_at("t", 0, n) or 0 for n in range(100)]
     log = log[: starts[5]] + _lost(starts[5], starts[47] - starts[5], times[5]) + log[starts[47] :]
     source.close()
     left = [b"%03d" % n + bytes(50) for n in range(100) if n not in lost]
@@ -276,13 +276,13 @@ def test_blank_entries_stand_for_records_that_the_log_tells_are_lost(live: bool,
         if reopening == "without a checkpoint":
             (tmp_path / "new/penstockCheckpoint").unlink()
         store = Store.open(store_config(tmp_path / "new")) if reopening else store
-        assert store.queue_range("t", 0) == (0, 100), reopening
+        assert store.reader.queue_range("t", 0) == (0, 100), reopening
         assert bodies(store, "t") == left
         for number, stored in enumerate(times):
             first = min(n for n in range(100) if n not in lost and times[n] >= stored)
             last = max(n for n in range(100) if n not in lost and times[n] <= stored)
-            assert store.search_offset("t", 0, stored) == first, number
-            assert store.search_offset("t", 0, stored, upper=True) == last, number
+            assert store.lookup.search_offset("t", 0, stored) == first, number
+            assert store.lookup.search_offset("t", 0, stored, upper=True) == last, number
         assert store.removal.first_from("t", 0, starts[5] + 1) == 47
         assert store.removal.first_from("t", 0, starts[4]) == 4
     assert store.append("t", batch("t", [b"next"]), queues=1).queue_offsets == [100]

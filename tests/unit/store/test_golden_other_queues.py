@@ -20,15 +20,18 @@ LIGHT = ("%LMQ%one", "%LMQ%two")
 @pytest.mark.parametrize("name", ["direct", "direct-crc", "direct-ext", "direct-trimmed"])
 def test_light_queues_built_from_the_log_have_rocketmqs_entries(name: str, tmp_path: Path) -> None:
     golden.unpack(name, tmp_path, only=("commitlog",))
-    store = Store.open(golden_config(name, tmp_path, multi_dispatch=True))
+    store = Store.open(golden_config(name, tmp_path, lmq_enable=True, multi_dispatch=True))
     expected = {q["topic"]: q for q in golden.expected(name)["queues"] if q["topic"] in LIGHT}
     assert set(expected) == set(LIGHT)
     for topic, queue in expected.items():
-        assert store.queue_range(topic, 0) == (queue["minOffset"], queue["maxOffset"])
+        assert store.reader.queue_range(topic, 0) == (queue["minOffset"], queue["maxOffset"])
         assert [record.physical_offset for record in read(store, topic)] == [entry[1] for entry in queue["entries"]]
         for timestamp_ms, lower, upper in queue["offsetByTime"]:
             asked = topic, 0, timestamp_ms
-            assert (store.search_offset(*asked), store.search_offset(*asked, upper=True)) == (lower, upper)
+            assert (store.lookup.search_offset(*asked), store.lookup.search_offset(*asked, upper=True)) == (
+                lower,
+                upper,
+            )
     store.close()
     if name == "direct":
         golden.unpack(name, tmp_path / "theirs", only=("consumequeue",))
@@ -38,15 +41,15 @@ def test_light_queues_built_from_the_log_have_rocketmqs_entries(name: str, tmp_p
 
 def test_light_queues_of_a_rocketmq_store_go_on(tmp_path: Path) -> None:
     golden.unpack("direct", tmp_path, only=DIRECTORIES)
-    store = Store.open(golden_config("direct", tmp_path, multi_dispatch=True))
+    store = Store.open(golden_config("direct", tmp_path, lmq_enable=True, multi_dispatch=True))
     lit = b"INNER_MULTI_DISPATCH\x01%LMQ%two,%LMQ%one\x02"
     store.append("LmqParent", batch("LmqParent", [b"new"], properties=[lit]), queues=2)
     dispatch_all(store)
-    assert (store.queue_range("%LMQ%one", 0), store.queue_range("%LMQ%two", 0)) == ((0, 7), (0, 5))
+    assert (store.reader.queue_range("%LMQ%one", 0), store.reader.queue_range("%LMQ%two", 0)) == ((0, 7), (0, 5))
     assert b"INNER_MULTI_QUEUE_OFFSET\x014,6\x02" in read(store, "%LMQ%two")[-1].properties
     store.abandon()
-    store = Store.open(golden_config("direct", tmp_path, multi_dispatch=True))
-    assert store.queue_range("%LMQ%one", 0) == (0, 7)
+    store = Store.open(golden_config("direct", tmp_path, lmq_enable=True, multi_dispatch=True))
+    assert store.reader.queue_range("%LMQ%one", 0) == (0, 7)
     store.close()
 
 
@@ -69,7 +72,7 @@ def test_tags_are_told_apart_through_extensions(with_units: bool, tmp_path: Path
         for code, positions in tagged.items():
             assert [r.physical_offset for r in read(store, topic, queue_id, tags=[code])] == positions
     assert extended > 100
-    nothing = store.read("Keys", 0, 0, 1 << 20, tags=[string_hash("no such tag")])
+    nothing = store.reader.read("Keys", 0, 0, 1 << 20, tags=[string_hash("no such tag")])
     assert (nothing.status, nothing.count) == (ReadStatus.NO_MATCHED_MESSAGE, 0)
     store.close()
 
@@ -108,15 +111,15 @@ def test_topics_with_batch_queues_are_refused_by_name_and_stay_as_they_are(with_
     for _ in range(2):
         store = Store.open(golden_config("direct", tmp_path))
         calls = (
-            lambda store=store: store.read("InnerBatch", 0, 0, 1 << 20),
-            lambda store=store: store.search_offset("InnerBatch", 1, 0),
+            lambda store=store: store.reader.read("InnerBatch", 0, 0, 1 << 20),
+            lambda store=store: store.lookup.search_offset("InnerBatch", 1, 0),
             lambda store=store: store.append("InnerBatch", batch("InnerBatch", [b"x"]), queues=2),
-            lambda store=store: store.check_readable("InnerBatch"),
+            lambda store=store: store.reader.check_readable("InnerBatch"),
         )
         for call in calls:
             with pytest.raises(Forbidden, match=r"InnerBatch .*BatchCQ"):
                 call()
-        store.check_readable("Keys")
+        store.reader.check_readable("Keys")
         assert not (tmp_path / "consumequeue/InnerBatch").exists()
         assert tree(tmp_path / "batchconsumequeue") == before
         store.close()

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.broker.store import RealDisk, Store
 from penstock.broker.store.disk import Data
-from penstock.broker.store.index.index_file import HEADER_BYTES, IndexFile
+from penstock.broker.store.index.index_file import IndexFile
+from penstock.formats.index_file import HEADER_BYTES
 from penstock.inspection import StoreQuery, list_store, verify
 from penstock.proto.errors import DiskFull
 from tests.support.broker.stores import batch, dispatch_all, store_config
@@ -27,7 +28,7 @@ def _append(store: Store, first: int, count: int) -> None:
 
 
 def _missing(store: Store, count: int) -> list[int]:
-    return [number for number in range(count) if len(store.query("t", f"U{number}", 10, 0, 1 << 60)) != 1]
+    return [number for number in range(count) if len(store.lookup.query("t", f"U{number}", 10, 0, 1 << 60)) != 1]
 
 
 def _open(root: Path, disk: RealDisk | None = None) -> Store:
@@ -140,8 +141,8 @@ def test_keys_that_come_too_fast_for_the_slots_survive_a_kill(
     assert not caplog.records, "nothing had to be built anew"
     whole = clock.wall_ms() - 60_000, clock.wall_ms()
     for number in (0, 9_999, 19_999):
-        assert len(store.query("t", f"U{number}", 10, *whole)) == 1
-        assert store.query("t", f"U{number}", 10, 0, whole[0]) == []
+        assert len(store.lookup.query("t", f"U{number}", 10, *whole)) == 1
+        assert store.lookup.query("t", f"U{number}", 10, 0, whole[0]) == []
     store.close()
     assert [str(problem) for problem in verify(list_store(tmp_path)).findings.problems] == []
 
@@ -180,7 +181,7 @@ def test_a_full_file_whose_slots_found_no_space_has_every_key_when_there_is_some
     store.close()
 
 
-def test_a_checkpoint_that_fails_for_no_known_reason_is_told_and_does_not_end_its_thread(
+def test_a_checkpoint_that_fails_does_not_end_its_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = _open(tmp_path)

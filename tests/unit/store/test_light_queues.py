@@ -19,7 +19,7 @@ A, B = "%LMQ%a", "%LMQ%b"
 
 
 def _config(root: Path, **changes: Any) -> Any:
-    return store_config(root, multi_dispatch=True, **changes)
+    return store_config(root, lmq_enable=True, multi_dispatch=True, **changes)
 
 
 def _lit(*names: str, more: bytes = b"") -> bytes:
@@ -42,7 +42,7 @@ def test_a_record_stands_in_its_queue_and_in_each_light_queue_that_it_names(tmp_
     assert _offsets(store) == ["0", None, "1,0", "1", "2"]
     assert bodies(store, A) == [b"0", b"2", b"0"]
     assert bodies(store, B) == [b"2", b"3"]
-    assert store.queue_range("parent", 0) == (0, 5)
+    assert store.reader.queue_range("parent", 0) == (0, 5)
     assert read_records(store, A)[1] == read_records(store, "parent")[2]
     assert bodies(store, A, tags=[116]) == [b"2"]
     store.close()
@@ -59,7 +59,7 @@ def test_light_queues_go_on_after_closing_a_crash_and_without_their_files(tmp_pa
     _put(store, _lit(A))
     store.abandon()  # not dispatched
     store = Store.open(_config(tmp_path))
-    assert store.queue_range(A, 0) == (0, 31)
+    assert store.reader.queue_range(A, 0) == (0, 31)
     _put(store, _lit(A, B))
     dispatch_all(store)
     assert _offsets(store)[-2:] == ["30", "31,60"]
@@ -114,7 +114,7 @@ def test_records_of_retry_and_system_topics_stay_as_they_are(topic: str, tmp_pat
     _put(store, _lit(A, more=b"INNER_MULTI_QUEUE_OFFSET\x015\x02"), topic=topic)
     dispatch_all(store)
     assert _offsets(store, topic) == ["5"]
-    assert store.queue_range(A, 0) == (0, 0)
+    assert store.reader.queue_range(A, 0) == (0, 0)
     store.close()
 
 
@@ -165,7 +165,7 @@ def test_offsets_that_skip_leave_blank_entries_and_impossible_ones_are_passed_ov
     store.close()
     shutil.rmtree(tmp_path / "consumequeue")
     store = Store.open(_config(tmp_path))
-    assert store.queue_range(A, 0) == (0, 5)
+    assert store.reader.queue_range(A, 0) == (0, 5)
     assert [r.queue_offset for r in read(store, A)] == [0, 1, 7]
     assert bodies(store, B) == []
     _put(store, _lit(A, B))
@@ -180,10 +180,10 @@ def test_times_of_light_queues_are_found(tmp_path: Path) -> None:
         _put(store, _lit(*names))
     dispatch_all(store)
     times = [decode_record(raw).store_timestamp_ms for raw in read_records(store, A)]
-    assert store.search_offset(A, 0, times[0]) == 0
-    assert store.search_offset(A, 0, times[-1] + 1) == 2
-    assert store.search_offset(A, 0, times[-1] + 1, upper=True) == 1
-    assert store.store_timestamp_at(A, 0, 1) == times[1]
+    assert store.lookup.search_offset(A, 0, times[0]) == 0
+    assert store.lookup.search_offset(A, 0, times[-1] + 1) == 2
+    assert store.lookup.search_offset(A, 0, times[-1] + 1, upper=True) == 1
+    assert store.lookup.store_timestamp_at(A, 0, 1) == times[1]
     store.close()
 
 

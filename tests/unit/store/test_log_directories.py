@@ -24,7 +24,7 @@ def _config(root: Path, **changes: Any) -> StoreConfig:
 
 
 def _fill(store: Store, count: int) -> None:
-    first = store.queue_range("t", 0)[1]
+    first = store.reader.queue_range("t", 0)[1]
     for number in range(first, first + count):
         store.append("t", batch("t", [b"%04d" % number + bytes(700)]), queues=1)
     dispatch_all(store)
@@ -186,5 +186,5 @@ def test_rocketmqs_files_open_wherever_they_are_spread(name: str, tmp_path: Path
     expected = golden.expected(name)["commitLog"]
     assert (store.min_offset, store.end_offset) == (expected["minOffset"], expected["maxOffset"])
     for message, raw in golden.records(name)[::7]:
-        assert store.view(message["physicalOffset"]) == raw
+        assert store.lookup.view(message["physicalOffset"]) == raw
     store.close()

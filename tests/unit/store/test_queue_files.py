@@ -48,7 +48,7 @@ class InterruptedDisk(RealDisk):
 
 def _queues(root: Path, disk: InterruptedDisk) -> ConsumeQueues:
     """The queues, of which t/0 and t/1 have no files."""
-    queues = ConsumeQueues(disk, str(root), 400, 100)
+    queues = ConsumeQueues(disk, str(root), 400, 100, has_lights=False)
     queues.slots.add("t", 0)
     queues.slots.add("t", 1)
     return queues
@@ -121,7 +121,7 @@ class FullOnce(RealDisk):
         super().truncate(descriptor, size)
 
 
-def test_a_file_made_ahead_that_found_no_space_is_not_there_and_the_next_one_is_whole(tmp_path: Path) -> None:
+def test_a_file_made_ahead_that_found_no_space_is_not_there(tmp_path: Path) -> None:
     files = QueueFiles(FullOnce(), str(tmp_path), FILE_BYTES, 10)
     with pytest.raises(OSError, match="no space"):
         files.prepare("orders", 0, lambda: True)

@@ -44,10 +44,10 @@ def test_old_records_that_are_not_in_memory_are_found_and_brought(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fill(store, 100, size=3000)  # in several files
-    assert store.absent("t", 0, 0, 1 << 20) == [], "written a moment ago"
+    assert store.reader.absent("t", 0, 0, 1 << 20) == [], "written a moment ago"
     monkeypatch.setattr("penstock.broker.store.reading._RECENT_BYTES", 0)
-    absent = store.absent("t", 0, 10, 200_000)
-    read = store.read("t", 0, 10, 200_000)
+    absent = store.reader.absent("t", 0, 10, 200_000)
+    read = store.reader.read("t", 0, 10, 200_000)
     assert sum(len(part.positions) for part in absent) == read.count
     assert len(absent) > 1
     for part, (data, positions, sizes) in zip(absent, read.parts, strict=True):
@@ -55,7 +55,7 @@ def test_old_records_that_are_not_in_memory_are_found_and_brought(
         assert part.positions.tolist() == positions.tolist()
         assert part.sizes.tolist() == sizes.tolist()
     bring(absent)
-    assert store.absent("t", 0, 100, 1 << 20) == store.absent("t", 1, 0, 1 << 20) == []
+    assert store.reader.absent("t", 0, 100, 1 << 20) == store.reader.absent("t", 1, 0, 1 << 20) == []
 
 
 class ColdDisk(RealDisk):
@@ -77,11 +77,11 @@ def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, cl
     disk = ColdDisk()
     with contextlib.closing(Store.open(store_config(tmp_path), clock=clock, disk=disk)) as store:
         _fill(store, 5)
-        assert store.absent_entries("t", 0, 0, 5) == [], "in the buffer of entries to be written"
+        assert store.reader.absent_entries("t", 0, 0, 5) == [], "in the buffer of entries to be written"
         _fill(store, 95)  # files of 20 entries
         store.checkpoint()
-        assert [part[2:] for part in store.absent_entries("t", 0, 30, 25)] == [(200, 400), (0, 300)]
-        (absent,) = store.absent_entries("t", 0, 85, 1000)
+        assert [part[2:] for part in store.reader.absent_entries("t", 0, 30, 25)] == [(200, 400), (0, 300)]
+        (absent,) = store.reader.absent_entries("t", 0, 85, 1000)
         assert (absent.start, absent.end) == (20 * 5, 20 * 20)
         disk.brought.clear()
         absent.bring()
@@ -89,7 +89,7 @@ def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, cl
         Path(absent.path).unlink()
         absent.bring()  # the queue was deleted meanwhile: nothing is told here
         for queue_id, offset in ((0, -1), (0, 100), (1, 0)):
-            assert store.absent_entries("t", queue_id, offset, 9) == [], "the read tells of it"
+            assert store.reader.absent_entries("t", queue_id, offset, 9) == [], "the read tells of it"
 
 
 def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path) -> None:
@@ -151,24 +151,24 @@ def test_records_of_several_queues_that_lie_near_each_other_are_read_together(tm
 )
 def test_the_status_says_where_to_go_on(store: Store, offset: int, status: ReadStatus, following: int) -> None:
     _fill(store, 10)
-    result = store.read("t", 0, offset, 1 << 20)
+    result = store.reader.read("t", 0, offset, 1 << 20)
     assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, following, 0, 10)
 
 
 def test_an_unknown_queue_is_told_apart(store: Store) -> None:
     _fill(store, 1)
-    assert store.read("t", 1, 0, 100).status is ReadStatus.QUEUE_NOT_FOUND
-    assert store.read("u", 0, 0, 100).status is ReadStatus.QUEUE_NOT_FOUND
-    assert store.queue_range("u", 0) == (0, 0)
+    assert store.reader.read("t", 1, 0, 100).status is ReadStatus.QUEUE_NOT_FOUND
+    assert store.reader.read("u", 0, 0, 100).status is ReadStatus.QUEUE_NOT_FOUND
+    assert store.reader.queue_range("u", 0) == (0, 0)
 
 
 def test_limits_hold_and_one_record_comes_whatever_its_size(store: Store) -> None:
     _fill(store, 200, size=1000)
-    size = store.read("t", 0, 0, 1).bytes
-    assert store.read("t", 0, 0, 1).count == 1
-    assert store.read("t", 0, 0, 3 * size + 2).count == 3
-    assert store.read("t", 0, 0, 1 << 30, max_count=7).count == 7
-    assert store.read("t", 0, 0, 1 << 30).count == 200
+    size = store.reader.read("t", 0, 0, 1).bytes
+    assert store.reader.read("t", 0, 0, 1).count == 1
+    assert store.reader.read("t", 0, 0, 3 * size + 2).count == 3
+    assert store.reader.read("t", 0, 0, 1 << 30, max_count=7).count == 7
+    assert store.reader.read("t", 0, 0, 1 << 30).count == 200
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 128, 500])
@@ -188,7 +188,7 @@ def test_tags_choose_records_and_a_read_without_any_gets_on(store: Store) -> Non
     dispatch_all(store)
     wanted = {string_hash("a"), string_hash("c")}
     assert bodies(store, "t", tags=wanted) == [b"%d" % n for n in range(40) if n % 4 in (0, 2)]
-    none = store.read("t", 0, 0, 1 << 20, tags={string_hash("z")})
+    none = store.reader.read("t", 0, 0, 1 << 20, tags={string_hash("z")})
     assert (none.status, none.next_offset, none.count) == (ReadStatus.NO_MATCHED_MESSAGE, 40, 0)
     assert bodies(store, "t", tags={0}) == [b"%d" % n for n in range(3, 40, 4)]
 
@@ -200,25 +200,25 @@ def test_search_by_time_finds_the_edges_of_equal_times(store: Store, clock: Manu
         store.append("t", batch("t", [b"x"]), queues=1)
     dispatch_all(store)  # times: 0, 1, 1, 1, 3 seconds after start
     times = [start, start + 1000, start + 1000, start + 1000, start + 3000]
-    assert [store.store_timestamp_at("t", 0, n) for n in range(5)] == times
-    assert store.store_timestamp_at("t", 0, 5) is None
+    assert [store.lookup.store_timestamp_at("t", 0, n) for n in range(5)] == times
+    assert store.lookup.store_timestamp_at("t", 0, 5) is None
     for asked in (start - 1, start, start + 1, start + 1000, start + 1001, start + 3000, start + 3001):
         lower = min([n for n in range(5) if times[n] >= asked], default=5)
         upper = max([n for n in range(5) if times[n] <= asked], default=0)
-        assert store.search_offset("t", 0, asked) == lower
-        assert store.search_offset("t", 0, asked, upper=True) == upper
+        assert store.lookup.search_offset("t", 0, asked) == lower
+        assert store.lookup.search_offset("t", 0, asked, upper=True) == upper
 
 
 def test_view_finds_exactly_record_starts(store: Store) -> None:
     _fill(store, 3)
     size = store.end_offset // 3
-    assert decode_record(store.view(size)).body.startswith(b"1")
+    assert decode_record(store.lookup.view(size)).body.startswith(b"1")
     for offset in (-1, 1, size - 1, store.end_offset, 1 << 50):
         with pytest.raises(MessageNotFound):
-            store.view(offset)
+            store.lookup.view(offset)
     store.append("t", batch("t", [b"not confirmed"]), queues=1)
     with pytest.raises(MessageNotFound):
-        store.view(3 * size)
+        store.lookup.view(3 * size)
 
 
 def _keyed(number: int) -> bytes:
@@ -234,7 +234,7 @@ def test_query_compares_real_keys_over_several_index_files(store: Store, clock: 
     assert len(list((tmp_path / "index").iterdir())) == 5  # 500 keys, 119 in each
 
     def found(key: str, count: int = 1000, begin: int = 0, end: int = 1 << 60) -> list[bytes]:
-        return [decode_record(raw).body for raw in store.query("t", key, count, begin, end)]
+        return [decode_record(raw).body for raw in store.lookup.query("t", key, count, begin, end)]
 
     everything = [b"%d" % number for number in reversed(range(100))]
     assert found("all") == everything
@@ -249,7 +249,7 @@ def test_query_compares_real_keys_over_several_index_files(store: Store, clock: 
 
 def test_the_index_survives_a_clean_exit_a_crash_and_its_deletion(tmp_path: Path) -> None:
     def keys_found(store: Store) -> list[int]:
-        return [len(store.query("t", f"U{number}", 10, *ALL_TIME)) for number in range(200)]
+        return [len(store.lookup.query("t", f"U{number}", 10, *ALL_TIME)) for number in range(200)]
 
     config = store_config(tmp_path)
     store = Store.open(config)
@@ -271,7 +271,7 @@ def test_the_index_survives_a_clean_exit_a_crash_and_its_deletion(tmp_path: Path
     store = Store.open(config)
     assert not store.recovery.clean
     assert keys_found(store) == [1] * 200
-    assert len(store.query("t", "all", 1000, *ALL_TIME)) == 200
+    assert len(store.lookup.query("t", "all", 1000, *ALL_TIME)) == 200
     store.close()
     for file in (tmp_path / "index").iterdir():
         file.unlink()
@@ -284,6 +284,6 @@ def test_without_index_nothing_is_written_or_found(tmp_path: Path) -> None:
     store = Store.open(store_config(tmp_path, index_enable=False))
     store.append("t", batch("t", [b"x"], properties=[_keyed(1)]), queues=1)
     dispatch_all(store)
-    assert store.query("t", "U1", 10, *ALL_TIME) == []
+    assert store.lookup.query("t", "U1", 10, *ALL_TIME) == []
     store.close()
     assert not (tmp_path / "index").exists()

@@ -102,14 +102,14 @@ def test_scans_check_rocketmqs_checksums(name: str) -> None:
                 assert scan(np.frombuffer(changed, np.uint8), 0, len(raw), -1, True, rows)[2] == ScanStatus.BAD
 
 
-def test_recovery_and_verifying_reads_see_damage_that_the_bodys_checksum_does_not_cover(tmp_path: Path) -> None:
+def test_damage_that_the_bodys_checksum_does_not_cover_is_seen(tmp_path: Path) -> None:
     store = _filled(tmp_path)
     start = store.append("t", batch("t", [b"last"], properties=[TAGGED]), queues=1).start
     dispatch_all(store)
     patch(tmp_path, start + 16, b"\0\0\0\x63")  # the user's flag
-    result = store.read("t", 0, 40, 1 << 20)
+    result = store.reader.read("t", 0, 40, 1 << 20)
     assert result.status is ReadStatus.FOUND
-    assert store.read("t", 0, 40, 1 << 20, verify=True).status is ReadStatus.DAMAGED
+    assert store.reader.read("t", 0, 40, 1 << 20, verify=True).status is ReadStatus.DAMAGED
     store.abandon()
     store = Store.open(store_config(tmp_path))
     assert store.recovery.truncated_from == start

@@ -1,4 +1,4 @@
-"""Recovery: decisions, and what becomes of damaged stores."""
+"""Recovery: what becomes of damaged stores. Its decisions are in tests/transcripts/recovery.txt."""
 
 from __future__ import annotations
 
@@ -8,58 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import RealDisk, Store
-from penstock.broker.store.recovery.recovery import Damage, MarkTracker, Plan, Verdict, judge, plan
-from penstock.formats.checkpoint import Positions
 from penstock.proto.errors import Corrupt
 from tests.support.broker.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
-
-
-def _plan(positions: Positions | None, *, aborted: bool) -> Plan:
-    return plan(positions, aborted=aborted, log_min=0, log_end=3000, segment_bytes=1000)
-
-
-def test_the_plan_follows_from_abort_marker_and_checkpoint() -> None:
-    known = Positions(clean=True, end=2500, flushed=2500, derived=2100)
-    assert _plan(known, aborted=False) == Plan(True, None, 2100)
-    assert _plan(known, aborted=True) == Plan(False, 2000, 2100)
-    assert _plan(known._replace(clean=False), aborted=False) == Plan(False, 2000, 2100)
-    assert _plan(None, aborted=False) == Plan(False, 0, None)
-    assert _plan(known._replace(derived=3001), aborted=True) == Plan(False, 0, None)
-    assert _plan(known._replace(min_offset=2050), aborted=True) == Plan(False, 2050, 2100)
-
-
-@pytest.mark.parametrize(
-    ("later", "sector_lost", "synced", "verdict"),
-    [
-        (None, False, 0, Verdict.CUT),
-        (None, False, 999, Verdict.CUT),
-        (None, False, None, Verdict.CUT),
-        (500, True, 0, Verdict.CUT),
-        (500, True, 100, Verdict.CUT),
-        (500, True, 101, Verdict.REFUSE),
-        (500, False, 0, Verdict.REFUSE),
-        (500, True, None, Verdict.REFUSE),
-    ],
-)
-def test_damage_is_a_torn_tail_or_corruption(
-    later: int | None, sector_lost: bool, synced: int | None, verdict: Verdict
-) -> None:
-    assert judge(Damage(100, later, sector_lost, synced)) is verdict
-
-
-def test_a_batch_is_whole_when_its_records_came_or_its_file_ended() -> None:
-    tracker = MarkTracker()
-    tracker.on_records(3)
-    assert tracker.cut_at(50) == 50
-    tracker.on_mark(100, 10, 4)
-    assert tracker.cut_at(200) == 100
-    tracker.on_records(5)
-    assert tracker.cut_at(200) == 100
-    tracker.on_records(1)
-    assert tracker.cut_at(200) == 200
-    tracker.on_mark(300, 10, 4)
-    tracker.on_file_end()
-    assert tracker.cut_at(400) == 400
 
 
 def _crashed(root: Path, *, synced: bool, batches: int = 40, checkpoint_after: int = -1) -> list[int]:

@@ -20,7 +20,7 @@ NAMES_LIGHT = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
 
 
 def _open(root: Path, **changes: Any) -> Store:
-    return Store.open(store_config(root, multi_dispatch=True, **changes), deletes=deleted_topic)
+    return Store.open(store_config(root, lmq_enable=True, multi_dispatch=True, **changes), deletes=deleted_topic)
 
 
 def _put(store: Store, *texts: bytes, queue_id: int = 0, properties: bytes = b"") -> list[int]:
@@ -91,11 +91,11 @@ def test_no_checkpoint_knows_of_a_deletion_whose_queues_are_still_there(tmp_path
     store.checkpoint()  # as its thread may at any time
     store.abandon()
     store = _open(tmp_path)
-    assert (store.recovery.queues_rebuilt, store.queue_range("t", 0)) == (False, (0, 0))
+    assert (store.recovery.queues_rebuilt, store.reader.queue_range("t", 0)) == (False, (0, 0))
     store.close()
 
 
-def test_a_slave_drops_the_queues_of_a_topic_that_is_deleted_and_made_anew_in_one_slice(tmp_path: Path) -> None:
+def test_a_topic_deleted_and_made_anew_in_one_slice_loses_its_queues(tmp_path: Path) -> None:
     store, slave = _open(tmp_path / "master"), _open(tmp_path / "slave")
     _put(store, b"old")
     _put(store, b"old", queue_id=1)
@@ -140,6 +140,6 @@ def test_a_light_queue_made_anew_before_its_deletion_is_dispatched_begins_at_0(t
     given = [decode_properties(record.properties)["INNER_MULTI_QUEUE_OFFSET"] for record in read(store, "t")]
     assert given == ["0", "1", "0", "1"]
     assert bodies(store, LIGHT) == [b"new", b"newer"]
-    assert store.queue_range(LIGHT, 0) == (0, 2)
-    assert decode_record(store.view(0)).body == b"old"
+    assert store.reader.queue_range(LIGHT, 0) == (0, 2)
+    assert decode_record(store.lookup.view(0)).body == b"old"
     store.close()

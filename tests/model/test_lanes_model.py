@@ -1,0 +1,161 @@
+"""Whatever becomes of batches and routes: of one key, no queue stores a message behind a later one, and none twice.
+
+A machine of random steps over :class:`~penstock.client.produce.lanes.Lanes` and groups that store what they are sent:
+answers come, are lost or are refusals, masters go and return, groups and queues are added, and time passes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.client.cluster.queues import WriteQueues
+from penstock.client.produce.config import ProducerConfig
+from penstock.client.produce.health import BrokerHealth
+from penstock.client.produce.lanes import LANES, Failure, Lanes
+from penstock.client.produce.parts import Batch, Kind, Part
+from penstock.proto.errors import BrokerUnavailable, NotMaster
+
+BROKEN = BrokerUnavailable("broker: unavailable: Socket closed", status="UNAVAILABLE")
+REFUSED = NotMaster("broker is a slave", epoch=2)
+KEYS = 12
+GROUPS = ("a", "b", "c")
+
+
+class Groups:
+    """What broker groups have stored, by queue; a batch that comes again is stored once."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        self._seen: set[tuple[str, int, int]] = set()
+
+    def store(self, batch: Batch) -> None:
+        mark = (batch.lane.broker_name, batch.lane.number, batch.sequence)
+        if mark in self._seen:
+            return
+        self._seen.add(mark)
+        bodies = [body for part in batch.parts for body in part.bodies]
+        for body, queue_id in zip(bodies, batch.queue_ids.tolist(), strict=True):
+            key, number = map(int, body.split(b":"))
+            self.stored[batch.lane.broker_name, queue_id].append((key, number))
+
+
+class LanesMachine(RuleBasedStateMachine):
+    """Keyed messages on their way while masters come and go."""
+
+    @initialize(queues=st.integers(1, 3))
+    def begin(self, queues: int) -> None:
+        self.now = 1000.0
+        self.queues = dict.fromkeys(GROUPS[:2], queues)
+        self.gone: set[str] = set()
+        config = ProducerConfig(batch_count_max=4)
+        self.lanes = Lanes("orders", config, BrokerHealth(), WriteQueues(self.queues.items()))
+        self.groups = Groups()
+        self.under_way: list[Batch] = []
+        self.sent: dict[int, int] = defaultdict(int)
+        self.failed: set[bytes] = set()
+
+    @rule(keys=st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=6), is_mixed=st.booleans())
+    def produce(self, keys: list[int], is_mixed: bool) -> None:
+        bodies = []
+        for key in keys:
+            bodies.append(b"%d:%d" % (key, self.sent[key]))
+            self.sent[key] += 1
+        hashes = np.array([key * 7 for key in keys], dtype=np.int32)
+        part = Part(Kind.PRODUCE, bodies, None, cost=100 * len(keys), deadline=self.now + 60, hashes=hashes)
+        if is_mixed:
+            part.bodies = [*bodies, b"-1:0"]
+            part.hashes = np.array([*hashes, 0], dtype=np.int32)
+            part.keyed = np.array([True] * len(keys) + [False])
+        self.lanes.add([part])
+        self.pump()
+
+    @rule(index=st.integers(0, 20), fate=st.sampled_from(["stored", "stored", "lost", "lost before", "refused"]))
+    def answer(self, index: int, fate: str) -> None:
+        if not self.under_way:
+            return
+        batch = self.under_way.pop(index % len(self.under_way))
+        has_master = batch.lane.broker_name not in self.gone
+        if has_master and fate in ("stored", "lost"):
+            self.groups.store(batch)
+        if has_master and fate == "stored":
+            self.lanes.acknowledged(batch)
+        elif fate == "refused":
+            self.fail(self.lanes.on_error(batch, REFUSED, self.now))
+        else:
+            self.fail(self.lanes.on_error(batch, BROKEN, self.now))
+        self.pump()
+
+    @rule(name=st.sampled_from(GROUPS))
+    def lose_or_find(self, name: str) -> None:
+        self.gone ^= {name}
+        self.adopt()
+
+    @rule()
+    def grow(self) -> None:
+        self.queues = {name: count + 1 for name, count in self.queues.items()} | {"c": 1}
+        self.adopt()
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 1.5, 4.0, 70.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.pump()
+
+    def adopt(self) -> None:
+        living = WriteQueues((name, count) for name, count in self.queues.items() if name not in self.gone)
+        self.lanes.adopt(living, self.now)
+        self.pump()
+
+    def pump(self) -> None:
+        self.fail(self.lanes.expire(self.now))
+        for batch in self.lanes.start(self.now, LANES, lambda name: name not in self.gone):
+            self.under_way.append(batch)
+
+    def fail(self, failures: list[Failure]) -> None:
+        self.failed |= {body for failure in failures for part in failure.parts for body in part.bodies}
+
+    @invariant()
+    def each_queue_has_the_messages_of_a_key_once_and_in_order(self) -> None:
+        if not hasattr(self, "groups"):
+            return
+        for queue, messages in self.groups.stored.items():
+            last: dict[int, int] = {}
+            for key, number in messages:
+                if key >= 0:
+                    assert last.get(key, -1) < number, f"queue {queue}: key {key} number {number} behind {last[key]}"
+                    last[key] = number
+
+    def teardown(self) -> None:
+        """With all groups back and every batch answered, nothing is left and every message is stored or given up."""
+        if not hasattr(self, "groups"):
+            return
+        self.gone = set()
+        self.adopt()
+        for _ in range(2000):
+            self.now += 0.5
+            self.pump()
+            while self.under_way:
+                batch = self.under_way.pop(0)
+                self.groups.store(batch)
+                self.lanes.acknowledged(batch)
+                self.pump()
+            if self.lanes.is_empty:
+                break
+        assert self.lanes.is_empty
+        stored = [message for messages in self.groups.stored.values() for message in messages if message[0] >= 0]
+        assert len(stored) == len(set(stored)), "a message is stored twice"
+        assert self.lanes._former is None
+        for key, count in self.sent.items():
+            for number in range(count):
+                assert (key, number) in stored or b"%d:%d" % (key, number) in self.failed
+        self.each_queue_has_the_messages_of_a_key_once_and_in_order()
+
+
+TestLanes = LanesMachine.TestCase
+TestLanes.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,222 @@
+"""Faults of a broker's server, made by an interceptor in front of everything that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from penstock.proto import frames
+from penstock.proto.errors import PenstockError, to_bytes
+from penstock.proto.wire.broker_pb2 import AppendAnswer, AppendHeader, FetchHeader
+from penstock.runtime.channel import fail
+
+UNTOUCHED = (("x-penstock-test", "untouched"),)
+"""The metadata of the test's own calls: no fault meets them, nothing counts them."""
+FRAMED: dict[str, Any] = {"Append": AppendHeader, "Fetch": FetchHeader}
+REFUSED_ANYWAY = frames.pack(AppendHeader())  # it names no topic
+
+Refusal = Callable[[Any, memoryview], PenstockError | None]
+"""(request, the records behind it) -> why it is refused."""
+
+
+@dataclass(eq=False)
+class _Fault:
+    method: str
+    of_answers: bool
+    act: Callable[[_Call, Any, memoryview], Awaitable[Any]]
+    """Gives the answer to send; of requests, returns or raises the refusal."""
+    left: float
+
+
+class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """What is asked of one broker, and what goes wrong with it. For any thread; faults meet what comes after them.
+
+    Methods are named without their service. A request is a call's, or one message of a stream; so is an answer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """``loop``: the broker's."""
+        self.calls: Counter[str] = Counter()
+        self.requests: defaultdict[str, list[Any]] = defaultdict(list)
+        """By method, those that a fault met among them; of framed ones the headers."""
+        self.is_dead = False  # break every call that begins
+        self._loop = loop
+        self._faults: list[_Fault] = []
+        self._under_way: set[_Call] = set()  # the loop's
+
+    def refuse(self, method: str, error: PenstockError | Refusal, times: float = math.inf) -> None:
+        """Refuse requests without their effect: the next ``times``, or those for which ``error`` has one."""
+
+        async def act(_: _Call, request: Any, records: memoryview) -> None:
+            found = error if isinstance(error, PenstockError) else error(request, records)
+            if found is not None:
+                raise found
+
+        self._faults.append(_Fault(method, False, act, times))
+
+    def drop_answers(self, method: str, times: float = math.inf) -> None:
+        """Break calls in the place of their answers, after the effect."""
+
+        async def act(call: _Call, _answer: Any, _: memoryview) -> None:
+            call.cut("the answer was lost")
+            await asyncio.Event().wait()
+
+        self._faults.append(_Fault(method, True, act, times))
+
+    def change_answers(self, method: str, change: Callable[[Any], Any]) -> None:
+        """Send what ``change`` makes of each answer."""
+
+        async def act(_call: _Call, answer: Any, _: memoryview) -> Any:
+            return change(answer)
+
+        self._faults.append(_Fault(method, True, act, math.inf))
+
+    @contextlib.contextmanager
+    def holding(self, method: str, *, answers: bool = False) -> Iterator[None]:
+        """Requests, or answers, wait until the end of the block."""
+        released = asyncio.Event()
+
+        async def act(_call: _Call, held: Any, _: memoryview) -> Any:
+            await released.wait()
+            return held
+
+        fault = _Fault(method, answers, act, math.inf)
+        self._faults.append(fault)
+        try:
+            yield
+        finally:
+            fault.left = 0
+            self._loop.call_soon_threadsafe(released.set)
+
+    def heal(self) -> None:
+        """No faults from now on."""
+        self._faults.clear()
+
+    def cut(self, method: str = "", why: str = "the connection was cut") -> None:
+        """Break the calls under way: all, or those of one method."""
+
+        def cut() -> None:
+            for call in self._under_way:
+                if method in ("", call.method):
+                    call.cut(why)
+
+        self._loop.call_soon_threadsafe(cut)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The method's handler with the faults around it."""
+        handler = await continuation(handler_call_details)
+        if handler is None or UNTOUCHED[0] in {(key, value) for key, value in handler_call_details.invocation_metadata}:
+            return handler
+        serve = self._around(handler_call_details.method.rpartition("/")[2], handler)
+        form = (
+            grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        return form(serve, handler.request_deserializer, handler.response_serializer)
+
+    def _around(self, method: str, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+        behavior = handler.stream_stream or handler.unary_unary
+
+        async def serve(given: Any, context: Any) -> Any:
+            self.calls[method] += 1
+            if self.is_dead:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is dead")
+            call = _Call(self, method, context)
+            self._under_way.add(call)
+            try:
+                async with call.scope:
+                    if not handler.response_streaming:
+                        return await call.sent(await behavior(await call.met(given), call))
+                    if not inspect.isasyncgenfunction(behavior):
+                        return await behavior(call.all_met(given), call)
+                    async with contextlib.aclosing(behavior(call.all_met(given), call)) as answers:
+                        async for answer in answers:
+                            await call.write(answer)
+            except TimeoutError:
+                if not call.scope.expired():
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, call.cut_because)
+            except PenstockError as error:
+                await fail(context, error, method)
+            finally:
+                self._under_way.discard(call)
+
+        return serve
+
+    def matching(self, method: str, *, of_answers: bool) -> Iterator[_Fault]:
+        """Those that a request or answer meets, each used up by one time as it is met."""
+        for fault in list(self._faults):
+            if fault.method == method and fault.of_answers is of_answers and fault.left > 0:
+                fault.left -= 1
+                yield fault
+
+
+class _Call:
+    """One call under way, in the place of its context; event loop only."""
+
+    def __init__(self, faults: Faults, method: str, context: Any) -> None:
+        self.method = method
+        self.scope = asyncio.timeout(None)
+        self.cut_because = ""
+        self._faults = faults
+        self._context = context
+        self._refusals: deque[PenstockError | None] = deque()  # of appends whose answers are not written yet
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def cut(self, why: str) -> None:
+        """Break it as a lost connection does."""
+        if not self.cut_because:
+            self.cut_because = why
+            with contextlib.suppress(RuntimeError):  # it ends already
+                self.scope.reschedule(0)
+
+    async def read(self) -> Any:
+        request = await self._context.read()
+        return request if request is grpc.aio.EOF else await self.met(request)
+
+    async def write(self, answer: Any) -> None:
+        await self._context.write(await self.sent(answer))
+
+    async def all_met(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            yield await self.met(request)
+
+    async def met(self, request: Any) -> Any:
+        """What the broker is given in the place of ``request``."""
+        header, records = request, memoryview(b"")
+        if self.method in FRAMED:
+            header, records = frames.unpack(request, FRAMED[self.method])
+        self._faults.requests[self.method].append(header)
+        refusal = None
+        try:
+            for fault in self._faults.matching(self.method, of_answers=False):
+                await fault.act(self, header, records)
+        except PenstockError as error:
+            if self.method != "Append":
+                raise
+            refusal, request = error, REFUSED_ANYWAY  # so its answer has its place among the others
+        self._refusals.append(refusal)
+        return request
+
+    async def sent(self, answer: Any) -> Any:
+        """What the client is sent in the place of ``answer``."""
+        refusal = self._refusals.popleft() if self._refusals else None
+        if refusal is not None:
+            return AppendAnswer(error=to_bytes(refusal)).SerializeToString()
+        for fault in self._faults.matching(self.method, of_answers=True):
+            answer = await fault.act(self, answer, memoryview(b""))
+        return answer

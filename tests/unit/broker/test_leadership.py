@@ -1,0 +1,184 @@
+"""When a broker begins as master, and when a member that may have lost something is believed to have everything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.group.elected_role import ElectedRole
+from penstock.broker.group.epoch_file import EpochFile
+from penstock.broker.group.held_membership import MembershipFile
+from penstock.broker.group.leadership import Leadership
+from penstock.broker.group.roles import MasterRole, SlaveRole
+from penstock.proto.register import Register, new_register
+from penstock.replication.config import ReplicationConfig
+from penstock.replication.epochs import Epoch, EpochHistory
+from penstock.replication.master.sync_state_set import SetRules
+from penstock.runtime.clock import SystemClock
+from tests.support.broker.memory_log import MemoryLog
+from tests.support.broker.replicating import identity, new_master, serving
+from tests.support.waiting import eventually
+
+CONFIG = ReplicationConfig(sync=True, heartbeat_interval_ms=20, reconnect_min_ms=5, reconnect_max_ms=20)
+FIRST = EpochHistory([Epoch(1, 0)])
+COORDINATOR = "one"
+
+
+@dataclass
+class Registers:
+    """A register that a test writes."""
+
+    register: Register
+
+    async def read(self) -> tuple[Register, str]:
+        return self.register, COORDINATOR
+
+    async def close(self) -> None:
+        return
+
+
+class Store(MemoryLog):
+    """A log that can begin an epoch."""
+
+    @property
+    def appended_offset(self) -> int:
+        return self.end_offset
+
+    def cut_unfinished(self) -> int:
+        return self.end_offset
+
+
+def leader(folder: Path, store: Store, register: Register, *, master_address: str = "", lost: bool = False) -> Any:
+    """The leadership of broker 1, a slave with ``store``."""
+    epochs = EpochFile.open(folder, is_new=True)
+    epochs.replace(FIRST)
+    membership = MembershipFile(folder)
+    membership.hold(COORDINATOR, 1)
+
+    def make_slave() -> SlaveRole:
+        return SlaveRole(
+            identity(1),
+            store,
+            CONFIG,
+            epochs=epochs,
+            confirm=0,
+            instance="a",
+            master_address=master_address,
+            on_appended=lambda: None,
+            on_confirm=lambda offset: None,
+            pending_commits=list,
+        )
+
+    def make_master(on_answer: Any, members: frozenset[int], needed: int) -> MasterRole:
+        return MasterRole(
+            identity(1),
+            store,
+            CONFIG,
+            epochs=epochs.history,
+            confirm=0,
+            slave_read=False,
+            on_confirm=lambda offset: None,
+            on_commits=lambda commits: None,
+            on_answer=on_answer,
+            members=members,
+            needed=needed,
+        )
+
+    clock = SystemClock()
+    return Leadership(
+        1,
+        ElectedRole(identity(1), make_slave(), waits=True, clock=clock),
+        Registers(register),  # type: ignore[arg-type]
+        membership,
+        epochs,
+        store,
+        SetRules(2, 1),
+        make_master=make_master,
+        make_slave=make_slave,
+        clock=clock,
+        priority=0,
+        behind_ms_max=15_000,
+        is_learner=False,
+        may_have_lost=lost,
+    )
+
+
+def register_of(epoch: int, master: int, *members: int) -> Register:
+    first = new_register("cluster", "broker-a", master, epoch - 1)
+    return replace(first, sync_state_set=frozenset(members), version=epoch)
+
+
+@contextlib.asynccontextmanager
+async def running(leadership: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(leadership.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_doubt_lasts_until_the_log_reaches_where_the_new_masters_epoch_began(tmp_path: Path) -> None:
+    """The master's confirm offset is 950, as it heard it once; up to 1000 the one before it may have acknowledged."""
+
+    async def scenario() -> None:
+        log, copy = MemoryLog(), Store()
+        log.write(bytes(1000))
+        log.flush()
+        copy.write(bytes(960))
+        copy.flush()
+        copy.hold_flushes = True
+        epochs = EpochHistory([Epoch(1, 0), Epoch(2, 1000)])
+        master = new_master(
+            log,
+            replace(CONFIG, flush_acknowledged=True),
+            epoch=2,
+            epochs=epochs,
+            initial_confirm=950,
+            members=frozenset((0, 1)),
+            needed=2,
+        )
+        async with serving(master):
+            leadership = leader(tmp_path, copy, register_of(2, 0, 0, 1), master_address=master.address, lost=True)
+            async with running(leadership):
+                replica = leadership._role.inner.replica
+                await eventually(lambda: replica.connected and copy.end_offset == 1000, what="the rest, not synced")
+                leadership._look_level()
+                assert leadership.candidacy().is_doubtful
+                copy.on_flushed = replica.on_flushed
+                copy.flush()
+                await eventually(lambda: not leadership.candidacy().is_doubtful, what="everything is there")
+
+    asyncio.run(scenario())
+
+
+def test_an_epoch_that_another_follows_before_its_master_can_begin_does_not_begin(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leadership = leader(tmp_path, Store(), register_of(2, 1, 0, 1))
+        leadership.register = register_of(2, 1, 0, 1)
+        is_stopping, may_stop = asyncio.Event(), asyncio.Event()
+
+        async def slow_to_end() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_stopping.set()
+                await may_stop.wait()
+
+        leadership._running = asyncio.create_task(slow_to_end())
+        await asyncio.sleep(0)
+        beginning = asyncio.create_task(leadership._begin(leadership.register))
+        await is_stopping.wait()
+        leadership._on_answer(register_of(3, 0, 0, 1), COORDINATOR, 0.0)
+        may_stop.set()
+        await beginning
+        assert not leadership._role.is_master
+        assert leadership._epochs.history == FIRST
+        assert not leadership._running.done(), "it follows on"
+        await leadership._stop_inner()
+
+    asyncio.run(scenario())
