@@ -104,7 +104,7 @@ class Group:
         """Change a byte of a body in the log of a member."""
         store = self.members[at].store
         position = store.picker.locate("orders", queue_id, np.arange(offset, offset + 1)).positions[0]
-        body = bytes(store.view(int(position))).index(b"%d-%d-" % (queue_id, offset))
+        body = bytes(store.lookup.view(int(position))).index(b"%d-%d-" % (queue_id, offset))
         patch(self.members[at].root, int(position) + body, b"!", segment_bytes=1 << 20)
 
     def close(self) -> None:
