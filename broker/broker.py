@@ -32,7 +32,7 @@ from .core.tables.tables import Tables
 from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
-from .group.group import Group
+from .group.group import BrokerGroup
 from .group.making import RoleMaker
 from .opening import Opened, open_port, open_store
 from .produce.produce import Produce
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 FEATURES: Final[tuple[type[Feature], ...]] = (
     Administration,
-    Group,
+    BrokerGroup,
     Produce,
     Consume,
     Later,
@@ -97,7 +97,7 @@ class Broker:
         for feature in self.features.made:
             for service in feature.services():
                 service.register(server)
-        leadership = self.features[Group].leadership
+        leadership = self.features[BrokerGroup].leadership
         if leadership is not None:
             leadership.on_role = self._on_role
             leadership.is_answered = self.features[Produce].streams.is_answered
@@ -110,7 +110,7 @@ class Broker:
 
     async def registered(self) -> None:
         """Return when each nameserver has taken the broker into its routes, or could not be reached."""
-        await self.features[Group].registration.settled()
+        await self.features[BrokerGroup].registration.settled()
 
     def on_fatal(self, error: StorageError) -> None:
         """The store failed for good: acknowledge nothing any more, and end the process."""
@@ -156,7 +156,7 @@ class Broker:
 
         Where none can take over, or anything goes wrong, nothing is lost by it: an election follows the stop.
         """
-        leadership = self.features[Group].leadership
+        leadership = self.features[BrokerGroup].leadership
         if leadership is None:
             return
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-from .intake import ORDINARY, Intake
+from .intake import ORDINARY, Intake, Intakes
 from .journal import Journal
 from .metrics import Families
 from .tables.table import Table
@@ -77,7 +77,7 @@ class Features:
 
     def __init__(self) -> None:
         self.made: tuple[Feature, ...] = ()
-        self.intakes: dict[int, Intake] = {ORDINARY: Intake()}
+        self.intakes = Intakes({ORDINARY: Intake()})
 
     def make(self, kinds: Iterable[type[Feature]], core: Core) -> None:
         """Make them all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, Forbidden, TopicNotFound
+from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, TopicNotFound
 
 from .journal import Target
 from .tables.topics import Topic
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .core import Core
 
 ORDINARY: Final = 0
-LATER: Final = 1
-"""Numbers of intakes: the value of ``AppendHeader.later``, a number on the wire like any bool. More follow there."""
+"""The number of :class:`Intake` itself. Others are a feature's: the values of ``AppendHeader.later``, which is a number
+on the wire like any bool."""
 
 
 class Intake:
@@ -32,6 +32,15 @@ class Intake:
             CorruptBatch, MessageTooLarge, InvalidArgument: ``details['index']`` names the first such record.
             FlowControl: there is no room for more of them.
         """
+
+
+class Intakes(dict[int, Intake]):
+    """By number; one lookup for each batch."""
+
+    def __missing__(self, number: int) -> Intake:
+        raise InvalidArgument(
+            f"messages of kind {number}: this broker has no feature that takes them, send them without"
+        )
 
 
 def writable_topic(core: Core, name: str) -> Topic:

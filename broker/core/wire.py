@@ -47,20 +47,20 @@ def service(
         is_stream = declared.client_streaming
         assert is_stream == declared.server_streaming, "no method of Penstock streams one way"
         handlers[name] = _KINDS[is_stream, is_stream](
-            reporting_stream(method) if is_stream else reporting(_unary(method, before)),  # type: ignore[arg-type]
+            reporting_stream(method) if is_stream else reporting(_unary(f"{wire.name}/{name}", method, before)),  # type: ignore[arg-type]
             request_deserializer=GetMessageClass(declared.input_type).FromString,
             response_serializer=GetMessageClass(declared.output_type).SerializeToString,
         )
     return Service(wire.full_name, handlers)
 
 
-def _unary(method: Answer, before: Callable[[], None] | None) -> Callable[[Any, Any], Awaitable[Any]]:
+def _unary(name: str, method: Answer, before: Callable[[], None] | None) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
         if before is not None:
             before()
         return await method(request)
 
-    call.__qualname__ = method.__qualname__
+    call.__qualname__ = name  # as the caller is told of an internal error
     return call
 
 

@@ -29,7 +29,7 @@ SLAVE_PATIENCE_S: Final = 3600.0
 """A master keeps what a slave still has to get, for so long after it left."""
 
 
-class Group(Feature):
+class BrokerGroup(Feature):
     """Role, registration and replication of one broker."""
 
     def __init__(self, core: Core) -> None:

@@ -13,7 +13,7 @@ from penstock.proto.wire import common_pb2, nameserver_pb2, pipeline_pb2
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 from penstock.runtime.channel import open_async_channel
-from penstock.runtime.security.credentials import PLAIN, Security
+from penstock.runtime.security.credentials import Security
 
 from .staging_table import Keys
 
@@ -26,7 +26,7 @@ _staging: Callable[[grpc.aio.Channel], Any] = StagingStub
 class Coordinators:
     """Finds the master of a broker group and asks it; channels live as long as the call, which is rare."""
 
-    def __init__(self, nameservers: Sequence[str], security: Security = PLAIN) -> None:
+    def __init__(self, nameservers: Sequence[str], security: Security) -> None:
         self._nameservers = list(nameservers)
         self._security = security
 

@@ -14,7 +14,7 @@ from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, Me
 
 from ...core.core import Core
 from ...core.feature import Feature, Hold
-from ...core.intake import LATER, Intake
+from ...core.intake import Intake
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.topics import Topic
@@ -23,6 +23,7 @@ from .timers import Timers
 
 log = logging.getLogger(__name__)
 
+LATER: Final = 1  # AppendHeader.later, and StageHeader's
 TICK_S: Final = 0.1
 RETRY_S: Final = 5.0
 

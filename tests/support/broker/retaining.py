@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker.core.tables.topics import Topic
-from penstock.broker.group.group import Group
+from penstock.broker.group.group import BrokerGroup
 from penstock.broker.retention.retention import Retention
 from penstock.broker.store import RealDisk
 from tests.support.broker.kit import FEATURES, Kit
@@ -52,7 +52,7 @@ class Node(Kit):
         self.disk.noon_ms = self.manual.wall_ms()
         super().__init__(
             root,
-            features=(*FEATURES, Group, Retention),
+            features=(*FEATURES, BrokerGroup, Retention),
             clock=self.manual,
             disk=self.disk,
             sizes={"segment_bytes": SEGMENT, "consume_queue_bytes": 400},

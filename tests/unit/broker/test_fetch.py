@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.broker.consume.answer import SCANS_MAX
 from penstock.broker.consume.consume import Consume
-from penstock.broker.consume.fetch import SCANS_MAX
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.produce.produce import Produce
@@ -455,7 +455,7 @@ async def test_a_fetch_with_a_condition_waits_on_when_what_comes_does_not_match(
 
 
 def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.consume.fetch.SEARCHED_BYTES", 200)  # of two queues
+    monkeypatch.setattr("penstock.broker.consume.answer.SEARCHED_BYTES", 200)  # of two queues
 
     @in_loop
     async def check() -> None:

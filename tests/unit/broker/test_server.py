@@ -16,7 +16,7 @@ from penstock.broker.admin.administration import Administration
 from penstock.broker.broker import FEATURES, serving
 from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.fetch import WAIT_MS_MAX
-from penstock.broker.group.group import Group
+from penstock.broker.group.group import BrokerGroup
 from penstock.broker.opening import open_store
 from penstock.broker.process import serve_until_signalled
 from penstock.proto.errors import ConfigError, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
@@ -287,7 +287,7 @@ def test_topics_reach_the_nameserver_and_a_slave_finds_its_master_there(tmp_path
             connected(namesrv) as stub,
             running(tmp_path / "a", namesrvAddr=namesrv) as (master, to_master),
         ):
-            await eventually(lambda: master.features[Group].registration.registered)
+            await eventually(lambda: master.features[BrokerGroup].registration.registered)
             await to_master.create_topic()
 
             async def route() -> nameserver_pb2.TopicRoute:
@@ -335,11 +335,11 @@ def test_a_second_broker_of_the_same_name_and_id_ends_by_name(tmp_path: Path, mo
 
     async def check() -> None:
         async with nameserver(tmp_path) as namesrv, running(tmp_path / "a", namesrvAddr=namesrv) as (first, _):
-            await eventually(lambda: first.features[Group].registration.registered)
+            await eventually(lambda: first.features[BrokerGroup].registration.registered)
             with pytest.raises(WrongCluster, match="broker 0 of broker-a is alive"):
                 async with running(tmp_path / "b", namesrvAddr=namesrv):
                     await asyncio.sleep(30)
-            assert first.features[Group].registration.registered
+            assert first.features[BrokerGroup].registration.registered
 
     asyncio.run(check())
 
@@ -352,7 +352,7 @@ def test_a_twin_never_says_that_it_is_ready(
 
     async def check() -> None:
         async with nameserver(tmp_path) as namesrv, running(tmp_path / "a", namesrvAddr=namesrv) as (first, _):
-            await first.features[Group].registration.settled()
+            await first.features[BrokerGroup].registration.settled()
             with pytest.raises(WrongCluster):
                 await serve_until_signalled(small_config(tmp_path / "b", namesrvAddr=namesrv), time.monotonic())
 

@@ -106,10 +106,10 @@ def test_what_a_frozen_master_has_not_answered_is_sent_again_when_the_route_name
         after = TopicRoute.FromString(before.SerializeToString())
         after.shards[0].epoch += 1
         after.shards[0].members[0].address = successor.address
-        producer._routes._on_update(RouteUpdate(routes=[before]))
+        producer._calls.directory._on_update(RouteUpdate(routes=[before]))
         with frozen.faults.holding("Append"):
             answer = producer.send_async(TOPIC, b"under way", timeout_s=3600)
             wait_until(lambda: frozen.faults.calls["Append"], what="the frozen one's stream")
-            producer._routes._on_update(RouteUpdate(routes=[after]))
+            producer._calls.directory._on_update(RouteUpdate(routes=[after]))
             assert answer.result(60).broker_name == "broker-a"
             assert successor.bodies(TOPIC) == [b"under way"]  # though nothing broke the other's connection

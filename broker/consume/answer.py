@@ -1,0 +1,271 @@
+"""The answer of one fetch while it is put together: what each wanted queue has, and what of it the reply can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.formats.record.layout import FIXED_BYTES
+from penstock.proto.frames import allocate
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+
+from ..core.core import Core
+from ..core.dispatch import hidden_records_max
+from .fetch_waiters import Wanted
+
+if TYPE_CHECKING:
+    from ..store.absent import Absent, AbsentEntries
+    from ..store.results import ReadResult
+
+REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
+REPLY_BYTES_DEFAULT: Final = 1024 * 1024
+SCANS_MAX: Final = 16  # fruitless reads in one go: then the fetch tells how far it got and others get their turn
+SEARCHED_BYTES = 2 << 20
+"""Of records, for all queues with conditions together, in one go: some milliseconds; then others get their turn."""
+_RECORD_BYTES_GUESSED: Final = 1024
+_FILTERED_ENTRIES: Final = 1 << 17
+"""What one read of the store with a filter looks at, 2.6 MB; without one a record has 91 bytes or more."""
+
+# The store's ReadStatus has the wire's numbers.
+_FOUND, _NO_NEW, _NO_MATCH = int(FetchReply.FOUND), int(FetchReply.NO_NEW_MESSAGE), int(FetchReply.NO_MATCHED_MESSAGE)
+
+
+class Answer:
+    """Found by :meth:`find`, brought into memory where it is absent, read by :meth:`read`; event loop only."""
+
+    def __init__(
+        self, core: Core, header: FetchHeader, wanted: list[Wanted], knows_all_topics: Callable[[], bool]
+    ) -> None:
+        """``knows_all_topics``: True if a queue that is not known does not exist."""
+        self._core = core
+        self._store = core.store
+        self._knows_all_topics = knows_all_topics
+        self._budget = min(header.max_bytes if header.max_bytes > 0 else REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX)
+        self._per_queue = (
+            min(header.max_bytes_per_queue, self._budget) if header.max_bytes_per_queue > 0 else self._budget
+        )
+        self._wanted = wanted
+        self._verify = header.verify
+        self._in_order = header.in_order
+        self._found: list[tuple[Wanted, ReadResult]] = []
+        self._told: list[FetchReply.Result] = []
+        self._behind_ready: tuple[Wanted, FetchReply.Result] | None = None
+        """In order: what is wrong with the queue behind the ready ones; told when those are read to their ends."""
+        self._bytes = 0
+        self._behind_bytes = 0
+        self._scans_left = SCANS_MAX
+        self._search_left = SEARCHED_BYTES
+
+    @property
+    def has_news(self) -> bool:
+        """True if there is something to tell."""
+        return bool(self._found or self._told)
+
+    def find(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+        """The queues that have something, in one pass; what is wrong with others is told.
+
+        In order: from the first ones on, up to one that has nothing.
+        """
+        ready: list[Wanted] = []
+        self._behind_ready = None
+        topic, queues, queue_range = "", 0, self._store.reader.queue_range
+        for each in wanted:
+            if each.topic is not topic:
+                topic, queues = each.topic, self._core.tables.read_queues(each.topic)
+            low, high = queue_range(topic, each.queue_id)
+            if each.queue_id < queues:
+                if low <= each.offset < high:
+                    ready.append(each)
+                    continue
+                problem = self._outside(each, low, high) if each.offset != high else None
+            else:
+                problem = self._result(each, FetchReply.QUEUE_NOT_FOUND, 0, 0, 0) if self._knows_all_topics() else None
+            if self._in_order:
+                self._behind_ready = (each, problem) if problem is not None else None
+                break
+            if problem is not None:
+                self._add(each, problem)
+        return ready
+
+    def absent_entries(self, ready: list[Wanted]) -> list[AbsentEntries]:
+        """What of the entries that :meth:`read` would look at is not in memory, about."""
+        found: list[AbsentEntries] = []
+        left = self._budget
+        for index, each in enumerate(ready):
+            share = max(self._share(left, len(ready) - index), _RECORD_BYTES_GUESSED)
+            looked = share if each.condition is None else SEARCHED_BYTES
+            count = min(_FILTERED_ENTRIES if each.tags is not None else -(-looked // FIXED_BYTES), each.count)
+            found += self._store.reader.absent_entries(each.topic, each.queue_id, each.offset, count)
+            left -= min(share, count * FIXED_BYTES) if self._in_order else share
+            if left <= 0:
+                break
+        return found
+
+    def absent(self, ready: list[Wanted]) -> list[Absent]:
+        """What of the records that :meth:`read` would find may not be in memory, about."""
+        found: list[Absent] = []
+        left, search_left = self._budget, SEARCHED_BYTES
+        for index, each in enumerate(ready):
+            share = self._share(left, len(ready) - index)
+            looked = share if each.condition is None else search_left
+            parts = self._store.reader.absent(each.topic, each.queue_id, each.offset, looked)
+            if not each.is_filtered:
+                parts = _first(parts, each.count)
+            found += parts
+            size = sum(int(part.sizes.sum()) for part in parts)
+            if each.condition is not None:
+                search_left -= size
+            else:
+                left -= size if self._in_order else max(share, size)
+            if left <= 0 or search_left <= 0:
+                break
+        return found
+
+    def read(self, ready: list[Wanted]) -> None:
+        """Read from these queues; the budget is shared evenly among them.
+
+        In order: from the first ones, up to one of which more is wanted than there is or than the reply can hold.
+        """
+        self._scans_left, self._search_left = SCANS_MAX, SEARCHED_BYTES
+        for index, each in enumerate(ready):
+            if self._is_full:
+                if not self._in_order and not self.has_news:
+                    # Whoever waits would wait for more in a queue that has something.
+                    self._tell(each, _NO_MATCH, each.offset, *self._store.reader.queue_range(each.topic, each.queue_id))
+                return
+            self._read_queue(each, self._share(self._budget - self._bytes, len(ready) - index))
+            if self._in_order and each.offset < each.end:
+                return
+        if self._behind_ready is not None and not self._is_full:
+            self._add(*self._behind_ready)
+
+    def look(self, wanted: Iterable[Wanted]) -> None:
+        """Read from those of the queues that have something."""
+        self.read(self.find(wanted))
+
+    def message(self) -> bytes:
+        """The framed reply; copies the records once, from the log into the message that gRPC sends."""
+        answer = FetchReply(suggested_broker_id=self._core.role.suggested_broker_id(self._behind_bytes))
+        results = answer.results
+        for each, read in self._found:
+            results.add(
+                topic_index=each.topic_index,
+                queue_id=each.queue_id,
+                status=FetchReply.FOUND,
+                next_offset=read.next_offset,
+                min_offset=read.min_offset,
+                max_offset=read.max_offset,
+                bytes=read.bytes,
+                count=read.count,
+            )
+            self._core.counters.topic(each.topic).on_fetched(read.count, read.bytes)
+        results.extend(self._told)
+        results.extend(self._skipped())
+        message, address = allocate(answer, self._bytes)
+        for _, read in self._found:
+            read.copy_to(address)
+            address += read.bytes
+        return message
+
+    @property
+    def _is_full(self) -> bool:
+        return self._bytes >= self._budget or self._scans_left <= 0 or self._search_left <= 0
+
+    def _share(self, left: int, queues: int) -> int:
+        """How much of ``left`` the first of so many queues may use."""
+        return min(self._per_queue, left if self._in_order else max(left // queues, 1))
+
+    def _outside(self, each: Wanted, low: int, high: int) -> FetchReply.Result | None:
+        if each.offset < low:
+            return self._result(each, FetchReply.OFFSET_TOO_SMALL, low, low, high)
+        if self._is_beyond(each.offset, high):
+            return self._result(each, FetchReply.OFFSET_OVERFLOW, high, low, high)
+        return None
+
+    def _is_beyond(self, offset: int, high: int) -> bool:
+        """True if no message of the log can have that offset.
+
+        A broker that has just started, or a slave, may see less than the consumer has read already; sending
+        the consumer back would repeat messages.
+        """
+        return self._core.role.is_master and offset > high + hidden_records_max(self._store)
+
+    def _read_queue(self, each: Wanted, share: int) -> None:
+        while True:
+            if each.condition is not None:
+                read = self._store.reader.read_where(
+                    *(each.topic, each.queue_id, each.offset, share),
+                    max_count=each.count,
+                    condition=each.condition,
+                    max_searched=self._search_left,
+                    verify=self._verify,
+                )
+                self._search_left -= read.searched
+            else:
+                read = self._store.reader.read(
+                    *(each.topic, each.queue_id, each.offset, share),
+                    max_count=each.count,
+                    tags=each.tags,
+                    verify=self._verify,
+                )
+            status = int(read.status)
+            if status == _FOUND:
+                each.is_told = True
+                each.offset = read.next_offset
+                self._found.append((each, read))
+                self._bytes += read.bytes
+                self._behind_bytes += (read.max_offset - read.next_offset) * (read.bytes // max(read.count, 1))
+                return
+            if status == _NO_NEW:
+                return
+            if status != _NO_MATCH:
+                self._tell(each, status, read.next_offset, read.min_offset, read.max_offset, read.problem)
+                return
+            each.offset = read.next_offset
+            is_done = each.offset >= each.end
+            if each.offset >= read.max_offset and not is_done:
+                return  # everything so far is filtered out: wait for more
+            if each.condition is None:
+                self._scans_left -= 1
+            # A condition that was asked enough: the next records may have to come from the disk first.
+            if self._scans_left <= 0 or each.condition is not None or is_done:
+                self._tell(each, status, each.offset, read.min_offset, read.max_offset)
+                return
+
+    def _skipped(self) -> Iterator[FetchReply.Result]:
+        """For queues where the filter left everything out: how far it got, so that nobody scans it again."""
+        for each in self._wanted:
+            if each.offset > each.began and not each.is_told:
+                low, high = self._store.reader.queue_range(each.topic, each.queue_id)
+                yield self._result(each, _NO_MATCH, each.offset, low, high)
+
+    def _tell(self, each: Wanted, status: int, next_offset: int, low: int, high: int, problem: str = "") -> None:
+        self._add(each, self._result(each, status, next_offset, low, high, problem))
+
+    def _add(self, each: Wanted, result: FetchReply.Result) -> None:
+        each.is_told = True
+        self._told.append(result)
+
+    @staticmethod
+    def _result(
+        each: Wanted, status: int, next_offset: int, low: int, high: int, problem: str = ""
+    ) -> FetchReply.Result:
+        return FetchReply.Result(
+            topic_index=each.topic_index,
+            queue_id=each.queue_id,
+            status=FetchReply.Status.Name(status),
+            next_offset=next_offset,
+            min_offset=low,
+            max_offset=high,
+            problem=problem,
+        )
+
+
+def _first(parts: list[Absent], count: int) -> list[Absent]:
+    """Those of the first ``count`` records."""
+    found: list[Absent] = []
+    for part in parts:
+        if count > 0:
+            found.append(part._replace(positions=part.positions[:count], sizes=part.sizes[:count]))
+        count -= len(part.sizes)
+    return found
