@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from penstock.pipeline import schema
 from penstock.pipeline.lag import columns as lag_columns
@@ -139,13 +140,13 @@ def _allowed(module: types.ModuleType) -> dict[str, tuple[str, str]]:
         ]
         if called not in _READERS or not arguments or not isinstance(arguments[0], ast.Constant):
             continue
-        name = arguments[0].value
+        name = str(arguments[0].value)
         values = [eval(compile(ast.Expression(each), "", "eval"), vars(module)) for each in arguments[1:]]  # noqa: S307
         found[name] = _READERS[called](name, values)
     return found
 
 
-def _number(name: str, values: list[object]) -> tuple[str, str]:
+def _number(name: str, values: list[Any]) -> tuple[str, str]:
     default, low, high = values
     show = size if "Bytes" in name else str
     shown = [show(each) if isinstance(each, int) else "" for each in (default, low, high)]
@@ -153,14 +154,13 @@ def _number(name: str, values: list[object]) -> tuple[str, str]:
     return shown[0], f"{low} to {most}" if most else f"at least {low}"
 
 
-def _choice(name: str, values: list[object]) -> tuple[str, str]:
+def _choice(name: str, values: list[Any]) -> tuple[str, str]:
     allowed = values[-1]
-    assert isinstance(allowed, tuple)
     default = values[0] if len(values) > 1 else allowed[0]
     return code(str(default)), ", ".join(map(str, allowed))
 
 
-_READERS = {
+_READERS: Mapping[str, Callable[[str, list[Any]], tuple[str, str]]] = {
     "integer": _number,
     "number": _number,
     "flag": lambda name, values: (code(str(values[0]).lower()), "true, false"),
