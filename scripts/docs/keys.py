@@ -75,7 +75,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     if name in BY_MACHINE:
         return BY_MACHINE[name]
     make = field.default_factory
-    value = field.default if isinstance(make, type(dataclasses.MISSING)) else make()
+    value = make() if callable(make) else field.default
     if isinstance(value, bool):
         return code(str(value).lower())
     if isinstance(value, int):
