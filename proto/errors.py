@@ -524,6 +524,7 @@ _HANDSHAKES = (
     (("WRONG_VERSION_NUMBER",), "the port has no TLS: connect without it, or set tls.server.mode=enforcing there: "),
     (("CERTIFICATE_VERIFY_FAILED",), "the server's certificate is not accepted: "),
     (("Hostname Verification",), "the server's certificate is for another host name: "),
+    (("is not in peer certificate",), "the server's certificate is for another host name: "),  # older gRPC's words
     (
         ("failed to connect", "Socket closed"),
         "the port ended the connection before anything was said: it may demand TLS, or a client's certificate: ",

@@ -189,7 +189,7 @@ class TopicDelivery:
                     no_wait=batch.parts[0].kind is Kind.ONEWAY,
                 )
             answer = shipping.connections.append(address, batch.message, timeout_s)
-            if shipping.routes.master(name) not in (address, None):
+            if shipping.directory.master(name) not in (address, None):
                 shipping.connections.leave(address)  # the route changed meanwhile, and who left it then left too early
             if not wait:
                 answer.add_done_callback(partial(self._on_answer, batch, address))

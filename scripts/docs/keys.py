@@ -74,8 +74,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
     name = field.metadata["key"]
     if name in BY_MACHINE:
         return BY_MACHINE[name]
-    has_factory = field.default_factory is not dataclasses.MISSING
-    value = field.default_factory() if has_factory else field.default
+    make = field.default_factory
+    value = make() if callable(make) else field.default
     if isinstance(value, bool):
         return code(str(value).lower())
     if isinstance(value, int):
