@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,62 +29,42 @@ LATER_BYTES_MAX = 512
 """What these properties take at most."""
 
 
-class Destination(Protocol):
+@dataclass(frozen=True, slots=True)
+class Destination:
     """Where batches of one topic are stored. A value: equal ones are the same place."""
 
-    @property
-    def topic(self) -> str:
-        """The topic that the messages are for, as headers name it."""
-        ...
+    topic: str
+    """The topic that the messages are for, as headers name it."""
+
+    flags: ClassVar[Mapping[str, Any]] = {}
+    """Fields of an ``AppendHeader`` or ``StageHeader`` that say how the batch is to be stored."""
+
+    gives_offsets: ClassVar[bool] = True
+    """True if a stored message has its offset in its queue; else the receipt cannot tell one yet."""
 
     @property
     def stored_topic(self) -> str:
         """The topic that the records name."""
-        ...
-
-    @property
-    def flags(self) -> Mapping[str, Any]:
-        """Fields of an ``AppendHeader`` or ``StageHeader`` that say how the batch is to be stored."""
-        ...
-
-    @property
-    def gives_offsets(self) -> bool:
-        """True if a stored message has its offset in its queue; else the receipt cannot tell one yet."""
-        ...
-
-    def producer(self, producer_id: int) -> int:
-        """The number under which that producer's batches are known there."""
-        ...
-
-    def place(self, properties: Column | None, queue_ids: QueueIds) -> tuple[Column | None, QueueIds]:
-        """The property strings and queue ids of the records, for messages that belong to ``queue_ids``."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ordinary:
-    """Stored in its topic, for consumers to have at once."""
-
-    topic: str
-    flags: ClassVar[Mapping[str, Any]] = {}
-    gives_offsets: ClassVar[bool] = True
-
-    @property
-    def stored_topic(self) -> str:
         return self.topic
 
     def producer(self, producer_id: int) -> int:
+        """The number under which that producer's batches are known there."""
         return producer_id
 
     def place(self, properties: Column | None, queue_ids: QueueIds) -> tuple[Column | None, QueueIds]:
+        """The property strings and queue ids of the records, for messages that belong to ``queue_ids``."""
         return properties, queue_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Ordinary(Destination):
+    """Stored in its topic, for consumers to have at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later(Destination):
     """Stored in the timer topic until it is due; the time is among the properties already."""
 
-    topic: str
     flags: ClassVar[Mapping[str, Any]] = {"later": True}
     gives_offsets: ClassVar[bool] = False
 

@@ -160,7 +160,7 @@ class Directory:
         """Every living broker group by name; as :meth:`cluster`."""
         return {shard.broker_name: shard for shard in self.cluster(timeout_s, age_s=age_s).shards}
 
-    def masters(self, timeout_s: float) -> tuple[list[str], list[str]]:
+    def masters(self, timeout_s: float = ROUTE_TIMEOUT_S) -> tuple[list[str], list[str]]:
         """The names of broker groups with a living master, and of those without, which take no changes now.
 
         Raises:

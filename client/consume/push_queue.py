@@ -125,7 +125,7 @@ class Failed:
         messages = item if isinstance(item, list) else [item]
         self.local = local
         self.epoch = epoch
-        self.item = item
+        self.item: Item = item
         self.offset = messages[0].queue_offset
         self.attempts = 0
         self.messages = len(messages)

@@ -58,7 +58,7 @@ class WriterCalls:
             RouteNotFound, BrokerUnavailable: not possible now.
         """
         # A group with a master at least there must be; an election is waited for.
-        names, others = again(lambda: self._calls.directory.masters(self._timeout_s), self._timeout_s)
+        names, others = again(self._calls.directory.masters, self._timeout_s)
         with ThreadPoolExecutor(min(16, len(names))) as pool:
             known = list(pool.map(self._query, names))
             coordinator = next((state.coordinator for state in known if state.exists and state.coordinator), "")
