@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-etcd test-connect test-seeded test-spark-full check bench bench-spark proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-drills test-etcd test-connect test-seeded test-spark-full check bench bench-spark docs reference proto setup setup-spark constraints clean help help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
@@ -56,6 +56,14 @@ bench-spark: setup-spark ## stores, topics and jobs in Spark, results in bench/R
 	@$(PY) -m penstock.bench.spark
 	@$(PY) -c "from pathlib import Path; from penstock.bench.page import render; render(Path('bench'))"
 
+docs: setup ## the documents as a site in site/; no dead link
+	@scripts/setup --docs
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+reference: setup-spark ## write docs/reference and the chart again, from the code and bench/results
+	@$(PY) -m scripts.docs
+
 proto: setup ## write the generated protobuf code again
 	@scripts/generate-proto
 
@@ -63,4 +71,4 @@ constraints: setup ## choose the exact versions again, after a change of pyproje
 	@scripts/choose-versions
 
 clean: ## remove the environment, caches and the demo's directory
-	@rm -rf .venv .demo .demo-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf .venv .venv-docs .venv-proto site .demo .demo-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -4,7 +4,7 @@ from setuptools import find_packages, setup
 
 COMPONENTS = (
     *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "inspection"),
-    *("judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
+    *("pages", "judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
 )
 
 

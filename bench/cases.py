@@ -36,7 +36,7 @@ class Measure:
     at_most: bool = False
 
     def is_met(self, value: float) -> bool:
-        """Whether ``value`` reaches the floor."""
+        """True if ``value`` reaches the floor."""
         return value <= self.floor if self.at_most else value >= self.floor
 
 

@@ -1,4 +1,4 @@
-"""Whether the nodes of a local cluster serve, asked of their own services."""
+"""How well the nodes of a local cluster serve, asked of their own services."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _answer(call: Any) -> Any:
 
 
 def serves(node: Node, nameservers: Sequence[str]) -> bool:
-    """Whether ``node`` answers, and every nameserver knows it if it is a broker."""
+    """True if ``node`` answers, and every nameserver knows it if it is a broker."""
     if node.is_coordinator:
         return _etcd_is_healthy(node.address)
     if node.is_nameserver:
@@ -74,7 +74,7 @@ def serves(node: Node, nameservers: Sequence[str]) -> bool:
 
 
 def _etcd_is_healthy(address: str) -> bool:
-    """Whether an etcd member has a leader and answers for it."""
+    """True if an etcd member has a leader and answers for it."""
     connection = http.client.HTTPConnection(address, timeout=ASK_TIMEOUT_S)
     try:
         connection.request("GET", "/health")
@@ -133,7 +133,7 @@ def refusals(cluster: LocalCluster) -> dict[str, str]:
 
 
 def _is_final(reasons: Iterable[str]) -> bool:
-    """Whether waiting will not mend any of these: a master that has to be reached may come, another history stays."""
+    """True if waiting will mend none of these: a master that has to be reached may come, another history stays."""
     names = [reason.partition(":")[0] for reason in reasons]
     return bool(names) and all(name in FINAL_REASONS for name in names)
 

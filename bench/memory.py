@@ -1,4 +1,4 @@
-"""Whether the memory under the page cache is there: on some virtual machines it is not, and that is what one measures.
+"""The memory under the page cache: on some virtual machines it is not there yet, and then that is what one measures.
 
 A host that lends memory page by page and takes freed pages back makes the first touch of each page cost 5-11 µs,
 twenty times the copy of the record bytes that fill it; a log of 300 MB/s touches 75,000 new pages a second. A machine

@@ -58,7 +58,7 @@ class LoadReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was refused, unknown, lost or out of order. Duplicates are allowed: at least once."""
+        """True if nothing was refused, unknown, lost or out of order. Duplicates are allowed: at least once."""
         return not (self.refused or self.unknown or self.lost or self.out_of_order or self.stored_twice)
 
 

@@ -15,12 +15,12 @@ from penstock.proto.errors import InvalidName
 from penstock.runtime.conf import bind, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings
 
+from .store.config import FlushMode, StoreConfig
 from .unsupported_keys import UNSUPPORTED_KEYS
 
 log = logging.getLogger(__name__)
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-QUEUE_ENTRY_BYTES = 20
+KIB, MIB = 1 << 10, 1 << 20
 RECORD_OVERHEAD_BYTES = 64 * KIB  # what a record may be longer than its body: properties, topic, fixed fields
 
 _BY_ROLE = -(1 << 62)  # inSyncReplicas before __post_init__: RocketMQ's default 1 makes SYNC_MASTER wait for nobody
@@ -35,13 +35,6 @@ class BrokerRole(enum.Enum):
     ASYNC_MASTER = "ASYNC_MASTER"  # acknowledges without waiting for slaves
     SYNC_MASTER = "SYNC_MASTER"  # acknowledges when inSyncReplicas brokers have it, itself included
     SLAVE = "SLAVE"
-
-
-class FlushDiskType(enum.Enum):
-    """Whether an acknowledgement waits for the disk."""
-
-    ASYNC_FLUSH = "ASYNC_FLUSH"
-    SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class MetricsExporterType(enum.Enum):
@@ -86,12 +79,12 @@ def _require_address(address: str, key_name: str) -> None:
 class IdentityConfig:
     """Who this broker is and where it is found. Where it listens and what it advertises are two settings."""
 
-    cluster: str = key("brokerClusterName", default="DefaultCluster")
+    cluster: str = key("brokerClusterName", default="DefaultCluster", doc="peers of other clusters are refused")
     broker_name: str = key("brokerName", default_factory=_host_as_name, doc="the broker group (shard)")
     broker_id: int = key("brokerId", default=0, doc="0: the configured master; others: slaves")
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
-    listen_port: int = key("listenPort", default=10911)
-    bind_address: str = key("bindAddress", default="0.0.0.0")  # noqa: S104  RocketMQ's default
+    listen_port: int = key("listenPort", default=10911, doc="0: any free port")
+    bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
 
     def __post_init__(self) -> None:
         if not self.advertised_ip:
@@ -131,11 +124,14 @@ class NameserversConfig:
 class ReplicationSettings:
     """The broker's role and how many copies an acknowledgement stands for."""
 
-    role: BrokerRole = key("brokerRole", default=BrokerRole.ASYNC_MASTER)  # noqa: RUF009
+    role: BrokerRole = key(  # noqa: RUF009
+        "brokerRole", default=BrokerRole.ASYNC_MASTER, doc="acknowledge alone, or with replicas; or follow a master"
+    )
     in_sync_replicas: int = key(
         "inSyncReplicas",
         default=_BY_ROLE,
         doc="brokers that hold an acknowledged message, the master included; by role: 1 or, SYNC_MASTER, 2",
+        differs="1, with which SYNC_MASTER waits for nobody",
     )
     min_in_sync_replicas: int = key(
         "minInSyncReplicas", default=1, doc="with enableAutoInSyncReplicas: never acknowledge with fewer than this"
@@ -146,7 +142,8 @@ class ReplicationSettings:
     all_ack_in_set: bool = key(
         "allAckInSyncStateSet",
         default=True,
-        doc="elected: always true, since any member of the set may be elected (RocketMQ: false, which loses messages)",
+        doc="elected: always true, since any member of the set may be elected",
+        differs="false, which can lose acknowledged messages; refused here",
     )
     not_catchup_ms_max: int = key(
         "haMaxTimeSlaveNotCatchup", default=15_000, doc="elected: behind for longer, a slave leaves the set"
@@ -170,7 +167,7 @@ class ReplicationSettings:
         "asyncLearner", default=False, doc="slave: gets everything, its copy never counts, it is never elected"
     )
     transfer_batch_bytes: int = key(
-        "haTransferBatchSize", default=512 * KIB, doc="log bytes per message of the stream (RocketMQ: 32 KiB)"
+        "haTransferBatchSize", default=512 * KIB, doc="log bytes per message of the stream", differs="32 KiB"
     )
     flow_control: bool = key("haFlowControlEnable", default=False, doc="limit what one slave is sent per second")
     transfer_bytes_per_s_max: int = key(
@@ -223,115 +220,22 @@ class ReplicationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlushSettings:
-    """When appended bytes are made durable."""
+class AppendSettings:
+    """How long an append may take."""
 
-    mode: FlushDiskType = key("flushDiskType", default=FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
-    interval_ms: int = key("flushIntervalCommitLog", default=500, doc="ASYNC_FLUSH: time between two syncs")
-    thorough_interval_ms: int = key(
-        "flushCommitLogThoroughInterval", default=10_000, doc="ASYNC_FLUSH: sync even little"
-    )
-    sync_timeout_ms: int = key(
+    flush_timeout_ms: int = key(
         "syncFlushTimeout", default=5000, doc="SYNC_FLUSH, or a store pool: then the outcome is unknown"
     )
-
-    def __post_init__(self) -> None:
-        for name, value in (
-            ("flushIntervalCommitLog", self.interval_ms),
-            ("flushCommitLogThoroughInterval", self.thorough_interval_ms),
-            ("syncFlushTimeout", self.sync_timeout_ms),
-        ):
-            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitSettings:
-    """Appends to memory first, and from there to the files; for ASYNC_FLUSH and masters.
-
-    Unlike in RocketMQ, a message that is only in memory is neither acknowledged, replicated nor read: whoever waits
-    has it committed at once, and the intervals are for what nobody waits for.
-    """
-
-    is_pooled: bool = key(
-        "transientStorePoolEnable", default=False, doc="append to buffers, not to mapped files; lost by no kill"
-    )
-    pool_size: int = key("transientStorePoolSize", default=5, doc="buffers, each of mappedFileSizeCommitLog bytes")
-    fast_fail_if_no_buffer: bool = key(
-        "fastFailIfNoBufferInStorePool", default=False, doc="refuse messages then; else they wait for a commit"
-    )
-    interval_ms: int = key("commitIntervalCommitLog", default=200, doc="time between two commits, at most")
-    least_pages: int = key("commitCommitLogLeastPages", default=4, doc="of 4 KiB: fewer wait until all are committed")
-    thorough_interval_ms: int = key("commitCommitLogThoroughInterval", default=200, doc="commit even little")
-
-    def __post_init__(self) -> None:
-        require(1 <= self.pool_size <= 1000, "transientStorePoolSize must be 1..1000", self.pool_size)
-        in_range = 0 <= self.least_pages <= 1 << 20
-        require(in_range, f"commitCommitLogLeastPages must be 0..{1 << 20}", self.least_pages)
-        for name, value in (
-            ("commitIntervalCommitLog", self.interval_ms),
-            ("commitCommitLogThoroughInterval", self.thorough_interval_ms),
-        ):
-            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
-    """Where the store lies and how large its files are. Sizes cannot be changed on existing data."""
-
-    root: Path = key("storePathRootDir", default_factory=lambda: Path("~/store").expanduser())  # noqa: RUF009
-    commit_log_path: str = key(
-        "storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir; several with , between them"
-    )
-    read_only_log_paths: str = key(
-        "readOnlyCommitLogStorePaths", default="", doc="directories with log files that get no new ones"
-    )
-    segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
-    consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=300_000 * QUEUE_ENTRY_BYTES)
-    body_bytes_max: int = key("maxMessageSize", default=4 * MIB, doc="largest message body")
-    index_enable: bool = key("messageIndexEnable", default=True)
-    index_slots: int = key("maxHashSlotNum", default=5_000_000)
-    index_entries: int = key("maxIndexNum", default=20_000_000)
-    warm_files: bool = key("warmMapedFileEnable", default=False, doc="touch a new log file's pages ahead of need")
-    lock_files: bool = key("mlockMappedFileEnable", default=False, doc="keep the log file being written in memory")
-    append_record_crc: bool = key(
-        "enabledAppendPropCRC", default=False, doc="add a checksum of the whole record to each; 20 bytes"
-    )
-    force_record_crc: bool = key(
-        "forceVerifyPropCRC", default=False, doc="recovery takes no record without that checksum"
-    )
-    lmq_enable: bool = key("enableLmq", default=False, doc="light queues, with enableMultiDispatch")
-    multi_dispatch: bool = key(
-        "enableMultiDispatch", default=False, doc="messages also stand in the light queues (%LMQ%…) that they name"
-    )
-    light_queues_max: int = key("maxLmqConsumeQueueNum", default=20_000)
     stall_limit_ms: int = key(
         "osPageCacheBusyTimeOutMills", default=1000, doc="after an append that took longer, messages are refused"
     )
 
     def __post_init__(self) -> None:
-        whole = -(-self.consume_queue_bytes // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES  # as RocketMQ rounds
-        object.__setattr__(self, "consume_queue_bytes", whole)
-        in_range = 1 <= self.body_bytes_max <= 32 * MIB
-        require(in_range, f"maxMessageSize must be 1..{32 * MIB}", self.body_bytes_max)
-        smallest = 128 * KIB
-        in_range = smallest <= self.segment_bytes <= 2 * GIB - 1
-        require(in_range, f"mappedFileSizeCommitLog must be {smallest}..{2 * GIB - 1}", self.segment_bytes)
-        require(
-            self.segment_bytes >= self.body_bytes_max + RECORD_OVERHEAD_BYTES,
-            f"mappedFileSizeCommitLog must be at least maxMessageSize + {RECORD_OVERHEAD_BYTES}: "
-            "one record never spans two files; raise it or lower maxMessageSize",
-            self.segment_bytes,
-        )
-        in_range = QUEUE_ENTRY_BYTES <= self.consume_queue_bytes <= GIB
-        require(in_range, f"mappedFileSizeConsumeQueue must be {QUEUE_ENTRY_BYTES}..{GIB}", self.consume_queue_bytes)
-        require(1 <= self.index_slots <= 100_000_000, "maxHashSlotNum must be 1..100000000", self.index_slots)
-        require(2 <= self.index_entries <= 100_000_000, "maxIndexNum must be 2..100000000", self.index_entries)
-        in_range = 0 <= self.light_queues_max <= 1_000_000
-        require(in_range, "maxLmqConsumeQueueNum must be 0..1000000", self.light_queues_max)
-        if self.lmq_enable != self.multi_dispatch:
-            log.warning("light queues are off: enableLmq and enableMultiDispatch must both be true")
-        in_range = 1 <= self.stall_limit_ms <= 600_000
-        require(in_range, "osPageCacheBusyTimeOutMills must be 1..600000 ms", self.stall_limit_ms)
+        for name, value in (
+            ("syncFlushTimeout", self.flush_timeout_ms),
+            ("osPageCacheBusyTimeOutMills", self.stall_limit_ms),
+        ):
+            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,12 +248,15 @@ class RetentionSettings:
     forced_from: int = key("diskSpaceCleanForciblyRatio", default=85, doc="above: the oldest files go, expired or not")
     full_from: int = key("diskSpaceWarningLevelRatio", default=90, doc="above: messages are refused as well")
     is_forcing: bool = key("cleanFileForciblyEnable", default=True, doc="allow deletion of files that are not expired")
-    interval_ms: int = key("cleanResourceInterval", default=10_000)
+    interval_ms: int = key("cleanResourceInterval", default=10_000, doc="ms between two looks")
     pause_ms: int = key("deleteCommitLogFilesInterval", default=100, doc="between two files")
     files_max: int = key("deleteFileBatchMax", default=10, doc="files per round")
     grace_ms: int = key("destroyMapedFileIntervalForcibly", default=120_000, doc="how long a reader keeps a file")
     protect_unread: bool = key(
-        "protectUnreadMessages", default=False, doc="keep what a group has not read until the disk forces it"
+        "protectUnreadMessages",
+        default=False,
+        doc="keep what a group has not read until the disk forces it",
+        differs="has no such key",
     )
 
     def __post_init__(self) -> None:
@@ -392,11 +299,11 @@ class RetentionSettings:
 class TopicsConfig:
     """What clients may make by merely using a name, and ask for."""
 
-    auto_create: bool = key("autoCreateTopicEnable", default=True)
-    default_queues: int = key("defaultTopicQueueNums", default=8)
-    auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True)
+    auto_create: bool = key("autoCreateTopicEnable", default=True, doc="producers may make topics")
+    default_queues: int = key("defaultTopicQueueNums", default=8, doc="queues of such a topic")
+    auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True, doc="consumers may make groups")
     property_filter: bool = key(
-        "enablePropertyFilter", default=True, doc="SQL92 filters; RocketMQ's default is false, and consumers fail"
+        "enablePropertyFilter", default=True, doc="SQL92 filters", differs="false, with which such consumers fail"
     )
 
     def __post_init__(self) -> None:
@@ -407,8 +314,13 @@ class TopicsConfig:
 class MetricsConfig:
     """The Prometheus endpoint, on a port of its own, which knows neither TLS nor users."""
 
-    exporter: MetricsExporterType = key("metricsExporterType", default=MetricsExporterType.DISABLE)  # noqa: RUF009
-    port: int = key("metricsPromExporterPort", default=5557)
+    exporter: MetricsExporterType = key(  # noqa: RUF009
+        "metricsExporterType",
+        default=MetricsExporterType.DISABLE,
+        doc="PROM: an endpoint for Prometheus",
+        differs="also OTLP_GRPC and LOG",
+    )
+    port: int = key("metricsPromExporterPort", default=5557, doc="0: any free port")
     host: str = key("metricsPromExporterHost", default="", doc="empty: all addresses")
 
     def __post_init__(self) -> None:
@@ -421,8 +333,13 @@ class MetricsConfig:
 class TimerSettings:
     """Messages that are delivered later."""
 
-    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600)
-    messages_max: int = key("timerMessagesMax", default=20_000_000, doc="that wait at once; 16 bytes of memory each")
+    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600, doc="how far ahead deliver_at may be")
+    messages_max: int = key(
+        "timerMessagesMax",
+        default=20_000_000,
+        doc="that wait at once; 16 bytes of memory each",
+        differs="has no such key",
+    )
 
     def __post_init__(self) -> None:
         in_range = 1 <= self.delay_s_max <= 366 * 24 * 3600
@@ -437,9 +354,8 @@ class BrokerConfig:
     identity: IdentityConfig = field(default_factory=IdentityConfig)
     nameservers: NameserversConfig = field(default_factory=NameserversConfig)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
-    flush: FlushSettings = field(default_factory=FlushSettings)
-    commit: CommitSettings = field(default_factory=CommitSettings)
-    store: StoreSettings = field(default_factory=StoreSettings)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    appends: AppendSettings = field(default_factory=AppendSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     timers: TimerSettings = field(default_factory=TimerSettings)
@@ -448,6 +364,12 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         broker_id, role = self.identity.broker_id, self.replication.role
+        require(
+            self.store.segment_bytes >= self.store.body_bytes_max + RECORD_OVERHEAD_BYTES,
+            f"mappedFileSizeCommitLog must be at least maxMessageSize + {RECORD_OVERHEAD_BYTES}: "
+            "one record never spans two files; raise it or lower maxMessageSize",
+            self.store.segment_bytes,
+        )
         if self.replication.is_elected:
             message = "namesrvAddr must be given with enableControllerMode: nameservers elect the master"
             require(bool(self.nameservers.addresses), message, "none")
@@ -468,12 +390,12 @@ class BrokerConfig:
     @property
     def uses_transient_store_pool(self) -> bool:
         """Whether appends go to memory first."""
-        return self.commit.is_pooled and not self.pool_unused_because
+        return self.store.is_pooled and not self.pool_unused_because
 
     @property
     def pool_unused_because(self) -> str:
         """The setting with which there is no use for a transient store pool; empty when there may be."""
-        if self.flush.mode is FlushDiskType.SYNC_FLUSH:
+        if self.store.flush_mode is FlushMode.SYNC_FLUSH:
             return "flushDiskType=SYNC_FLUSH"
         return "brokerRole=SLAVE" if self.replication.role is BrokerRole.SLAVE else ""
 
@@ -505,6 +427,8 @@ def load_broker_config(path: str | Path) -> BrokerConfig:
     """
     config = bind(BrokerConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
     config.security.check_file(path)
-    if config.commit.is_pooled and config.pool_unused_because:
+    if config.store.is_pooled and config.pool_unused_because:
         log.warning("transientStorePoolEnable has no effect with %s file=%s", config.pool_unused_because, path)
+    if config.store.lmq_enable != config.store.multi_dispatch:
+        log.warning("light queues are off: enableLmq and enableMultiDispatch must both be true file=%s", path)
     return config

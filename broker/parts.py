@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 
 import grpc
 import grpc.aio
 
 from penstock.formats.record.layout import Host
+from penstock.proto import distribution
 from penstock.proto.errors import DiskFull, PenstockError, StorageError
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.broker_pb2_grpc import add_BrokerServicer_to_server
@@ -20,7 +20,7 @@ from penstock.runtime.clock import SystemClock
 
 from .admin.admin import Admin, BrokerService
 from .admin.status import Status
-from .config import BrokerConfig, BrokerRole, FlushDiskType, MetricsExporterType
+from .config import BrokerConfig, BrokerRole, MetricsExporterType
 from .consume.consumer_sessions import ConsumerSessions
 from .consume.fetch import Fetch
 from .consume.fetch_waiters import Waiters
@@ -48,6 +48,7 @@ from .produce.send import Send
 from .produce.stalls import AppendStalls
 from .retention.retention import Retention, RetentionTimes
 from .startup import Opened
+from .store.config import FlushMode
 from .store.recovery.cleaning import HOUR_MS, CleaningRules
 from .store.store import Store
 
@@ -237,8 +238,8 @@ class _Assembly:
         self._acknowledgements = Acknowledgements(
             store,
             self._role,
-            sync_flush=config.flush.mode is FlushDiskType.SYNC_FLUSH,
-            flush_timeout_s=config.flush.sync_timeout_ms / 1000,
+            sync_flush=config.store.flush_mode is FlushMode.SYNC_FLUSH,
+            flush_timeout_s=config.appends.flush_timeout_ms / 1000,
             replica_timeout_s=config.replication.slave_timeout_ms / 1000,
             commits=config.uses_transient_store_pool,
         )
@@ -281,7 +282,7 @@ class _Assembly:
             body_bytes_max=config.store.body_bytes_max,
             on_appended=self._on_appended,
             timers=timers,
-            stalls=AppendStalls(config.store.stall_limit_ms / 1000, SystemClock()),
+            stalls=AppendStalls(config.appends.stall_limit_ms / 1000, SystemClock()),
         )
         self._fetch = Fetch(
             store,
@@ -395,7 +396,7 @@ class _Assembly:
             self._opened.producers,
             self._counters,
             waiting_fetches=lambda: len(self._fetch.waiters),
-            version=metadata.version("penstock"),
+            version=distribution.version(),
         )
 
     def _make_retention(self, state_log: StateLog | None, timers: Timers) -> Retention:

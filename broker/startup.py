@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from .core.state import State, deleted_topic
 from .features.later.timer_table import imported_run
 from .group.epoch_file import EpochFile
 from .group.identity import check_identity, write_identity
-from .store.config import FlushMode, StoreConfig
+from .store.config import StoreConfig
 from .store.store import Store
 
 log = logging.getLogger(__name__)
@@ -105,34 +105,12 @@ def _make_directory(path: Path, key: str) -> None:
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
-    """The store's part of the broker's configuration."""
-    settings, flush, commit = config.store, config.flush, config.commit
-    return StoreConfig(
-        root=settings.root,
-        commit_log_path=settings.commit_log_path,
-        read_only_log_paths=settings.read_only_log_paths,
-        segment_bytes=settings.segment_bytes,
-        consume_queue_bytes=settings.consume_queue_bytes,
-        flush_mode=FlushMode[flush.mode.name],
-        flush_interval_ms=flush.interval_ms,
-        flush_thorough_interval_ms=flush.thorough_interval_ms,
-        body_bytes_max=settings.body_bytes_max,
+    """The store's part of the broker's configuration, with what the broker's address and role say."""
+    return replace(
+        config.store,
         store_host=Host.parse(config.advertised_address),
-        index_enable=settings.index_enable,
-        index_slots=settings.index_slots,
-        index_entries=settings.index_entries,
-        warm_files=settings.warm_files,
-        lock_files=settings.lock_files,
-        append_record_crc=settings.append_record_crc,
-        force_record_crc=settings.force_record_crc,
         replicated=config.replication.is_elected or config.replication.role is not BrokerRole.ASYNC_MASTER,
-        multi_dispatch=settings.lmq_enable and settings.multi_dispatch,
-        light_queues_max=settings.light_queues_max,
-        transient_store_pool_size=commit.pool_size if config.uses_transient_store_pool else 0,
-        commit_interval_ms=commit.interval_ms,
-        commit_least_pages=commit.least_pages,
-        commit_thorough_interval_ms=commit.thorough_interval_ms,
-        fast_fail_if_no_buffer=commit.fast_fail_if_no_buffer,
+        is_pooled=config.uses_transient_store_pool,
     )
 
 

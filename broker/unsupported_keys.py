@@ -68,7 +68,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
-    maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageDelayLevel messageIndexSafe messageStorePlugIn
+    maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageIndexSafe messageStorePlugIn
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
     migrateAuthFromV1Enabled msgTraceTopicName notifyConsumerIdsChangedEnable objectStoreAccessKey

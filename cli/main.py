@@ -9,9 +9,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
 import click
+
+from penstock.proto.distribution import DISTRIBUTION
 
 from .lazy import LazyGroup
 from .output import print_error
@@ -42,7 +43,7 @@ COMMANDS = {
 
 
 @click.command(cls=LazyGroup, commands_in=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="penstock", prog_name="penstock")
+@click.version_option(package_name=DISTRIBUTION, prog_name="penstock")
 def cli() -> None:
     """Penstock: a message broker cluster with RocketMQ's architecture and files.
 
@@ -103,11 +104,6 @@ def _failed(error: Exception) -> int:
         return FAILED
     print_error(f"{type(error).__name__}: {error} (this is a defect: PENSTOCK_TRACE=1 shows where)")
     return FAILED
-
-
-def version() -> str:
-    """The installed version."""
-    return metadata.version("penstock")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 PIPED_WIDTH = 240
 """Columns of a table that goes into a file or pipe, where nothing has to fit a window."""
@@ -80,26 +81,54 @@ def note(message: str) -> None:
 
 
 class ProgressLine:
-    """A line on standard error that renews itself on a terminal, and appears every few seconds elsewhere."""
+    """Progress on standard error: one line that renews itself on a terminal, and a line every few seconds elsewhere.
 
-    def __init__(self, every_s: float = 5.0) -> None:
-        self._live = sys.stderr.isatty()
+    With ``counts`` a bar shows the share that is done, with ``counts_bytes`` also bytes per second.
+    """
+
+    def __init__(self, every_s: float = 5.0, *, counts: bool = False, counts_bytes: bool = False) -> None:
+        self._columns = (counts or counts_bytes, counts_bytes)
         self._every_s = every_s
-        self._last_s = time.monotonic() if not self._live else 0.0
-        self._open = False
+        self._told_s = time.monotonic()
+        self._live: Progress | None = None  # while something is shown on a terminal
 
-    def show(self, text: str) -> None:
-        """Show ``text`` in place of what stood there."""
-        now = time.monotonic()
-        if self._live:
-            print(f"\r\x1b[2K{text[:200]}", end="", file=sys.stderr, flush=True)
-            self._open = True
-        elif now - self._last_s >= self._every_s:
-            self._last_s = now
-            print(text, file=sys.stderr, flush=True)
+    def show(self, text: str, done: int = 0, total: int | None = None) -> None:
+        """Show ``text``, and how much of ``total`` is done, in place of what stood there."""
+        if sys.stderr.isatty():
+            if self._live is None:
+                self._live = _live(*self._columns)
+                self._live.start()
+                self._live.add_task("")
+            self._live.update(self._live.task_ids[0], description=text, completed=done, total=total)
+        elif (now := time.monotonic()) - self._told_s >= self._every_s:
+            self._told_s = now
+            share = f" {100 * done / total:.0f} %" if total else ""
+            print(f"{text}{share}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Leave an empty line for what comes next."""
-        if self._open:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
-            self._open = False
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _live(counts: bool, counts_bytes: bool) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TransferSpeedColumn
+    from rich.table import Column
+
+    words = Column(no_wrap=True, overflow="ellipsis", ratio=None if counts else 1)
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False, table_column=words)]
+    if counts:
+        columns += [BarColumn(), TaskProgressColumn()]
+    if counts_bytes:
+        columns.append(TransferSpeedColumn())
+    # What is printed meanwhile stays where it was sent: standard output may be read by a program.
+    return Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        expand=not counts,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

@@ -39,9 +39,22 @@ if TYPE_CHECKING:
     from penstock.runtime.security.credentials import Tls as Tls
 
     from .admin import Admin as Admin
+    from .administer.admin_results import BrokerInfo as BrokerInfo
+    from .administer.admin_results import ClusterInfo as ClusterInfo
+    from .administer.admin_results import GroupInfo as GroupInfo
+    from .administer.admin_results import GroupLag as GroupLag
+    from .administer.admin_results import GroupMember as GroupMember
+    from .administer.admin_results import NameserverInfo as NameserverInfo
+    from .administer.admin_results import QueueLag as QueueLag
+    from .administer.admin_results import QueuePosition as QueuePosition
+    from .administer.admin_results import QueueStats as QueueStats
+    from .administer.admin_results import ReplicaInfo as ReplicaInfo
+    from .administer.admin_results import TopicInfo as TopicInfo
+    from .administer.admin_results import TopicShard as TopicShard
+    from .administer.admin_results import TopicStats as TopicStats
+    from .cluster.subscription import Sql as Sql
     from .consume.consumer_config import ConsumerConfig as ConsumerConfig
     from .consume.message_batch import MessageBatch as MessageBatch
-    from .consume.subscription import Sql as Sql
     from .message import Delivery as Delivery
     from .message import FailedDelivery as FailedDelivery
     from .message import Message as Message
@@ -55,62 +68,52 @@ if TYPE_CHECKING:
     from .push_consumer import ConsumeResult as ConsumeResult
     from .push_consumer import PushConsumer as PushConsumer
 
-_ERRORS = (
-    "BrokerUnavailable",
-    "BufferFull",
-    "ClientClosed",
-    "CommitRefused",
-    "ConfigError",
-    "CorruptBatch",
-    "DamagedRecord",
-    "DeliveryFailed",
-    "Forbidden",
-    "GroupNotFound",
-    "InvalidArgument",
-    "InvalidName",
-    "MessageNotFound",
-    "MessageTooLarge",
-    "NameserverUnavailable",
-    "NotEnoughReplicas",
-    "OffsetOutOfRange",
-    "OutcomeUnknown",
-    "PenstockError",
-    "Refused",
-    "Retryable",
-    "RouteNotFound",
-    "TopicExists",
-    "TopicNotFound",
-    "Unauthorized",
-)
-"""What users catch."""
-
+_ERRORS = "penstock.proto.errors"
 _MODULES = {
-    "Admin": ".admin",
-    "ConsumeResult": ".push_consumer",
-    "ConsumerConfig": ".consume.consumer_config",
-    "Credentials": "penstock.runtime.security.credentials",
-    "Delivery": ".message",
-    "FailedDelivery": ".message",
-    "Message": ".message",
-    "MessageBatch": ".consume.message_batch",
-    "MessageQueue": ".message",
-    "MessageView": ".message",
-    "Producer": ".producer",
-    "ProducerConfig": ".produce.config",
-    "PullConsumer": ".pull_consumer",
-    "PushConsumer": ".push_consumer",
-    "SendReceipt": ".message",
-    "SendStatus": ".message",
-    "Sql": ".consume.subscription",
-    "Tls": "penstock.runtime.security.credentials",
-    **dict.fromkeys(_ERRORS, "penstock.proto.errors"),
+    ".admin": ("Admin",),
+    ".administer.admin_results": (
+        "BrokerInfo",
+        "ClusterInfo",
+        "GroupInfo",
+        "GroupLag",
+        "GroupMember",
+        "NameserverInfo",
+        "QueueLag",
+        "QueuePosition",
+        "QueueStats",
+        "ReplicaInfo",
+        "TopicInfo",
+        "TopicShard",
+        "TopicStats",
+    ),
+    ".cluster": ("Sql",),
+    ".consume.consumer_config": ("ConsumerConfig",),
+    ".consume.message_batch": ("MessageBatch",),
+    ".message": (
+        "Delivery",
+        "FailedDelivery",
+        "Message",
+        "MessageQueue",
+        "MessageView",
+        "SendReceipt",
+        "SendStatus",
+    ),
+    ".produce.config": ("ProducerConfig",),
+    ".producer": ("Producer",),
+    ".pull_consumer": ("PullConsumer",),
+    ".push_consumer": ("ConsumeResult", "PushConsumer"),
+    "penstock.runtime.security.credentials": ("Credentials", "Tls"),
 }
+"""What each module has; everything else is an error that users catch."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Admin",
+    "BrokerInfo",
     "BrokerUnavailable",
     "BufferFull",
     "ClientClosed",
+    "ClusterInfo",
     "CommitRefused",
     "ConfigError",
     "ConsumeResult",
@@ -122,6 +125,9 @@ __all__ = [
     "DeliveryFailed",
     "FailedDelivery",
     "Forbidden",
+    "GroupInfo",
+    "GroupLag",
+    "GroupMember",
     "GroupNotFound",
     "InvalidArgument",
     "InvalidName",
@@ -131,6 +137,7 @@ __all__ = [
     "MessageQueue",
     "MessageTooLarge",
     "MessageView",
+    "NameserverInfo",
     "NameserverUnavailable",
     "NotEnoughReplicas",
     "OffsetOutOfRange",
@@ -140,7 +147,11 @@ __all__ = [
     "ProducerConfig",
     "PullConsumer",
     "PushConsumer",
+    "QueueLag",
+    "QueuePosition",
+    "QueueStats",
     "Refused",
+    "ReplicaInfo",
     "Retryable",
     "RouteNotFound",
     "SendReceipt",
@@ -148,16 +159,18 @@ __all__ = [
     "Sql",
     "Tls",
     "TopicExists",
+    "TopicInfo",
     "TopicNotFound",
+    "TopicShard",
+    "TopicStats",
     "Unauthorized",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(module, __name__), name)
+    value = getattr(importlib.import_module(_MODULE_OF.get(name, _ERRORS), __name__), name)
     globals()[name] = value
     return value
 

@@ -8,10 +8,16 @@ from types import TracebackType
 from typing import Literal, Self
 
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, GroupNotFound, InvalidArgument, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    GroupNotFound,
+    InvalidArgument,
+    NameserverUnavailable,
+    TopicNotFound,
+)
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
-from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig
-from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicConfig
+from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .administer.admin_results import (
@@ -24,14 +30,11 @@ from .administer.admin_results import (
     TopicShard,
     TopicStats,
 )
+from .administer.cluster_view import cluster_info
 from .administer.group_offsets import GroupOffsets
 from .administer.message_lookup import MessageLookup
-from .cluster.admin_calls import AdminCalls
-from .cluster.cluster_view import cluster_info
-from .cluster.connections import Connections
-from .cluster.routes import master_of
-from .cluster.timeouts import check_timeout
-from .cluster.topics import covers
+from .cluster import Calls, master_of
+from .cluster.routes import covers
 from .message import MessageView
 
 log = logging.getLogger(__name__)
@@ -49,8 +52,8 @@ class Admin:
         self, nameservers: str | Sequence[str], *, tls: Tls | None = None, credentials: Credentials | None = None
     ) -> None:
         """``tls``, ``credentials``: as of :class:`~penstock.client.Producer`."""
-        self._connections = Connections(nameservers, tls=tls, credentials=credentials)
-        self._calls = AdminCalls(self._connections)
+        self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
+        self._directory = self._calls.directory
         self._offsets = GroupOffsets(self._calls)
         self._lookup = MessageLookup(self._calls)
 
@@ -129,13 +132,13 @@ class Admin:
         """
         names.check_topic(topic)
         missing = 0
-        targets = self._calls.masters(timeout_s)
+        targets, _ = self._directory.masters(timeout_s)
         for name in targets:
             try:
                 self._calls.at_master(name, "DeleteTopic", TopicName(topic=topic), timeout_s)
             except TopicNotFound:
                 missing += 1
-        route = self._calls.wait_route(
+        route = self._directory.settled_route(
             topic, lambda route: not route.exists or not any(map(master_of, route.shards)), timeout_s
         )
         leaderless = (
@@ -148,7 +151,7 @@ class Admin:
                 "does, or penstock cluster forget, if no member ever will"
             )
         if missing == len(targets):
-            raise self._calls.topic_not_found(topic, timeout_s)
+            raise self._directory.topic_not_found(topic, timeout_s)
         log.info("topic deleted topic=%s", topic)
 
     def forget_shard(self, broker_name: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -158,15 +161,30 @@ class Admin:
             InvalidArgument: a member of it lives, or no nameserver knows it.
             NameserverUnavailable: one does not answer; the others have forgotten it.
         """
-        self._calls.forget_shard(names.check_broker_name(broker_name), timeout_s)
+        names.check_broker_name(broker_name)
+        views, _ = self._calls.at_nameservers("QueryCluster", Empty(), timeout_s)
+        for address, view in views.items():
+            found = next((shard for shard in view.shards if shard.broker_name == broker_name), None)
+            if found is not None:
+                living = ", ".join(member.address for member in found.members)
+                raise InvalidArgument(
+                    f"broker group {broker_name} is not gone: {living} lives, says nameserver {address}; stop it first"
+                )
+        told, errors = self._calls.at_nameservers("ForgetShard", ShardName(broker_name=broker_name), timeout_s)
+        unknown = [error for error in errors.values() if isinstance(error, InvalidArgument)]
+        silent = [error.message for error in errors.values() if error not in unknown]
+        if silent:
+            raise NameserverUnavailable(f"broker group {broker_name} is forgotten, but not by all: {'; '.join(silent)}")
+        if not told:
+            raise unknown[0]
 
     def list_topics(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
         """The names of all topics, also of broker groups that are down, without internal ones; sorted."""
-        return self._calls.topics(timeout_s)
+        return [topic for topic in self._directory.topics(timeout_s) if not names.is_system_topic(topic)]
 
     def topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicInfo:
         """Where ``topic`` lies. Raises TopicNotFound."""
-        return _topic_info(self._calls.route(names.check_topic(topic), timeout_s))
+        return _topic_info(self._directory.existing_route(names.check_topic(topic), timeout_s))
 
     def topic_stats(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicStats:
         """Offsets and message counts of every queue of ``topic``. Raises TopicNotFound."""
@@ -190,7 +208,7 @@ class Admin:
             retry_max_times=retry_max_times,
             attributes=attributes or {},
         )
-        for name in self._calls.masters(timeout_s):
+        for name in self._directory.masters(timeout_s)[0]:
             self._calls.at_master(name, "CreateGroup", config, timeout_s)
         return GroupInfo(group, consume_enable, retry_max_times, dict(attributes or {}))
 
@@ -203,7 +221,7 @@ class Admin:
         """
         names.check_group(group)
         missing = 0
-        targets, others = self._calls.masters_and_others(timeout_s)
+        targets, others = self._directory.masters(timeout_s)
         for name in targets:
             try:
                 self._calls.at_master(name, "DeleteGroup", GroupName(group=group), timeout_s)
@@ -272,8 +290,7 @@ class Admin:
 
     def cluster(self, *, timeout_s: float = CALL_TIMEOUT_S) -> ClusterInfo:
         """Every nameserver and every registered broker, with what each says of itself."""
-        check_timeout(timeout_s)
-        return cluster_info(self._connections, timeout_s)
+        return cluster_info(self._calls, timeout_s)
 
     def message_by_id(
         self, message_id: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
@@ -312,7 +329,7 @@ class Admin:
 
     def close(self) -> None:
         """Close all connections. May be called again."""
-        self._connections.close()
+        self._calls.close()
 
     def __enter__(self) -> Self:
         return self
@@ -323,7 +340,7 @@ class Admin:
         self.close()
 
     def _put_topic(self, request: CreateTopicRequest, brokers: Sequence[str] | None, timeout_s: float) -> TopicInfo:
-        targets = self._calls.masters(timeout_s) if brokers is None else list(brokers)
+        targets = self._directory.masters(timeout_s)[0] if brokers is None else list(brokers)
         for name in targets:
             self._calls.at_master(name, "CreateTopic", request, timeout_s)
         wanted = request.config
@@ -332,7 +349,7 @@ class Admin:
             counts = {queues.broker_name: queues.read_queues for queues in route.queues}
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
 
-        return _topic_info(self._calls.wait_route(wanted.topic, shows_it, timeout_s))
+        return _topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
 
 
 def _queues(count: int | None, lowest: int = 1) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from penstock.proto.names import PRODUCER_PROPERTY
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
 
-    from .produce.due import DeliverAt
+DeliverAt = dt.datetime | int
+"""A time with a time zone, or milliseconds since 1970 UTC."""
 
 SYSTEM_PROPERTIES = frozenset({TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY})
 """Property names that have an attribute of their own, or are Penstock's alone."""

@@ -7,32 +7,28 @@ import random
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.formats.destination import Destination, Ordinary
 from penstock.proto import names
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster.connections import Connections
-from .cluster.hosts import local_host
-from .cluster.routes import Routes
-from .cluster.timeouts import check_timeout
-from .cluster.topics import writable_route
-from .message import Delivery, FailedDelivery, Message, SendReceipt
-from .produce.accumulator import Accumulator, Buffer, limited
+from .cluster import Calls, WriteQueues, check_timeout, local_host
+from .message import DeliverAt, Delivery, FailedDelivery, Message, SendReceipt
+from .produce.accumulator import Accumulator
+from .produce.buffer import Buffer
 from .produce.config import ProducerConfig
 from .produce.delivery import Shipping, TopicDelivery
-from .produce.due import DeliverAt
+from .produce.drafts import Draft, PartMaker
+from .produce.health import BrokerHealth
 from .produce.keys import property_bytes
-from .produce.part_maker import PartMaker
-from .produce.parts import RECORD_COST, Kind, Part
-from .produce.results import result_of, results_of
-from .produce.selection import BrokerHealth, WriteQueues
+from .produce.parts import RECORD_COST, Kind, Part, limited
+from .produce.receipts import result_of, results_of
 from .produce.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -79,15 +75,14 @@ class Producer:
         self.group = names.check_group(group)
         self.config = (config or ProducerConfig()).replaced(settings)
         self.producer_id = secrets.randbits(64) or 1
-        self._connections = Connections(nameservers, tls=tls, credentials=credentials)
-        self._routes = Routes(self._connections)
+        self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)
         self._shipping = Shipping(
             config=self.config,
-            connections=self._connections,
-            routes=self._routes,
-            encoder=Encoder(self.producer_id, 0, local_host(self._connections.addresses[0])),
+            connections=self._calls.connections,
+            directory=self._calls.directory,
+            encoder=Encoder(self.producer_id, 0, local_host(self._calls.connections.addresses[0])),
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
@@ -96,13 +91,12 @@ class Producer:
         self._maker = PartMaker(self.config)
         self._plain_below = self._maker.plain_below
         self._lock = threading.Lock()
-        self._topics: dict[str, TopicDelivery] = {}
-        self._later: dict[str, TopicDelivery] = {}
-        self._open: dict[str, Accumulator] = {}
+        self._deliveries: dict[Destination, TopicDelivery] = {}  # grows under the lock; looked up without it
+        self._open: dict[str, Accumulator] = {}  # of the ordinary ones, by topic; empty once closed
         self._tags: dict[str, bytes] = {}
         self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
         self._is_closed = False
-        self._routes.add_listener(self._on_route)
+        self._calls.directory.add_listener(self._on_route)
 
     # Waiting for one message.
 
@@ -126,10 +120,9 @@ class Producer:
             Refused, Retryable: not stored. OutcomeUnknown: it may be.
         """
         deadline = self._deadline(timeout_s)
-        delivery = self._delivery(topic, deadline, later=deliver_at is not None)
-        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deliver_at, deadline)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at)
+        delivery, part = self._taken(Kind.SEND, draft, deadline)
         future = part.futures[0]
-        self._hold(delivery, part, deadline)
         batch = delivery.start_now(part)
         if batch is not None:
             delivery.transmit(batch, wait=True)
@@ -151,11 +144,9 @@ class Producer:
 
         Blocks only for the first message to a topic (its route is looked up) and while the buffer is full.
         """
-        deadline = self._deadline(timeout_s)
-        delivery = self._delivery(topic, deadline, later=deliver_at is not None)
-        part = self._maker.awaited(body, tag, keys, properties, sharding_key, deliver_at, deadline)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at)
+        delivery, part = self._taken(Kind.SEND, draft, self._deadline(timeout_s))
         future = part.futures[0]
-        self._hold(delivery, part, deadline)
         delivery.join(part)
         return future
 
@@ -170,12 +161,9 @@ class Producer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send one message once; nobody learns whether it arrived."""
-        deadline = self._deadline(timeout_s)
-        delivery = self._delivery(topic, deadline)
-        encoded = property_bytes(tag, keys, properties, sharding_key)
-        part = self._maker.single(Kind.ONEWAY, body, encoded, sharding_key, deadline)
-        self._hold(delivery, part, deadline)
+        """Send one message once; nobody learns its outcome."""
+        draft = Draft(topic, body, tag, keys, properties, sharding_key)
+        delivery, part = self._taken(Kind.ONEWAY, draft, self._deadline(timeout_s))
         delivery.join(part)
 
     def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
@@ -190,15 +178,16 @@ class Producer:
         if not messages:
             raise InvalidArgument("send_batch of no messages: give at least one")
         deadline = self._deadline(timeout_s)
-        by_topic: dict[tuple[str, bool], list[int]] = {}
-        for index, message in enumerate(messages):
-            by_topic.setdefault((message.topic, message.deliver_at is not None), []).append(index)
+        drafts = [Draft.of(message) for message in messages]
+        together: dict[Destination, list[int]] = {}
+        for index, draft in enumerate(drafts):
+            together.setdefault(draft.destination, []).append(index)
         futures: dict[int, Future[SendReceipt]] = {}
         prepared = []
-        for (topic, later), indexes in by_topic.items():
-            part = self._maker.waiting([messages[index] for index in indexes], deadline)
+        for destination, indexes in together.items():
+            part = self._maker.together([drafts[index] for index in indexes], deadline)
             futures.update(zip(indexes, part.futures, strict=True))
-            prepared.append((self._delivery(topic, deadline, later=later), part))
+            prepared.append((self._delivery(destination, deadline), part))
         for delivery, part in prepared:
             self._hold(delivery, part, deadline)
             try:
@@ -232,10 +221,10 @@ class Producer:
             Refused: a bad argument, or, at the first message to a topic, a topic that does not exist.
             ClientClosed: another thread has closed the producer; not accepted.
         """
-        # About 0.3 µs. No lock, object or future per message: see accumulator.py for why that is safe.
+        # About 0.3 µs. No lock, object or future per message: accumulator.py says why that is safe.
         accumulator = self._open.get(topic)
         if accumulator is None:
-            accumulator = self._delivery(topic, self._deadline(timeout_s)).open
+            accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
         if type(body) is not bytes or not 0 < len(body) < self._plain_below:
             encoded = property_bytes(tag, keys, properties, sharding_key)
             self._produce_unusual(topic, body, encoded, sharding_key, timeout_s)
@@ -250,11 +239,11 @@ class Producer:
             cost += len(encoded)
         if cost > accumulator.limit:
             cost -= accumulator.cost
-            self._make_room(self._topics[topic], cost, timeout_s)
+            self._make_room(topic, cost, timeout_s)
         accumulator.extend((body, encoded, sharding_key))
         accumulator.cost = cost
         if self._is_closed:  # read behind the append: whoever closes after this read takes the message out
-            self._topics[topic].check_taken(body, encoded, sharding_key)
+            self._deliveries[Ordinary(topic)].check_taken(body, encoded, sharding_key)
         if self._sender.is_sleeping:
             self._sender.wake()
 
@@ -278,8 +267,8 @@ class Producer:
             ClientClosed: another thread has closed the producer; ``details["accepted"]`` as above.
             Refused: a bad argument; nothing was accepted.
         """
-        delivery = self._delivery(topic, self._deadline(timeout_s))
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
+        delivery = self._delivery(Ordinary(topic), self._deadline(timeout_s))
+        wait_s = self._patience_s(timeout_s)
         accepted = 0
         for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
             try:
@@ -303,12 +292,11 @@ class Producer:
         check_timeout(timeout_s)
         wait_s = self.config.delivery_timeout_s + 1.0 if timeout_s is None else timeout_s
         is_settled = self._wait_settled(wait_s)
-        refused, unknown = _emptied(self._shipping.refused), _emptied(self._shipping.unknown)
         if not is_settled:
             left = self._buffer.pending
             late = OutcomeUnknown(f"{left} messages are not acknowledged after {wait_s:g} s; delivery goes on")
-            unknown.append(FailedDelivery("", left, late))
-        _raise_failures(refused, unknown)
+            self._shipping.failures.add(FailedDelivery("", left, late))
+        self._shipping.failures.raise_all()
 
     @property
     def pending(self) -> int:
@@ -316,7 +304,7 @@ class Producer:
         return self._buffer.pending + sum(len(accumulator) for accumulator in tuple(self._open.values()))
 
     def would_block(self, topic: str, body_bytes: int) -> bool:
-        """Whether a message to ``topic`` would wait now, for its route or for room in the buffer."""
+        """True if a message to ``topic`` would wait now, for its route or for room in the buffer."""
         accumulator = self._open.get(topic)
         if accumulator is None:
             return True
@@ -324,7 +312,7 @@ class Producer:
 
     def prepare(self, topic: str, timeout_s: float | None = None) -> None:
         """Look up the route of ``topic`` (creating it where allowed), so that the first send need not."""
-        self._delivery(topic, self._deadline(timeout_s))
+        self._delivery(Ordinary(topic), self._deadline(timeout_s))
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop; whatever is left is given up. May be called again.
@@ -345,11 +333,10 @@ class Producer:
             self._wait_settled(timeout_s)
         finally:
             self._sender.stop()
-            for delivery in self._deliveries():
+            for delivery in self._all():
                 delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
-            self._routes.close()
-            self._connections.close()
-        _raise_failures(_emptied(self._shipping.refused), _emptied(self._shipping.unknown))
+            self._calls.close()
+        self._shipping.failures.raise_all()
 
     def __enter__(self) -> Self:
         return self
@@ -367,7 +354,7 @@ class Producer:
     # Inside.
 
     def _wait_settled(self, timeout_s: float) -> bool:
-        for delivery in self._deliveries():
+        for delivery in self._all():
             delivery.seal()
         self._sender.wake()
         return self._buffer.wait_settled(timeout_s)
@@ -376,34 +363,41 @@ class Producer:
         check_timeout(timeout_s)
         return time.monotonic() + (self.config.send_timeout_s if timeout_s is None else timeout_s)
 
-    def _deliveries(self) -> list[TopicDelivery]:
-        return [*tuple(self._topics.values()), *tuple(self._later.values())]
+    def _patience_s(self, timeout_s: float | None) -> float:
+        """How long a message that is to be buffered may wait for room."""
+        check_timeout(timeout_s)
+        return self.config.delivery_timeout_s if timeout_s is None else timeout_s
 
-    def _delivery(self, topic: str, deadline: float, *, later: bool = False) -> TopicDelivery:
-        known = self._later if later else self._topics
-        delivery = known.get(topic)
+    def _all(self) -> tuple[TopicDelivery, ...]:
+        return tuple(self._deliveries.values())
+
+    def _taken(self, kind: Kind, draft: Draft, deadline: float) -> tuple[TopicDelivery, Part]:
+        """The delivery that is to send the message, and a part of it alone, which is counted into the buffer."""
+        delivery = self._delivery(draft.destination, deadline)
+        part = self._maker.one(kind, draft, deadline)
+        self._hold(delivery, part, deadline)
+        return delivery, part
+
+    def _delivery(self, destination: Destination, deadline: float) -> TopicDelivery:
+        delivery = self._deliveries.get(destination)
         if delivery is not None and not self._is_closed:
             return delivery
         self._require_open()
-        route = writable_route(
-            self._connections,
-            self._routes,
-            topic,
-            max(deadline - time.monotonic(), 0.0),
-            create=self.config.auto_create_topics,
-            queues=self.config.topic_queues,
-        )
+        topic = destination.topic
+        left_s = max(deadline - time.monotonic(), 0.0)
+        config = self.config
+        route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
         with self._lock:
             self._require_open()
-            delivery = known.get(topic)
+            delivery = self._deliveries.get(destination)
             if delivery is None:
                 turn = random.randrange(1 << 16)  # noqa: S311  spreads producers over queues
-                delivery = TopicDelivery(topic, self._shipping, WriteQueues.of(route), turn, later=later)
-                known[topic] = delivery
-                if not later:
+                delivery = TopicDelivery(destination, self._shipping, WriteQueues.of(route), turn)
+                self._deliveries[destination] = delivery
+                if destination == Ordinary(topic):
                     self._open[topic] = delivery.open
                 self._sender.add(delivery)
-        newest = self._routes.known(topic)
+        newest = self._calls.directory.known(topic)
         if newest is not None:
             delivery.on_route(WriteQueues.of(newest))
         return delivery
@@ -414,14 +408,13 @@ class Producer:
 
     def _on_route(self, route: TopicRoute) -> None:
         for shard in route.shards:
-            master, former = self._routes.master(shard.broker_name), self._masters.get(shard.broker_name)
+            master, former = self._calls.directory.master(shard.broker_name), self._masters.get(shard.broker_name)
             if master is not None and master != former:
                 self._masters[shard.broker_name] = master
                 if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
-                    self._connections.leave(former)
-        for known in (self._topics, self._later):
-            delivery = known.get(route.topic)
-            if delivery is not None:
+                    self._calls.connections.leave(former)
+        for delivery in self._all():
+            if delivery.topic == route.topic:
                 delivery.on_route(WriteQueues.of(route))
 
     def _hold(self, delivery: TopicDelivery, part: Part, deadline: float) -> None:
@@ -436,48 +429,20 @@ class Producer:
         self._tags[tag] = encoded
         return encoded
 
-    def _make_room(self, delivery: TopicDelivery, cost: int, timeout_s: float | None) -> None:
-        check_timeout(timeout_s)
-        delivery.seal()
+    def _make_room(self, topic: str, cost: int, timeout_s: float | None) -> None:
+        wait_s = self._patience_s(timeout_s)
+        self._deliveries[Ordinary(topic)].seal()
         self._sender.wake()
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
         self._buffer.wait_for_room(cost, wait_s, self._sender.wake)
 
     def _produce_unusual(
-        self,
-        topic: str,
-        body: object,
-        encoded: bytes | None,
-        sharding_key: str | None,
-        timeout_s: float | None,
+        self, topic: str, body: object, encoded: bytes | None, sharding_key: str | None, timeout_s: float | None
     ) -> None:
         """A message that needs a part of its own: another kind of bytes, compressed, or refused."""
-        check_timeout(timeout_s)
         now = time.monotonic()
+        until = now + self._patience_s(timeout_s)
         part = self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
-        delivery = self._delivery(topic, now + wait_s)
-        self._hold(delivery, part, now + wait_s)
+        delivery = self._delivery(Ordinary(topic), until)
+        self._hold(delivery, part, until)
         delivery.enqueue([part])
         self._sender.wake()
-
-
-def _emptied(failures: deque[FailedDelivery]) -> list[FailedDelivery]:
-    taken = []
-    while failures:
-        taken.append(failures.popleft())
-    return taken
-
-
-def _raise_failures(refused: list[FailedDelivery], unknown: list[FailedDelivery]) -> None:
-    if refused or unknown:
-        raise DeliveryFailed(_describe(refused, unknown), refused=refused, unknown=unknown)
-
-
-def _describe(refused: list[FailedDelivery], unknown: list[FailedDelivery]) -> str:
-    texts = []
-    for what, failures in (("not stored", refused), ("unknown", unknown)):
-        if failures:
-            count = sum(failure.count for failure in failures)
-            texts.append(f"{count} messages {what}, first: {failures[0].error}")
-    return "; ".join(texts)

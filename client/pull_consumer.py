@@ -9,16 +9,19 @@ from types import TracebackType
 from typing import Self
 
 from penstock.proto.errors import InvalidArgument
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster.timeouts import check_timeout
-from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require
-from .consume.consumer_core import ConsumerCore
-from .consume.group.rebalance import Strategy
-from .consume.local_queue import Chunk, LocalQueue, Standing, Taken
+from .cluster import Expression, check_timeout
+from .cluster.subscription import ALL, parse_subscription
+from .consume.assignment import Assignment
+from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id
+from .consume.core import ConsumerCore
+from .consume.group.membership import Membership
+from .consume.group.rebalance import Strategy, strategy_named
+from .consume.local_queue import Fetched, LocalQueue, Standing, Taken
 from .consume.message_batch import MessageBatch
-from .consume.offsets import NEVER_COMMITTED, query_committed, query_range, search_offset
-from .consume.subscription import ALL, Expression, parse_subscription
+from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, query_range, search_offset
 from .message import MessageQueue, MessageView
 
 POLL_TIMEOUT_S = 1.0
@@ -31,7 +34,7 @@ class PulledQueue(LocalQueue):
     def __init__(self, queue: MessageQueue, auto_commit: bool) -> None:
         super().__init__(queue)
         self._auto_commit = auto_commit
-        self._processed = -1  # below it the caller is done
+        self._processed = -1  # below it the caller is done, by what it has polled or committed
         self.is_outstanding = False  # the caller has messages that the last poll returned
 
     def start(self, offset: int) -> None:
@@ -41,7 +44,7 @@ class PulledQueue(LocalQueue):
 
     def take(self, max_messages: int) -> Taken:
         """Hand out the next messages of the first chunk."""
-        chunk: Chunk = self.chunks[0]
+        chunk: Fetched = self.chunks[0]
         if self._auto_commit and not self.is_outstanding:
             self._processed = self.front()
         self.is_outstanding = True
@@ -111,20 +114,20 @@ class PullConsumer:
             ConfigError, InvalidName: an argument is wrong.
         """
         self._auto_commit = auto_commit
+        self._strategy = strategy_named(strategy)
         self._core = ConsumerCore(
             nameservers,
             group=group,
             client_id=client_id or new_client_id(),
             consume_from=consume_from,
-            strategy=strategy,
             config=config or ConsumerConfig(),
             tls=tls,
             credentials=credentials,
             new_queue=lambda queue: PulledQueue(queue, auto_commit),
         )
         self._lock = self._core.buffers.lock
-        self._returned: set[PulledQueue] = set()
-        self._is_manual: bool | None = None
+        self._returned: set[PulledQueue] = set()  # queues whose messages the caller has; guarded by the lock
+        self._is_manual: bool | None = None  # None until the caller subscribes or assigns
 
     @property
     def group(self) -> str:
@@ -138,7 +141,7 @@ class PullConsumer:
 
     @property
     def is_closed(self) -> bool:
-        """Whether :meth:`close` was called."""
+        """True once :meth:`close` was called."""
         return self._core.is_closed
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -170,17 +173,13 @@ class PullConsumer:
         """
         self._begin(is_manual=False)
         subscription = parse_subscription(topic, expression)
-        self._core.subscriptions[topic] = subscription
-        if self._core.ownership is None:
-            self._core.join()
-        else:
-            self._core.ownership.subscribe(subscription)
+        self._core.subscribe(subscription)
+        if self._core.owner is None:
+            self._core.begin(Membership(self._core, self._strategy))
 
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``."""
-        self._core.subscriptions.pop(topic, None)
-        if self._core.ownership is not None:
-            self._core.ownership.unsubscribe(topic)
+        self._core.unsubscribe(topic)
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = ALL) -> None:
         """Consume exactly these queues, whoever else does; offsets are the group's. Replaces an earlier assignment.
@@ -196,7 +195,12 @@ class PullConsumer:
         chosen = frozenset(MessageQueue(*each) for each in queues)
         for topic in {each.topic for each in chosen}:
             self._core.subscriptions[topic] = parse_subscription(topic, expression)
-        self._core.assign(chosen)
+        if isinstance(self._core.owner, Assignment):
+            self._core.owner.assign(chosen)
+        else:
+            core = self._core
+            store = BrokerOffsets(core.connections, core.directory, core.group, core.client_id)
+            core.begin(Assignment(core, store, chosen))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of ``topic``, for :meth:`assign`."""
@@ -204,8 +208,7 @@ class PullConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
-        with self._lock:
-            return sorted(each for each, local in self._core.buffers.queues.items() if local.is_held())
+        return self._core.held_queues()
 
     # Messages
 
@@ -257,16 +260,16 @@ class PullConsumer:
                     assert isinstance(local, PulledQueue)
                     local.may_go_back = local.may_go_back or offset < local.committed
                     local.set_processed(offset)
-        ownership = self._core.ownership
-        if ownership is None:
+        owner = self._core.owner
+        if owner is None:
             raise InvalidArgument("nothing is subscribed or assigned: there is nothing to commit")
         if chosen:
-            ownership.commit(chosen, timeout_s)
-        ownership.poke()
+            owner.commit(chosen, timeout_s)
+        owner.poke()
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, asked of the broker; ``None`` if there is none."""
-        found = query_committed(self._core.connections, self._core.address_of(queue), self._core.group, [queue])[queue]
+        """The group's committed offset, asked of the broker, or None if nothing was committed."""
+        found = query_committed(self._core.connections, self._core.address_of(queue), self._core.group, queue)
         return None if found == NEVER_COMMITTED else found
 
     def position(self, queue: MessageQueue) -> int | None:
@@ -300,7 +303,7 @@ class PullConsumer:
             self.seek(each, query_range(self._core.connections, self._core.address_of(each), each)[1])
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset whose message was stored at that time or later; the queue's end when there is none."""
+        """The first offset whose message was stored at that time or later, else the queue's end."""
         return search_offset(self._core.connections, self._core.address_of(queue), queue, timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
@@ -348,8 +351,8 @@ class PullConsumer:
                 for local in returned:
                     local.settle(processed)
             is_revoked = any(local.standing is Standing.REVOKED for local in returned)
-        if is_revoked and self._core.ownership is not None:
-            self._core.ownership.poke()
+        if is_revoked:
+            self._core.poke()
 
     def _wait(
         self, take: Callable[[], list[tuple[MessageQueue, Taken]]], timeout_s: float

@@ -13,15 +13,20 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 from penstock.proto.errors import InvalidArgument
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster.timeouts import check_timeout
-from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, require, stable_client_id
-from .consume.consumer_core import ConsumerCore
-from .consume.dispatcher import ConsumeResult, Dispatcher, Listener
-from .consume.group.rebalance import Strategy
+from .cluster import Expression, check_timeout
+from .cluster.subscription import ALL, parse_subscription
+from .consume.assignment import Assignment
+from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, stable_client_id
+from .consume.core import ConsumerCore
+from .consume.group.membership import Membership
+from .consume.group.rebalance import Strategy, strategy_named
+from .consume.offsets import FileOffsets
 from .consume.push_queue import PushedQueue
-from .consume.subscription import ALL, Expression, parse_subscription
+from .consume.redelivery import Local
+from .consume.workers import ConsumeResult, Listener, Workers
 from .message import MessageQueue
 
 __all__ = ["ConsumeResult", "PushConsumer"]
@@ -80,26 +85,27 @@ class PushConsumer:
         require(1 <= consume_batch_max <= 10_000, "consume_batch_max must be 1..10000", consume_batch_max)
         require(model in (CLUSTERING, BROADCASTING), "model must be 'clustering' or 'broadcasting'", model)
         self._model = model
+        self._strategy = strategy_named(strategy)
         self._core = ConsumerCore(
             nameservers,
             group=group,
             client_id=client_id or (new_client_id() if model == CLUSTERING else stable_client_id()),
             consume_from=consume_from,
-            strategy=strategy,
             config=config or ConsumerConfig(),
             tls=tls,
             credentials=credentials,
             new_queue=PushedQueue,
         )
-        self._dispatcher = Dispatcher(
+        limits = self._core.config
+        self._workers = Workers(
             self._core.buffers,
-            self._core.config,
             listener,
+            Local([limits.suspend_ms] if orderly else limits.retry_delays_ms),
             name=group,
             threads=consume_threads,
             batch_max=consume_batch_max,
             is_orderly=orderly,
-            on_idle=self._on_idle,
+            on_idle=self._core.poke,
         )
         self._is_started = False
         self._ended = threading.Event()
@@ -131,16 +137,11 @@ class PushConsumer:
         Raises:
             InvalidName, InvalidArgument: the topic's name or the expression is wrong.
         """
-        subscription = parse_subscription(topic, expression)
-        self._core.subscriptions[topic] = subscription
-        if self._core.ownership is not None:
-            self._core.ownership.subscribe(subscription)
+        self._core.subscribe(parse_subscription(topic, expression))
 
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``; running listeners finish."""
-        self._core.subscriptions.pop(topic, None)
-        if self._core.ownership is not None:
-            self._core.ownership.unsubscribe(topic)
+        self._core.unsubscribe(topic)
 
     def start(self) -> None:
         """Join the group and begin. Called by ``with``; calling it again changes nothing.
@@ -154,17 +155,17 @@ class PushConsumer:
             return
         if not self._core.subscriptions:
             raise InvalidArgument("no topic is subscribed: call subscribe before start")
+        core = self._core
         if self._model == CLUSTERING:
-            self._core.join()
+            core.begin(Membership(core, self._strategy))
         else:
-            self._core.broadcast()
+            core.begin(Assignment(core, FileOffsets(core.config.offsets_root, core.client_id, core.group), None))
         self._is_started = True
-        self._dispatcher.start()
+        self._workers.start()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that this consumer has now, sorted."""
-        with self._core.buffers.lock:
-            return sorted(each for each, local in self._core.buffers.queues.items() if local.is_held())
+        return self._core.held_queues()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until SIGINT, SIGTERM or :meth:`close`; false when ``timeout_s`` ran out before.
@@ -185,7 +186,7 @@ class PushConsumer:
         return True
 
     def has_ended(self) -> bool:
-        """Whether the consumer was closed; raises what it failed with, as :meth:`wait`."""
+        """True if the consumer was closed. Raises what it failed with, as :meth:`wait` does."""
         if self._core.failure is not None and not self._ended.is_set():
             raise self._core.failure
         return self._ended.is_set()
@@ -200,12 +201,8 @@ class PushConsumer:
         deadline_s = time.monotonic() + timeout_s
         self._ended.set()
         if self._is_started and not self._core.is_closed:
-            self._dispatcher.close(deadline_s - min(COMMIT_SHARE_S, timeout_s / 2))
+            self._workers.close(deadline_s - min(COMMIT_SHARE_S, timeout_s / 2))
         self._core.close(deadline_s)
-
-    def _on_idle(self) -> None:
-        if self._core.ownership is not None:
-            self._core.ownership.poke()
 
 
 @contextmanager

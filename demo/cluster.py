@@ -7,7 +7,6 @@ duplicate: a flight that was kept more than once; duplicates are counted and tak
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.output import ProgressLine, console, print_json, print_table
+from penstock.cli.output import console, print_json, print_table
 from penstock.cli.signals import interrupts
+
+from .stage import Stage, fresh
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from penstock.bench.load.crew import Worker
-    from penstock.deploy import LocalCluster
 
 TOPIC, GROUP, AUDIT_GROUP = "flights", "carrier-delays", "flights-audit"
 CONSUMERS = 4
@@ -31,7 +31,6 @@ VICTIM, VICTIM_SHARD = "broker-a-0", "broker-a"
 AWAY_S = 4.0
 """How long the dead master stays away."""
 END_TIMEOUT_S = 60.0
-MARKER = ".penstock-demo"
 WORKER = "penstock.demo.worker"
 
 
@@ -47,7 +46,7 @@ def demo(directory: str, rate: int, as_json: bool) -> int:
     336,776 flights go through 2 shards × 2 replicas to 4 consumers. One consumer and one master are killed with
     SIGKILL on the way. Takes about a minute; nothing is left running, everything is under DIR.
     """
-    folder = _fresh(Path(directory).absolute())
+    folder = fresh(Path(directory).absolute())
     story = Story(folder, rate)
     with interrupts():
         try:
@@ -61,33 +60,12 @@ def demo(directory: str, rate: int, as_json: bool) -> int:
     return 0 if outcome["ok"] else 1
 
 
-def _fresh(folder: Path) -> Path:
-    """``folder``, empty but for our marker. Only a directory that an earlier demo made is emptied."""
-    from penstock.bench.health import open_cluster
-    from penstock.deploy import DeployUsage
-
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).exists():
-            raise DeployUsage(f"{folder} is not empty and no earlier demo made it: use another --dir")
-        if (folder / "cluster" / "cluster.json").exists():
-            open_cluster(str(folder / "cluster")).down()
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).write_text("Made by `penstock demo`, which empties this directory when it starts.\n")
-    return folder
-
-
-class Story:
+class Story(Stage):
     """One run of the demo, scene by scene."""
 
     def __init__(self, folder: Path, rate: int) -> None:
-        from penstock.bench.health import open_cluster
-
-        self._folder = folder
+        super().__init__(folder)
         self._rate = rate
-        self._progress = ProgressLine()
-        self._began = time.monotonic()
-        self._cluster: LocalCluster = open_cluster(str(folder / "cluster"), self._progress.show)
         self._producer: Worker | None = None
         self._consumers: list[Worker] = []
         self._times: dict[str, float] = {}
@@ -108,11 +86,9 @@ class Story:
 
     def clean_up(self) -> None:
         """End every process that was started."""
-        self._progress.clear()
         for worker in [*self._consumers, *([self._producer] if self._producer else [])]:
             worker.kill()
-        if (self._cluster.directory / "cluster.json").exists():
-            self._cluster.down()
+        super().clean_up()
 
     # Scenes
 
@@ -328,10 +304,6 @@ class Story:
         processed = sum(worker.progress.get("processed", 0) for worker in self._consumers)
         sent, done = progress.get("sent", 0), progress.get("acknowledged", 0)
         self._progress.show(f"        sent {sent:,}  acknowledged {done:,}  processed {processed:,}")
-
-    def _say(self, text: str) -> None:
-        self._progress.clear()
-        click.echo(f"[{time.monotonic() - self._began:5.1f} s] {text}", err=True)
 
 
 def _show(outcome: dict[str, Any], folder: Path) -> None:

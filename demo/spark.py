@@ -12,7 +12,6 @@ import itertools
 import json
 import operator
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,20 +21,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.output import ProgressLine, console, print_table
+from penstock.cli.output import console, print_table
 from penstock.cli.signals import interrupts
+
+from .stage import Stage, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
     from penstock.client import SendReceipt
-    from penstock.deploy import LocalCluster
     from penstock.drill.load.load_worker import Notes
 
 SOURCE, SUMS, REPLAYED = "flights", "delays", "flights-replayed"
 BATCHES = 8
-MARKER = ".penstock-demo"
 JOB = "penstock.demo.spark_job"
 JOB_TIMEOUT_S = 900.0
 
@@ -48,7 +47,7 @@ def demo_spark(directory: str, flights: int) -> None:
 
     The streaming job is killed with SIGKILL once. Nothing is left running, everything is under DIR.
     """
-    folder = _fresh(Path(directory).absolute())
+    folder = fresh(Path(directory).absolute())
     story = Story(folder, flights)
     with interrupts():
         try:
@@ -56,21 +55,6 @@ def demo_spark(directory: str, flights: int) -> None:
         finally:
             story.clean_up()
     sys.exit(0 if agrees else 1)
-
-
-def _fresh(folder: Path) -> Path:
-    from penstock.bench.health import open_cluster
-    from penstock.proto.errors import ConfigError
-
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).exists():
-            raise ConfigError(f"{folder} is not empty and no earlier demo made it: use another --dir")
-        if (folder / "cluster" / "cluster.json").exists():
-            open_cluster(str(folder / "cluster")).down()
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    (folder / MARKER).write_text("Made by `make demo-spark`, which empties this directory when it starts.\n")
-    return folder
 
 
 def _note(notes: Notes, number: int, start_ns: int, body: bytes, future: Future[SendReceipt]) -> None:
@@ -90,25 +74,19 @@ def _stderr_into(path: Path) -> Iterator[None]:
         os.close(own)
 
 
-class Story:
+class Story(Stage):
     """One run of the demo, scene by scene."""
 
     def __init__(self, folder: Path, flights: int) -> None:
-        from penstock.bench.health import open_cluster
-
-        self._folder = folder
+        super().__init__(folder)
         self._flights = flights
-        self._progress = ProgressLine()
-        self._began = time.monotonic()
-        self._cluster: LocalCluster = open_cluster(str(folder / "cluster"), self._progress.show)
         self._job: subprocess.Popen[bytes] | None = None
-        self._namesrv = ""
         self._history = folder / "history"
         self._stores: dict[str, str] = {}
         self._totals: dict[str, tuple[int, int]] = {}
 
     def play(self) -> bool:
-        """All of it; whether every place agrees."""
+        """Run all of it. True if every place agrees."""
         self._start_cluster()
         self._produce()
         self._stream()
@@ -124,11 +102,9 @@ class Story:
 
     def clean_up(self) -> None:
         """End every process that was started."""
-        self._progress.clear()
         if self._job is not None:
             self._kill_job(self._job)
-        if (self._cluster.directory / "cluster.json").exists():
-            self._cluster.down()
+        super().clean_up()
 
     def _start_cluster(self) -> None:
         from penstock.client import Admin
@@ -319,10 +295,6 @@ class Story:
         console().print("the numbers agree" if agrees else "THE NUMBERS DO NOT AGREE", f"({taken:.0f} s)")
         (self._folder / "totals.json").write_text(json.dumps(self._totals, indent=1))
         return agrees
-
-    def _say(self, text: str) -> None:
-        self._progress.clear()
-        console().print(f"{time.monotonic() - self._began:6.1f} s  {text}", highlight=False)
 
 
 if __name__ == "__main__":

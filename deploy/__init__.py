@@ -1,7 +1,8 @@
 """Starting, watching and ending the processes of a cluster on this machine; knows nothing of what they do."""
 
+from .directory import NodeState
 from .errors import DeployError, DeployUsage
-from .local_cluster import LocalCluster, NodeState, StopReport, UpReport, accepts_connections
+from .local_cluster import LocalCluster, StopReport, UpReport, accepts_connections
 from .plan import MODES, Node, Place, Plan
 
 __all__ = [

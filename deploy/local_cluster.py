@@ -7,18 +7,18 @@ the services inside: whether a node serves is asked of a ``probe`` that the call
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from . import ports, processes
+from . import processes
+from .directory import ClusterDirectory, NodeState
 from .errors import DeployError, DeployUsage
-from .plan import Node, Place, Plan, check_settings, load_plan, new_plan
+from .plan import Node, Place, Plan, load_plan
 from .preconditions import require_etcd, require_free_ports
 from .processes import Managed
 
@@ -51,24 +51,6 @@ def _accept(_: Plan) -> None:
 
 def _bare(_: Node) -> Sequence[str]:
     return ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """One node and its process at this moment. ``state`` is ``running``, ``frozen`` or ``dead``."""
-
-    node: Node
-    state: str
-    pid: int | None
-    folder: Path
-    config_path: Path
-    log_path: Path
-    store_path: Path | None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether there is a process, frozen or not."""
-        return self.state != "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +106,7 @@ class LocalCluster:
         ``wrap(node)`` gives words to put before the node's command.
         """
         self.directory = Path(directory).expanduser().absolute()
+        self._files = ClusterDirectory(self.directory)
         self._probe = probe
         self._progress = progress
         self._wrap = wrap
@@ -135,16 +118,11 @@ class LocalCluster:
         Raises:
             DeployUsage: no cluster there.
         """
-        plan = load_plan(self.directory)
-        if plan is None:
-            raise DeployUsage(
-                f"{self.directory} holds no cluster: make one with `penstock cluster up --dir {self.directory}`"
-            )
-        return plan
+        return self._files.plan
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is a cluster and every node of it has a process."""
+        """True if there is a cluster and every node of it has a process."""
         return load_plan(self.directory) is not None and all(state.is_alive for state in self.states())
 
     def up(
@@ -180,8 +158,8 @@ class LocalCluster:
             "coordinator": coordinator,
             "base_port": base_port,
         }
-        with self._locked(create=True):
-            plan, notes = self._planned(
+        with self._files.locked(create=True):
+            plan, notes = self._files.planned(
                 {name: value for name, value in given.items() if value is not None}, settings or {}, places
             )
             check(plan)
@@ -191,9 +169,9 @@ class LocalCluster:
             require_free_ports(missing)
             plan.save(self.directory)
             for node in plan.nodes:
-                self._write_config(plan, node)
+                self._files.write_config(plan, node)
             for node in missing:
-                before = processes.find(self._pid_path(node), self._needle(node))
+                before = self._files.process(node)
                 if before is not None:
                     notes.append(f"{node.name} was not running any more (pid {before.pid}) and was started again")
             self._start(missing, timeout_s)
@@ -209,7 +187,7 @@ class LocalCluster:
         that clients learn where else to go until the end; then the coordinator, which they use. Brokers get SIGUSR1,
         on which no master hands over to another that ends next.
         """
-        with self._locked():
+        with self._files.locked():
             plan = self.plan
             deadline = time.monotonic() + timeout_s
             ended: list[str] = []
@@ -249,9 +227,9 @@ class LocalCluster:
         Raises:
             DeployError: it does not run.
         """
-        with self._locked():
+        with self._files.locked():
             node = self.plan.node(name)
-            managed = self._managed(node)
+            managed = self._files.process(node)
             began = time.monotonic()
             if managed is None or not self._stop([node], timeout_s):
                 raise DeployError(f"{name} does not run: nothing to stop")
@@ -260,11 +238,11 @@ class LocalCluster:
 
     def start(self, name: str, timeout_s: float = READY_TIMEOUT_S, *, wait: bool = True) -> None:
         """Start a node that does not run; with ``wait``, return when it serves."""
-        with self._locked():
+        with self._files.locked():
             node = self.plan.node(name)
             require_etcd([node])
             require_free_ports([node])
-            self._write_config(self.plan, node)
+            self._files.write_config(self.plan, node)
             self._start([node], timeout_s)
             if wait:
                 self._await_all([node], timeout_s)
@@ -276,78 +254,31 @@ class LocalCluster:
             DeployUsage: no such node, or its port is taken.
             DeployError: it ended, or did not serve in time.
         """
-        with self._locked():
+        with self._files.locked():
             node = self.plan.node(name)
             require_etcd([node])
             self._stop([node], STOP_TIMEOUT_S)
             require_free_ports([node])
-            self._write_config(self.plan, node)
+            self._files.write_config(self.plan, node)
             self._start([node], timeout_s)
             self._await_all([node], timeout_s)
 
     def states(self) -> list[NodeState]:
         """Every node and its process at this moment."""
-        return [self.state(node) for node in self.plan.nodes]
+        return [self._files.state(node) for node in self.plan.nodes]
 
     def state(self, node: Node) -> NodeState:
-        """The same for one node."""
-        managed = self._managed(node)
-        alive = managed is not None and managed.is_alive
-        frozen = alive and managed is not None and managed.is_frozen
-        folder = self.directory / node.name
-        return NodeState(
-            node=node,
-            state="frozen" if frozen else "running" if alive else "dead",
-            pid=managed.pid if managed is not None and alive else None,
-            folder=folder,
-            config_path=folder / node.config_name,
-            log_path=self._log_path(node),
-            store_path=node.store_path(folder) if node.is_broker else None,
-        )
+        """One node and its process at this moment."""
+        return self._files.state(node)
 
     def log_lines(self, name: str, count: int) -> list[str]:
         """The last ``count`` lines that ``name`` wrote."""
-        return processes.last_lines(self._log_path(self.plan.node(name)), count)
-
-    def _planned(
-        self, given: dict[str, int | str], settings: Mapping[str, str], places: Mapping[str, Place] | None
-    ) -> tuple[Plan, list[str]]:
-        check_settings(settings)
-        plan = load_plan(self.directory)
-        if plan is None:
-            others = [path.name for path in self.directory.iterdir() if path.name != ".lock"]
-            if others:
-                shown = ", ".join(sorted(others)[:3])
-                raise DeployUsage(
-                    f"{self.directory} is not empty ({shown}) and holds no cluster.json: use another --dir"
-                )
-            shape = {
-                "shards": 2,
-                "replicas": 2,
-                "nameservers": 1,
-                "mode": "async",
-                "coordinator": "file",
-                "base_port": ports.DEFAULT_BASE_PORT,
-            }
-            return new_plan(**{**shape, **given}, settings=settings, places=places), []  # type: ignore[arg-type]
-        notes: list[str] = []
-        for name in ("shards", "replicas", "nameservers", "coordinator", "base_port"):
-            wanted, present = given.get(name), getattr(plan, name)
-            if wanted and wanted != present:
-                option = "--" + name.replace("_", "-")
-                raise DeployUsage(
-                    f"{self.directory} holds a cluster with {option} {present}, not {wanted}: leave the option out, "
-                    "or use another --dir"
-                )
-        changed = replace(plan, mode=str(given.get("mode", plan.mode)), settings={**plan.settings, **settings})
-        if changed != plan:
-            notes.append("settings changed: nodes that run keep the old ones until `penstock cluster restart`")
-        return changed, notes
+        return self._files.last_lines(self.plan.node(name), count)
 
     def _running(self, plan: Plan) -> tuple[list[str], list[str]]:
         running, thawed = [], []
         for node in plan.nodes:
-            managed = self._managed(node)
+            managed = self._files.process(node)
             if managed is None or not managed.is_alive:
                 continue
             running.append(node.name)
@@ -362,12 +293,12 @@ class LocalCluster:
         names = [node for node in nodes if node.is_nameserver]
         for group in ([node for node in nodes if node.is_coordinator], names, brokers):
             for node in group:
-                folder = self.directory / node.name
+                folder = self._files.folder(node)
                 processes.start(
                     [*self._wrap(node), *node.command(folder / node.config_name)],
-                    log_path=self._log_path(node),
-                    pid_path=self._pid_path(node),
-                    needle=self._needle(node),
+                    log_path=self._files.log_path(node),
+                    pid_path=self._files.pid_path(node),
+                    needle=self._files.needle(node),
                     cwd=folder,
                 )
             if group is not brokers:
@@ -394,24 +325,24 @@ class LocalCluster:
                 )
             if waiting and elapsed - told >= 1.0:
                 told = elapsed
-                last = processes.last_lines(self._log_path(waiting[0]), 1)
+                last = self._files.last_lines(waiting[0], 1)
                 names = ", ".join(node.name for node in waiting)
                 self._progress(f"waiting for {names} ({elapsed:.0f} s) {_said(''.join(last))}".rstrip())
             if waiting:
                 time.sleep(_PROBE_PAUSE_S)
 
     def _require_running(self, node: Node) -> None:
-        managed = self._managed(node)
+        managed = self._files.process(node)
         if managed is not None and managed.is_alive:
             return
-        reason = _reason(processes.last_lines(self._log_path(node), 40))
+        reason = _reason(self._files.last_lines(node, 40))
         code = processes.exit_code(managed) if managed is not None else None
         kind = DeployUsage if code == 2 else DeployError
-        raise kind(f"{node.name} ended at its start: {reason} (all of it: {self._log_path(node)})")
+        raise kind(f"{node.name} ended at its start: {reason} (all of it: {self._files.log_path(node)})")
 
     def _stop(self, nodes: Sequence[Node], timeout_s: float, number: signal.Signals = signal.SIGTERM) -> list[str]:
         managed = [
-            (node.name, found) for node in nodes if (found := self._managed(node)) is not None and found.is_alive
+            (node.name, found) for node in nodes if (found := self._files.process(node)) is not None and found.is_alive
         ]
         killed = processes.stop([process for _, process in managed], timeout_s, number)
         for name, process in managed:
@@ -420,49 +351,12 @@ class LocalCluster:
         return [name for name, _ in managed]
 
     def _signal(self, name: str, number: signal.Signals) -> Managed:
-        managed = self._managed(self.plan.node(name))
+        managed = self._files.process(self.plan.node(name))
         if managed is None or not managed.send(number):
             raise DeployError(
                 f"{name} does not run: start it with `penstock cluster restart {name} --dir {self.directory}`"
             )
         return managed
-
-    def _write_config(self, plan: Plan, node: Node) -> None:
-        folder = self.directory / node.name
-        folder.mkdir(exist_ok=True)
-        path = folder / node.config_name
-        text = plan.config_text(node, folder)
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-
-    def _managed(self, node: Node) -> Managed | None:
-        return processes.find(self._pid_path(node), self._needle(node))
-
-    def _needle(self, node: Node) -> str:
-        return str(self.directory / node.name / node.config_name)
-
-    def _pid_path(self, node: Node) -> Path:
-        return self.directory / node.name / f"{node.name}.pid"
-
-    def _log_path(self, node: Node) -> Path:
-        return self.directory / node.name / f"{node.name}.log"
-
-    @contextlib.contextmanager
-    def _locked(self, create: bool = False) -> Iterator[None]:
-        """One starting or stopping process at a time; the lock goes with its process."""
-        if create:
-            try:
-                self.directory.mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError):
-                raise DeployUsage(f"{self.directory} is a file: --dir must name a directory") from None
-        elif not self.directory.is_dir():
-            raise DeployUsage(f"{self.directory} does not exist: `penstock cluster up --dir {self.directory}` makes it")
-        with open(self.directory / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DeployError(f"another command is starting or stopping {self.directory}: wait for it") from None
-            yield
 
 
 def _reason(lines: Sequence[str]) -> str:

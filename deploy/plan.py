@@ -86,12 +86,12 @@ class Node:
 
     @property
     def is_broker(self) -> bool:
-        """Whether it is a broker."""
+        """True for a broker."""
         return bool(self.broker_name)
 
     @property
     def is_nameserver(self) -> bool:
-        """Whether it is a nameserver."""
+        """True for a nameserver."""
         return not self.broker_name and not self.is_coordinator
 
     @property
@@ -113,7 +113,7 @@ class Node:
         return found
 
     def command(self, config_path: Path) -> list[str]:
-        """What runs it."""
+        """The command that runs the node."""
         if self.is_coordinator:
             return [ETCD, "--config-file", str(config_path)]
         module = "penstock.nameserver" if self.is_nameserver else "penstock.broker"
@@ -171,7 +171,7 @@ class Plan:
 
     @property
     def is_elected(self) -> bool:
-        """Whether masters are elected; there must be somebody to elect."""
+        """True if masters are elected; there must be somebody to elect."""
         return self.coordinator != "none" and self.replicas > 1
 
     @property
@@ -183,7 +183,7 @@ class Plan:
         """The node called ``name``.
 
         Raises:
-            DeployUsage: there is none; the message lists them.
+            DeployUsage: no node has the name; the message lists them.
         """
         for node in self.nodes:
             if node.name == name:
@@ -304,7 +304,7 @@ def new_plan(
 
 
 def load_plan(directory: Path) -> Plan | None:
-    """The plan of the cluster in ``directory``; ``None`` if there is none.
+    """The plan of the cluster in ``directory``, or None.
 
     Raises:
         DeployUsage: ``cluster.json`` is not what :meth:`Plan.save` wrote.

@@ -1,4 +1,4 @@
-"""Which ports a local cluster gets, and whether they are free."""
+"""The ports of a local cluster, chosen among free ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ATTEMPTS = 200
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on ``port`` of this host now."""
+    """True if a server could listen on ``port`` of this host now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

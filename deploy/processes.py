@@ -58,12 +58,12 @@ class Managed:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs, frozen or not."""
+        """True while the process runs, frozen or not."""
         return self.process() is not None
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it was stopped by SIGSTOP."""
+        """True if the process was stopped by SIGSTOP."""
         process = self.process()
         try:
             return process is not None and process.status() == psutil.STATUS_STOPPED
@@ -82,7 +82,7 @@ class Managed:
         return True
 
     def _is_ending(self) -> bool:
-        """Whether it is dead, and threads of it are left that hold its ports and files for a moment more."""
+        """True if the process is dead and threads of it still hold its ports and files for a moment."""
         child = _children.get(self.pid)
         if child is not None:
             return child.poll() is None
@@ -96,7 +96,7 @@ class Managed:
             return False
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within ``timeout_s``, its ports free and its files closed."""
+        """True if the process ended within ``timeout_s``, its ports free and its files closed."""
         deadline = time.monotonic() + timeout_s
         while self.is_alive or self._is_ending():
             if time.monotonic() >= deadline:

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.judge import judge
 from penstock.judge.conditions import Conditions, load_conditions
 from penstock.judge.history import Events, History, Op, Outcome, history_files, read_history
-from penstock.judge.offsets import outages
+from penstock.judge.progress import outages
 
 from .lab.watching import Sample, read_samples
 
@@ -27,7 +27,7 @@ def judged(folder: Path) -> Document:
     """Judge the drill that was recorded in ``folder``.
 
     Raises:
-        ValueError: there is none, or its files are damaged.
+        ValueError: no drill was recorded there, or its files are damaged.
     """
     conditions = load_conditions(folder)
     files = history_files(folder)

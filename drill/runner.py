@@ -10,9 +10,9 @@ from pathlib import Path
 
 from penstock.bench.load.ledger import HEADER
 from penstock.client import Admin, MessageQueue, PenstockError, PullConsumer
+from penstock.judge import tallied
 from penstock.judge.conditions import Conditions, Footprint
 from penstock.judge.history import Recorder, history_files, read_history
-from penstock.judge.messages import lost_messages
 
 from .catalogue import Drill
 from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
@@ -224,14 +224,14 @@ def _look_at_what_is_left(drill: Drill, lab: Lab, conditions: Conditions) -> Non
 
 
 def _where_lost_messages_are(lab: Lab, conditions: Conditions) -> list[str]:
-    """Whether what is missing is on a disk after all: two different defects."""
+    """Where the first lost messages are: on some disk after all, or on none, which are two different defects."""
     history = read_history(history_files(lab.folder))
     told = []
-    for event in lost_messages(history, conditions)[:3]:
-        needle = HEADER.pack(lab.run, event["stream"], event["sequence"], 0)[:16]
+    for stream, sequence in tallied(history, conditions).lost[:3]:
+        needle = HEADER.pack(lab.run, stream, sequence, 0)[:16]
         holders = find_on_disk(lab.broker_states(), needle)
         where = f"on the disks of {', '.join(holders)}" if holders else "on no disk"
-        told.append(f"lost message {event['stream']}.{event['sequence']} is {where}")
+        told.append(f"lost message {stream}.{sequence} is {where}")
     return told
 
 

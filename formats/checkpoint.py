@@ -4,7 +4,7 @@
 
 | Offset | Type | Field |
 |---|---|---|
-| 0 | i64 | physicMsgTimestamp: store time of the last synced record |
+| 0 | i64 | physicMsgTimestamp: store time of the last synced record, ms |
 | 8 | i64 | logicsMsgTimestamp: the same for the consume queues |
 | 16 | i64 | indexMsgTimestamp: the same for full index files |
 | 24 | i64 | masterFlushedOffset |
@@ -29,7 +29,10 @@ CHECKPOINT_BYTES = 4096
 SLOT_BYTES = 512
 HINT_AT = 2 * SLOT_BYTES
 OWN_BYTES = 3 * SLOT_BYTES
+FIELDS_BYTES = 40
+"""Of RocketMQ's file, which is zero behind them."""
 _STANDARD = struct.Struct(">5q")
+assert _STANDARD.size == FIELDS_BYTES
 _MAGIC = b"PENSTOCK"
 _FAMILY = b"PENST"  # a later version changes the three bytes behind it
 _POSITIONS = struct.Struct(">8sq?10q5q")
@@ -39,11 +42,11 @@ _HINT = struct.Struct(">qIqI")
 class Standard(NamedTuple):
     """The fields of RocketMQ's checkpoint."""
 
-    physic_ms: int = 0
-    logics_ms: int = 0
-    index_ms: int = 0
-    master_flushed: int = 0
-    confirm: int = 0
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
 
     @classmethod
     def decode(cls, content: bytes) -> Standard:

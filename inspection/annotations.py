@@ -73,7 +73,7 @@ class _Cursor:
 
 
 def text_of_time(milliseconds: int) -> str:
-    """A time as people read it; empty where it is none."""
+    """A time as people read it; empty if the number is no time."""
     try:
         found = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):

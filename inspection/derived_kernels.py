@@ -13,17 +13,15 @@ from enum import IntEnum
 import numpy as np
 from numba import from_dtype, njit, types
 
+from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
+from penstock.formats.index_kernels import KEY_ROW
 from penstock.formats.intrinsics.freshness import drop_stale_kernels
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, store_i32, store_i64
+from penstock.formats.queue_entry import ENTRY_BYTES, FILLER_SIZE, SIZE_AT, TAGS_AT
 
-from .kernels import ENTRY_ROW, KEY_ROW
+from .kernels import ENTRY_ROW
 
 drop_stale_kernels(__file__)
-
-ENTRY_BYTES = 20
-INDEX_ENTRY_BYTES = 20
-BLANK_ENTRY_SIZE = 0x7FFFFFFF
-"""Size in the entries that fill a queue in front of its first message."""
 
 
 class Match(IntEnum):
@@ -33,13 +31,12 @@ class Match(IntEnum):
     MISSING = 1  # nothing is there
     BLANK = 2  # the filling in front of a queue that begins late
     OTHER = 3  # it points to another record
-    TAGS = 4  # right but for the tags code
+    TAGS = 4  # it points to the right record, with another tags code
 
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
 _LONGS = types.Array(types.int64, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
 _ENTRIES = types.Array(from_dtype(ENTRY_ROW), 1, "C")
 _KEYS = types.Array(from_dtype(KEY_ROW), 1, "C")
 _EQUAL, _MISSING, _BLANK_ENTRY = int(Match.EQUAL), int(Match.MISSING), int(Match.BLANK)
@@ -57,16 +54,16 @@ def compare_entries(rows, order, first, last, found, matches):
     for i in range(last - first):
         row = rows[np.uint64(order[np.uint64(first + i)])]
         at = i * ENTRY_BYTES
-        physical, size = load_i64(address, at), load_i32(address, at + 8)
+        physical, size = load_i64(address, at), load_i32(address, at + SIZE_AT)
         match = _EQUAL
         if physical != row.physical_offset or size != row.size:
             if size == 0 and physical == 0:
                 match = _MISSING
-            elif size == BLANK_ENTRY_SIZE and physical == 0:
+            elif size == FILLER_SIZE and physical == 0:
                 match = _BLANK_ENTRY
             else:
                 match = _OTHER
-        elif load_i64(address, at + 12) != row.tags_code:
+        elif load_i64(address, at + TAGS_AT) != row.tags_code:
             match = _TAGS_DIFFER
         matches[np.uint64(i)] = match
         different += match != _EQUAL
@@ -79,32 +76,8 @@ def pack_entries(rows, order, first, last, out):
     for i in range(last - first):
         row = rows[np.uint64(order[np.uint64(first + i)])]
         store_i64(out, i * ENTRY_BYTES, row.physical_offset)
-        store_i32(out, i * ENTRY_BYTES + 8, row.size)
-        store_i64(out, i * ENTRY_BYTES + 12, row.tags_code)
-
-
-@njit([types.int64(_BYTES, types.int64, types.int64, _INTS, _OUT_BYTES)], nogil=True, cache=True)
-def check_chains(entries, first_index, count, newest, wrong):
-    """Follow ``count`` index entries in order of writing; how many do not link to the one before them in their slot.
-
-    ``newest`` holds the number of each slot's last entry so far. ``wrong[i]`` becomes 1 for a bad link.
-    """
-    address = address_of(entries)
-    bad = 0
-    for i in range(count):
-        at = i * INDEX_ENTRY_BYTES
-        key_hash = load_i32(address, at)
-        wrong[np.uint64(i)] = 1
-        if key_hash < 0:
-            bad += 1
-            continue
-        slot = np.uint64(key_hash % len(newest))
-        if load_i32(address, at + 16) == newest[slot]:
-            wrong[np.uint64(i)] = 0
-        else:
-            bad += 1
-        newest[slot] = first_index + i
-    return bad
+        store_i32(out, i * ENTRY_BYTES + SIZE_AT, row.size)
+        store_i64(out, i * ENTRY_BYTES + TAGS_AT, row.tags_code)
 
 
 @njit(
@@ -146,7 +119,7 @@ def match_keys(keys, key, key_end, entries, entry, entry_end, first_index, begin
                 key += 1
         elif load_i32(address, at) == row.key_hash:
             seconds = (row.store_timestamp - begin) // 1000
-            seconds = min(max(seconds, 0), (1 << 31) - 1)
+            seconds = min(max(seconds, 0), SECONDS_MAX)
             right = first_index + entry <= 1 or load_i32(address, at + 12) == seconds
             key_found[np.uint64(key)] = 1
             entry_found[np.uint64(entry)] = 1 if right else 2
@@ -163,24 +136,3 @@ def match_keys(keys, key, key_end, entries, entry, entry_end, first_index, begin
             else:
                 entry += 1
     return key, entry
-
-
-@njit(
-    [types.int64(_KEYS, types.int64, types.int64, _INTS, types.int64, types.int64, _OUT_BYTES)], nogil=True, cache=True
-)
-def link_keys(keys, first, last, newest, next_index, begin, out):
-    """Index entries of the keys ``[first, last)`` into ``out``, linked through ``newest``; answers the next number."""
-    for i in range(last - first):
-        row = keys[np.uint64(first + i)]
-        slot = np.uint64(row.key_hash % len(newest))
-        seconds = 0
-        if begin > 0:
-            seconds = min(max((row.store_timestamp - begin) // 1000, 0), (1 << 31) - 1)
-        at = i * INDEX_ENTRY_BYTES
-        store_i32(out, at, row.key_hash)
-        store_i64(out, at + 4, row.physical_offset)
-        store_i32(out, at + 12, seconds)
-        store_i32(out, at + 16, newest[slot])
-        newest[slot] = next_index
-        next_index += 1
-    return next_index

@@ -1,15 +1,7 @@
-"""What lies in a store directory, found by names and sizes alone; how large its files are meant to be.
+"""What lies in a store directory, found by names and sizes alone (:mod:`penstock.formats.directory`).
 
-| Path below the root | Files |
-|---|---|
-| ``commitlog/`` (or other directories) | 20 digits: position in the log of the first byte |
-| ``consumequeue/<topic>/<queue>/`` | 20 digits: byte offset in the queue; entries of 20 bytes |
-| ``batchconsumequeue/…`` | the same, units of 46 bytes |
-| ``consumequeue_ext/…`` | the same, units of 20 bytes and more |
-| ``index/`` | 17 digits: time of creation |
-| ``checkpoint``, ``abort``, ``lock``, ``epochFileCheckpoint``, ``config/`` | |
-
-The sizes are settings of the broker that no file holds. They are inferred: the size that most files have.
+How large the files are meant to be are settings of the broker that no file holds. They are inferred: the size that most
+files have.
 """
 
 from __future__ import annotations
@@ -21,13 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.formats.directory import (
+    ABORT,
+    BATCH_QUEUE,
+    COMMIT_LOG,
+    CONSUME_QUEUE,
+    EXTENSIONS,
+    INDEX,
+    file_start,
+    is_index_file_name,
+)
 from penstock.proto.errors import ConfigError, WrongStore
 
 from .files import Unreadable, entries_of, is_directory, is_file
 from .findings import Findings
-
-ENTRY_BYTES = 20
-BATCH_UNIT_BYTES = 46
 
 
 class Segment(NamedTuple):
@@ -68,8 +67,8 @@ class StoreDirectory:
 
     @property
     def aborted(self) -> bool:
-        """Whether the store is open now or was not closed: what lies behind the checkpoint is not settled."""
-        return (self.root / "abort").exists()
+        """True if the store is open now or was not closed: what lies behind the checkpoint is not settled."""
+        return (self.root / ABORT).exists()
 
     @property
     def log_start(self) -> int:
@@ -107,19 +106,18 @@ def list_store(root: Path, log_directories: Sequence[Path] = ()) -> StoreDirecto
         raise ConfigError(f"{root}: no such directory")
     if not root.is_dir():
         raise ConfigError(f"{root}: not a directory: give the store's root, which holds commitlog/")
-    logs = list(log_directories) or [root / "commitlog"]
+    logs = list(log_directories) or [root / COMMIT_LOG]
     for directory in logs:
         if not directory.is_dir():
             raise WrongStore(f"{root} holds no store: there is no directory {directory}")
     store = StoreDirectory(root, logs)
     _list_log(store)
     _list_queues(store)
-    for entry in entries_of(root / "index"):
-        number = _number(entry.name, 17)
-        if number is None or not is_file(entry):
-            _foreign(store, entry)
+    for entry in entries_of(root / INDEX):
+        if is_index_file_name(entry.name) and is_file(entry):
+            store.index_files.append(Segment(int(entry.name), Path(entry.path), entry.stat().st_size))
         else:
-            store.index_files.append(Segment(number, Path(entry.path), entry.stat().st_size))
+            _foreign(store, entry)
     return store
 
 
@@ -150,9 +148,9 @@ def _list_log(store: StoreDirectory) -> None:
 
 
 def _list_queues(store: StoreDirectory) -> None:
-    store.queues = _queues(store, "consumequeue")
-    store.batch_queues = _queues(store, "batchconsumequeue")
-    store.extensions = _queues(store, "consumequeue_ext")
+    store.queues = _queues(store, CONSUME_QUEUE)
+    store.batch_queues = _queues(store, BATCH_QUEUE)
+    store.extensions = _queues(store, EXTENSIONS)
     every = [segment for queue in store.queues.values() for segment in queue.segments]
     store.queue_bytes = _common_size(every)
     for queues, size in ((store.queues, store.queue_bytes), (store.batch_queues, 0), (store.extensions, 0)):
@@ -188,7 +186,7 @@ def _segments(store: StoreDirectory, directory: Path) -> list[Segment]:
         store.findings.problem(directory, None, str(error).partition(": ")[2])
         return []
     for entry in entries:
-        start = _number(entry.name, 20)
+        start = file_start(entry.name)
         if start is None or not is_file(entry):
             _foreign(store, entry)
             continue
@@ -198,10 +196,6 @@ def _segments(store: StoreDirectory, directory: Path) -> list[Segment]:
             continue  # the broker deleted it meanwhile
         found.append(Segment(start, directory / entry.name, size))
     return found
-
-
-def _number(name: str, digits: int) -> int | None:
-    return int(name) if len(name) == digits and name.isascii() and name.isdecimal() else None
 
 
 def _foreign(store: StoreDirectory, entry: os.DirEntry[str]) -> None:

@@ -6,30 +6,38 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from penstock.formats.batch_unit import BATCH_UNIT, BATCH_UNIT_BYTES
+from penstock.formats.checkpoint import CHECKPOINT_BYTES, FIELDS_BYTES
+from penstock.formats.directory import (
+    BATCH_QUEUE,
+    CHECKPOINT,
+    COMMIT_LOG,
+    CONSUME_QUEUE,
+    EXTENSIONS,
+    INDEX,
+    file_start,
+    is_index_file_name,
+)
+from penstock.formats.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, SLOT_BYTES, entry_at, slot_at
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from penstock.proto.errors import InvalidArgument
 
 from .annotations import Item, extension_item, fixed_item, record_item
-from .directory import BATCH_UNIT_BYTES, ENTRY_BYTES
 from .files import InputFile
-from .index.files import HEADER_BYTES
-from .side_files import CHECKPOINT_BYTES
 
 KINDS = ("log", "queue", "batch", "extension", "index", "checkpoint", "timer")
 RECORD_BYTES_MAX = 64 << 20
 _FOLDERS = {
-    "commitlog": "log",
-    "consumequeue": "queue",
-    "batchconsumequeue": "batch",
-    "consumequeue_ext": "extension",
-    "index": "index",
+    COMMIT_LOG: "log",
+    CONSUME_QUEUE: "queue",
+    BATCH_QUEUE: "batch",
+    EXTENSIONS: "extension",
+    INDEX: "index",
     "timerlog": "timer",
 }
-_QUEUE_ENTRY = (("physicalOffset", "i8"), ("size", "i4"), ("tagsCode", "i8"))
-_BATCH_UNIT = (
-    *(("physicalOffset", "i8"), ("size", "i4"), ("tagsCode", "i8"), ("storeTimestamp", "time")),
-    *(("msgBaseOffset", "i8"), ("batchSize", "i2"), ("compactedOffset", "i4"), ("reserved", "i4")),
-)
 _TIMER_UNIT = (
     *(("size", "i4"), ("previousPosition", "i8"), ("magic", "i4"), ("writeTimestamp", "time"), ("delayMs", "i4")),
     *(("physicalOffset", "i8"), ("recordSize", "i4"), ("topicHash", "i4"), ("reserved", "i8")),
@@ -38,14 +46,23 @@ _INDEX_HEADER = (
     *(("beginTimestamp", "time"), ("endTimestamp", "time"), ("beginPhyOffset", "i8"), ("endPhyOffset", "i8")),
     *(("hashSlotCount", "i4"), ("indexCount", "i4")),
 )
-_INDEX_ENTRY = (("keyHash", "i4"), ("phyOffset", "i8"), ("timeDiff", "i4"), ("prevIndex", "i4"))
 _CHECKPOINT = (
     *(("physicMsgTimestamp", "time"), ("logicsMsgTimestamp", "time"), ("indexMsgTimestamp", "time")),
     *(("masterFlushedOffset", "i8"), ("confirmPhyOffset", "i8")),
 )
+
+
+def _named(row: np.dtype[np.void], names: str) -> tuple[tuple[str, str], ...]:
+    """The fields of ``row`` under RocketMQ's names, with what each is."""
+    kinds = ["time" if name.endswith("timestamp") else row[name].str.removeprefix(">") for name in row.names or ()]
+    return tuple(zip(names.split(), kinds, strict=True))
+
+
+_INDEX_ENTRY = _named(INDEX_ENTRY, "keyHash phyOffset timeDiff prevIndex")
+_BATCH_NAMES = "physicalOffset size tagsCode storeTimestamp msgBaseOffset batchSize compactedOffset reserved"
 _FIXED = {
-    "queue": ("queue entry", ENTRY_BYTES, _QUEUE_ENTRY),
-    "batch": ("batch queue unit", BATCH_UNIT_BYTES, _BATCH_UNIT),
+    "queue": ("queue entry", ENTRY_BYTES, _named(ENTRY, "physicalOffset size tagsCode")),
+    "batch": ("batch queue unit", BATCH_UNIT_BYTES, _named(BATCH_UNIT, _BATCH_NAMES)),
     "timer": ("timer log unit", 52, _TIMER_UNIT),
 }
 
@@ -66,7 +83,7 @@ def dump(path: Path, *, at: int | None = None, count: int | None = None, kind: s
 
     Raises:
         Unreadable: the file cannot be opened.
-        InvalidArgument: it is none of a store's files, or has no such byte.
+        InvalidArgument: no file of a store is like it, or it has no such byte.
     """
     with InputFile(path) as file:
         kind = kind or infer_kind(file)
@@ -83,7 +100,7 @@ def infer_kind(file: InputFile) -> str:
     Raises:
         InvalidArgument: neither tells.
     """
-    if file.path.name in ("checkpoint", "timercheck"):
+    if file.path.name in (CHECKPOINT, "timercheck"):
         return "checkpoint"
     for folder in reversed(file.path.absolute().parts[:-1]):
         if folder in _FOLDERS:
@@ -93,9 +110,9 @@ def infer_kind(file: InputFile) -> str:
         return "log"
     if file.size == CHECKPOINT_BYTES:
         return "checkpoint"
-    if len(file.path.name) == 17 and file.path.name.isdecimal() and file.size > HEADER_BYTES:
+    if is_index_file_name(file.path.name) and file.size > HEADER_BYTES:
         return "index"
-    if len(file.path.name) == 20 and file.path.name.isdecimal() and file.size % ENTRY_BYTES == 0:
+    if file_start(file.path.name) is not None and file.size % ENTRY_BYTES == 0:
         return "queue"
     raise InvalidArgument(f"{file.path}: neither folder nor content tell what it is; name its kind: {', '.join(KINDS)}")
 
@@ -109,7 +126,7 @@ def _items(path: Path, kind: str, at: int, count: int) -> Iterator[Item]:
         elif kind == "index":
             found = _index_items(path, at, count)
         elif kind == "checkpoint":
-            found = iter((fixed_item("checkpoint", file.read(0, 40), 0, _CHECKPOINT),))
+            found = iter((fixed_item("checkpoint", file.read(0, FIELDS_BYTES), 0, _CHECKPOINT),))
         else:
             found = _entries(file, kind, at)
         for _, item in zip(range(count), found, strict=False):
@@ -177,22 +194,21 @@ def _index_items(path: Path, at: int, count: int) -> Iterator[Item]:
         index.infer_slots()
         if at < HEADER_BYTES:
             yield fixed_item("index header", index.file.read(0, HEADER_BYTES), 0, _INDEX_HEADER)
-        entries_at = HEADER_BYTES + 4 * index.slots
-        first_slot = max(0, (at - HEADER_BYTES) // 4)
+        first_slot = max(0, (at - HEADER_BYTES) // SLOT_BYTES)
         left = count // 2 if at < HEADER_BYTES else count
         for slot in range(first_slot, index.slots):
-            data = index.file.read(HEADER_BYTES + 4 * slot, 4)
+            data = index.file.read(slot_at(slot), SLOT_BYTES)
             if data.strip(b"\0") or (slot == first_slot and at >= HEADER_BYTES):
-                yield fixed_item(f"hash slot {slot}", data, HEADER_BYTES + 4 * slot, (("newestIndex", "i4"),))
+                yield fixed_item(f"hash slot {slot}", data, slot_at(slot), (("newestIndex", "i4"),))
                 left -= 1
             if left <= 0:
                 break
         if not index.slots:
             return
-        first = max(1, (at - entries_at) // ENTRY_BYTES)
+        first = max(1, (at - entry_at(index.slots, 0)) // INDEX_ENTRY_BYTES)
         for number in range(first, index.entries + 1):
-            position = entries_at + ENTRY_BYTES * number
-            data = index.file.read(position, ENTRY_BYTES)
+            position = entry_at(index.slots, number)
+            data = index.file.read(position, INDEX_ENTRY_BYTES)
             yield fixed_item(f"index entry {number}", data, position, _INDEX_ENTRY)
     finally:
         index.close()

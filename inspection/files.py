@@ -119,7 +119,7 @@ def read_whole(path: Path, size_max: int = 64 << 20) -> bytes:
 
 
 def is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a directory, or a link to one; not for a link that leads nowhere or in a circle."""
+    """True if it is a directory, or a link to one; not for a link that leads nowhere or in a circle."""
     try:
         return entry.is_dir()
     except OSError:
@@ -127,7 +127,7 @@ def is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a regular file, or a link to one; not for a link that leads nowhere or in a circle."""
+    """True if it is a regular file, or a link to one; not for a link that leads nowhere or in a circle."""
     try:
         return entry.is_file()
     except OSError:

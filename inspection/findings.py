@@ -47,7 +47,7 @@ class Findings:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no problem."""
+        """True if there is no problem."""
         return not self.problems
 
 

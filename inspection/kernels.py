@@ -1,7 +1,7 @@
 """Kernels that check log bytes, queue entries and index entries; compiled when this is imported.
 
 :func:`check_records` is the one pass over the log: it proves every record and tells which queue entries and index
-keys must exist for it, as rows of :data:`ENTRY_ROW` and :data:`KEY_ROW`.
+keys must exist for it, as rows of :data:`ENTRY_ROW` and of the formats' ``KEY_ROW``.
 """
 
 # Kernels are typed by their Numba signatures.
@@ -14,6 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numba import from_dtype, njit, types
 
+from penstock.formats.index_kernels import KEY_ROW
 from penstock.formats.intrinsics.freshness import drop_stale_kernels
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
 from penstock.formats.intrinsics.text import find_byte_at
@@ -32,7 +33,6 @@ drop_stale_kernels(__file__)
 
 __all__ = [
     "ENTRY_ROW",
-    "KEY_ROW",
     "PASS_BODY",
     "PASS_OFFSET",
     "PASS_QUEUE_OFFSET",
@@ -43,7 +43,6 @@ __all__ = [
     "Check",
     "check_records",
     "find_sound",
-    "first_nonzero",
     "measure_at",
     "slot_place",
 ]
@@ -57,10 +56,6 @@ ENTRY_ROW = np.dtype(
         ("slot", np.int32),
         ("size", np.int32),
     ],
-    align=True,
-)
-KEY_ROW = np.dtype(
-    [("physical_offset", np.int64), ("store_timestamp", np.int64), ("key_hash", np.int32), ("size", np.int32)],
     align=True,
 )
 
@@ -381,15 +376,3 @@ def find_sound(buffer, start, end, base, store_timestamp_min):
                     return position
         position += 1
     return np.int64(-1)
-
-
-@njit([types.int64(_BYTES, types.int64, types.int64)], nogil=True, cache=True)
-def first_nonzero(buffer, start, end):
-    """Position of the first byte in ``buffer[start:end]`` that is not zero, ``end`` without one."""
-    address = address_of(buffer)
-    position = start
-    while position + 8 <= end and load_i64(address, position) == 0:
-        position += 8
-    while position < end and load_u8(address, position) == 0:
-        position += 1
-    return position

@@ -15,7 +15,8 @@ from .directory import StoreDirectory
 from .files import Unreadable
 from .findings import Findings
 from .index.files import IndexFile
-from .log.reader import LogReader, Progress
+from .log.model import Progress
+from .log.reader import LogReader
 from .messages import RecordReader, StoredRecord
 from .queues.rest import read_batch_units
 from .queues.table import QueueTable
@@ -235,7 +236,7 @@ class StoreQuery:
         units = units[units["physical_offset"] >= self._store.log_start]
         if not len(units):
             return TimeAnswer(queue_id, 0, 0, None, "queue")
-        times = units["store_time"].astype(np.int64)
+        times = units["store_timestamp"].astype(np.int64)
         lower = min(int(np.searchsorted(times, time_ms, "left")), len(units) - 1)
         upper = max(int(np.searchsorted(times, time_ms, "right")) - 1, 0)
         message = self._records.find(int(units["physical_offset"][lower]))
@@ -274,7 +275,7 @@ class StoreQuery:
         try:
             if name in self._store.queues and offset >= 0:
                 entry = QueueView(self._store.queues[name], self._store.log_start).entry(offset)
-                stored = self._records.find(entry.physical_offset) if entry.is_used else None
+                stored = self._records.find(entry.physical_offset) if entry.is_message else None
                 if stored is not None and _is_at(stored, topic, queue_id, offset):
                     return OffsetAnswer(stored, "queue")
             elif name in self._store.batch_queues:

@@ -22,6 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.formats.checkpoint import Standard
+from penstock.formats.directory import CHECKPOINT, COMMIT_LOG, CONFIG, EPOCHS, IDENTITY, INDEX, file_name
+from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY_BYTES, entry_at
 from penstock.formats.record.layout import (
     BLANK_BYTES,
     FIXED_BYTES,
@@ -32,21 +35,21 @@ from penstock.formats.record.layout import (
     encode_record,
 )
 from penstock.proto.errors import ConfigError, DiskFull, InvalidArgument
-from penstock.proto.names import LOST_TOPIC
+from penstock.proto.names import LIGHT_PREFIX, LOST_TOPIC
 
 from .directory import Segment, StoreDirectory, list_store
 from .files import InputFile, Unreadable
-from .index.files import DEFAULT_ENTRIES, DEFAULT_SLOTS, HEADER_BYTES, IndexFile
+from .index.files import IndexFile
 from .index.writer import IndexWriter
-from .log.reader import Damage, LogReader, OffsetJump, Progress, Rows
+from .log.model import Damage, OffsetJump, Progress, Rows
+from .log.reader import LogReader
 from .queues.table import QueueTable, can_name_directory
 from .queues.writer import FILLED_MAX, QueueWriter, write_at, write_batch_queues
-from .side_files import CHECKPOINT_BYTES, CheckpointFields
 
 FILLER_BYTES_MAX = 1 << 20
 MARKER_BYTES = FIXED_BYTES + len(LOST_TOPIC)
 COPY_BYTES = 8 << 20
-COPIED = ("config", "timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity")
+COPIED = (CONFIG, "timerlog", "timerwheel", "compaction", EPOCHS, IDENTITY)
 
 
 @dataclass(slots=True)
@@ -122,9 +125,8 @@ class _Rebuild:
         self._derive(list_store(self._root), batch_topics)
         for name in COPIED:
             _copy_tree(self._old.root / name, self._root / name)
-        times = CheckpointFields(old.last_time, old.last_time, old.last_time, 0, 0)
-        checkpoint = b"".join(max(0, value).to_bytes(8, "big") for value in times)
-        (self._root / "checkpoint").write_bytes(checkpoint.ljust(CHECKPOINT_BYTES, b"\0"))
+        checkpoint = Standard(*[max(0, old.last_time)] * 3)
+        (self._root / CHECKPOINT).write_bytes(checkpoint.encode())
         return self._report
 
     def _part(self, number: int, parts: int) -> Progress | None:
@@ -135,16 +137,16 @@ class _Rebuild:
         return lambda done, total: report(number * total + done, parts * total)
 
     def _copy_log(self, old: LogReader, damages: list[Damage]) -> None:
-        (self._root / "commitlog").mkdir()
+        (self._root / COMMIT_LOG).mkdir()
         size, end = self._old.segment_bytes, old.tail.end
         show = self._part(1, 3)
         used = [segment for segment in self._old.segments if segment.start < end]
         for number, segment in enumerate(used):
-            _copy_segment(segment, self._root / "commitlog" / segment.path.name, size, min(size, end - segment.start))
+            _copy_segment(segment, self._root / COMMIT_LOG / segment.path.name, size, min(size, end - segment.start))
             if show is not None:
                 show((number + 1) * size, len(used) * size)
         if not used:  # a log without a record begins where the old one does
-            write_at(self._root / "commitlog" / f"{self._old.log_start:020d}", 0, b"", size)
+            write_at(self._root / COMMIT_LOG / file_name(self._old.log_start), 0, b"", size)
         self._report.log_bytes = end - self._old.log_start
         reached = 0
         for damage in damages:
@@ -166,7 +168,7 @@ class _Rebuild:
         while start < end:
             base = self._old.log_start + (start - self._old.log_start) // size * size
             stop = min(end, base + size)
-            path = self._root / "commitlog" / f"{base:020d}"
+            path = self._root / COMMIT_LOG / file_name(base)
             write_at(path, start - base, self._filling(start, stop, base + size, old), size)
             start = stop
 
@@ -192,7 +194,7 @@ class _Rebuild:
         table = QueueTable(batch_topics)
         queues = QueueWriter(self._root, table, self._old.queue_bytes)
         slots, capacity = _index_shape(self._old)
-        index = IndexWriter(self._root / "index", slots, capacity)
+        index = IndexWriter(self._root / INDEX, slots, capacity)
         reader = LogReader(new, table, check_crc=False, progress=self._part(2, 3))
         for batch in reader.read():
             queues.take(batch.entries)
@@ -223,7 +225,7 @@ def _misnumbered(old: LogReader) -> list[Damage]:
     for jump in old.jumps:
         by_slot.setdefault(jump.slot, []).append(jump)
     for slot, jumps in by_slot.items():
-        if old.table.names[slot][0].startswith("%LMQ%"):
+        if old.table.names[slot][0].startswith(LIGHT_PREFIX):
             continue  # the record is another queue's
         for jump, later in zip(jumps, [*jumps[1:], None], strict=True):
             due = following.pop(slot, jump.expected)
@@ -289,7 +291,7 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _index_shape(store: StoreDirectory) -> tuple[int, int]:
-    """(slots, entries) of the old index files; the default where there are none that tell."""
+    """(slots, entries) of the old index files, or the default if no file tells."""
     for segment in store.index_files:
         try:
             index = IndexFile(segment.path)
@@ -298,7 +300,7 @@ def _index_shape(store: StoreDirectory) -> tuple[int, int]:
         try:
             slots = index.infer_slots()
             if slots:
-                return slots, (index.file.size - HEADER_BYTES - 4 * slots) // 20
+                return slots, (index.file.size - entry_at(slots, 0)) // INDEX_ENTRY_BYTES
         except Unreadable:
             continue
         finally:

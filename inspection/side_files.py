@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
-from typing import NamedTuple
 
+from penstock.formats.checkpoint import CHECKPOINT_BYTES, FIELDS_BYTES, Standard
+from penstock.formats.directory import ABORT, CHECKPOINT, CONFIG, EPOCHS
+from penstock.formats.epochs import Epoch, decode
 from penstock.proto.errors import Corrupt
-from penstock.replication.epochs import Epoch, decode
 
 from .files import Unreadable, read_whole
 from .findings import Findings
 
-CHECKPOINT_BYTES = 4096
-CHECKPOINT_FIELDS = (
-    *("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"),
-    *("master_flushed_offset", "confirm_phy_offset"),
-)
-_CHECKPOINT = struct.Struct(">5q")
 
-
-class CheckpointFields(NamedTuple):
-    """RocketMQ's ``checkpoint``: store times up to which the files were flushed, and two log positions."""
-
-    physic_msg_timestamp: int
-    logics_msg_timestamp: int
-    index_msg_timestamp: int
-    master_flushed_offset: int
-    confirm_phy_offset: int
-
-
-def decode_checkpoint(data: bytes) -> CheckpointFields | None:
-    """The fields; None if there are too few bytes."""
-    return CheckpointFields(*_CHECKPOINT.unpack_from(data)) if len(data) >= _CHECKPOINT.size else None
-
-
-def load_checkpoint(root: Path, findings: Findings) -> CheckpointFields | None:
-    """The checkpoint of the store, None if there is none that can be read; says what is wrong with it."""
-    path = root / "checkpoint"
+def load_checkpoint(root: Path, findings: Findings) -> Standard | None:
+    """The store's checkpoint, or None if it cannot be read. Tells ``findings`` what is wrong with it."""
+    path = root / CHECKPOINT
     if not path.exists():
         findings.problem(path, None, "missing: recovery after a crash has to begin at the log's first file")
         return None
@@ -47,10 +25,10 @@ def load_checkpoint(root: Path, findings: Findings) -> CheckpointFields | None:
     except Unreadable as error:
         findings.problem(path, None, str(error).partition(": ")[2])
         return None
-    fields = decode_checkpoint(data)
-    if not data and (root / "abort").exists():
+    fields = Standard.decode(data) if len(data) >= FIELDS_BYTES else None
+    if not data and (root / ABORT).exists():
         findings.note(path, None, "empty: the broker has not written its first checkpoint yet")
-        return CheckpointFields(0, 0, 0, 0, 0)
+        return Standard()
     if len(data) != CHECKPOINT_BYTES:
         findings.problem(path, None, f"the file has {len(data)} bytes, a checkpoint has {CHECKPOINT_BYTES}")
     for position, (name, value) in enumerate((fields._asdict() if fields else {}).items()):
@@ -61,11 +39,11 @@ def load_checkpoint(root: Path, findings: Findings) -> CheckpointFields | None:
 
 def load_epochs(root: Path, findings: Findings) -> tuple[Epoch, ...]:
     """Which master wrote which part of the log; empty where no master was ever elected."""
-    path = root / "epochFileCheckpoint"
+    path = root / EPOCHS
     if not path.exists():
         return ()
     try:
-        return decode(read_whole(path, 1 << 20), str(path)).entries
+        return decode(read_whole(path, 1 << 20), str(path))
     except Unreadable as error:
         findings.problem(path, None, str(error).partition(": ")[2])
     except Corrupt as error:
@@ -75,7 +53,7 @@ def load_epochs(root: Path, findings: Findings) -> tuple[Epoch, ...]:
 
 def load_topics(root: Path, findings: Findings) -> frozenset[str] | None:
     """Names of the configured topics; None where no configuration says so."""
-    path = root / "config" / "topics.json"
+    path = root / CONFIG / "topics.json"
     if not path.exists():
         return None
     try:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.formats.directory import ABORT, EPOCHS, IDENTITY, LOCK, OWN_CHECKPOINT
+
 from .directory import StoreDirectory
 from .files import InputFile, Unreadable
 from .findings import Findings, printable
 from .index.files import IndexFile
-from .log.reader import LogReader, Progress
+from .log.model import Progress
+from .log.reader import LogReader
 from .messages import RecordReader
 from .queues.rest import read_batch_units
 from .queues.table import QueueTable
 from .queues.view import QueueView
 from .side_files import load_checkpoint, load_epochs
 
-NAMED_FILES = ("abort", "lock", "epochFileCheckpoint", "brokerIdentity", "penstockCheckpoint")
+NAMED_FILES = (ABORT, LOCK, EPOCHS, IDENTITY, OWN_CHECKPOINT)
 
 
 def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[str, Any]:
@@ -114,7 +117,7 @@ def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: P
             continue
         topic["messages"] += view.max_offset - view.min_offset
         topic["ranges"].append([queue_id, view.min_offset, view.max_offset])
-        if last is not None and last.is_used and last.physical_offset + last.size > log_end:
+        if last is not None and last.is_message and last.physical_offset + last.size > log_end:
             tell = findings.note if store.aborted else findings.problem
             tell(queue.directory, None, f"the last entry points to {last.physical_offset}, behind the log's end")
     for (name, queue_id), queue in sorted(store.batch_queues.items()):

@@ -6,22 +6,24 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.replication.epochs import Epoch
+from penstock.formats.checkpoint import Standard
+from penstock.formats.directory import CHECKPOINT, CONSUME_QUEUE, INDEX
+from penstock.formats.epochs import Epoch
 
 from .directory import StoreDirectory
 from .findings import Findings
 from .index.check import IndexCheck, Missing, Surplus
-from .log.reader import TIME_MIN, Damage, LogReader, OffsetJump, Progress
+from .log.model import TIME_MIN, Damage, OffsetJump, Progress
+from .log.reader import LogReader
 from .messages import RecordReader
 from .queues.check import QueueCheck
 from .queues.rest import QueueRest
 from .queues.table import QueueTable
-from .side_files import CheckpointFields, load_checkpoint, load_epochs, load_topics
+from .side_files import load_checkpoint, load_epochs, load_topics
 
 TIME_MAX = 1 << 62
 WRONG_MAX = 100
 """Wrong index entries told one by one."""
-NO_CHECKPOINT = CheckpointFields(0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class _Verifier:
         # In this order: what a running broker writes later is then behind what is compared with it.
         self._aborted = store.aborted
         checkpoint = load_checkpoint(store.root, self._findings)
-        self._checkpoint = checkpoint or NO_CHECKPOINT
+        self._checkpoint = checkpoint or Standard()
         self._settled_ms = checkpoint.logics_msg_timestamp if checkpoint else TIME_MAX
         self._epochs = load_epochs(store.root, self._findings)
         self._topics = load_topics(store.root, self._findings)
@@ -119,7 +121,7 @@ class _Verifier:
         for slot, delay in self._queues.delays.items():
             topic, queue_id = self._table.names[slot]
             text = f"{topic} {queue_id}: level {queue_id + 1} is {delay} ms here, not RocketMQ's default"
-            self._findings.note(self._store.root / "consumequeue", None, text)
+            self._findings.note(self._store.root / CONSUME_QUEUE, None, text)
         self._tell_index(reader.tail.end, loose_end=loose_end)
         if reader.records:
             self._tell_checkpoint(reader.tail.end, max_time, loose_end=loose_end)
@@ -165,7 +167,7 @@ class _Verifier:
             self._findings.note(path, position, text)
 
     def _tell_absent_queues(self) -> None:
-        root = self._store.root / "consumequeue"
+        root = self._store.root / CONSUME_QUEUE
         absent = self._queues.absent(self._settled_ms, aborted=self._aborted)
         if absent and not self._store.queues:
             text = f"no queues: {sum(absent.values())} entries of {len(absent)} queues should be there"
@@ -180,7 +182,7 @@ class _Verifier:
                 self._findings.problem(path, None, f"missing: {count} entries should be in it")
 
     def _tell_index(self, log_end: int, *, loose_end: bool) -> None:
-        directory = self._store.root / "index"
+        directory = self._store.root / INDEX
         if not self._store.index_files:
             settled = [each for each in self._index.missing if not self._is_behind(each)]
             if self._index.keys and self._aborted and not settled:
@@ -233,13 +235,13 @@ class _Verifier:
         return "wrong"
 
     def _is_behind(self, missing: Missing) -> bool:
-        """Whether the keys lie behind everything that the index has, and behind the checkpoint."""
+        """True if the keys lie behind everything that the index has, and behind the checkpoint."""
         last = missing.physical_offset > self._index.last_indexed
         return last and missing.store_timestamp >= self._checkpoint.index_msg_timestamp
 
     def _judge_missing(self, missing: Missing, cut: int | None) -> None:
         places = f"{missing.keys} keys of the records {missing.physical_offset} to {missing.last_offset}"
-        directory = self._store.root / "index"
+        directory = self._store.root / INDEX
         if self._aborted and self._is_behind(missing):
             self._findings.note(directory, None, f"{places} are behind the checkpoint and not written yet")
         elif cut is not None and missing.physical_offset >= cut:
@@ -249,7 +251,7 @@ class _Verifier:
             self._findings.problem(directory, None, f"{places} are not in the index")
 
     def _tell_checkpoint(self, log_end: int, max_time: int, *, loose_end: bool) -> None:
-        path = self._store.root / "checkpoint"
+        path = self._store.root / CHECKPOINT
         fields = self._checkpoint._asdict()
         for position, (name, value) in enumerate(fields.items()):
             if name.endswith("timestamp") and value > max_time:

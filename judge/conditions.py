@@ -1,4 +1,4 @@
-"""What a drill did and found beside its history: everything else that the checker needs, as one JSON document."""
+"""What a drill did and found beside its history: everything else that the judge needs, as one JSON document."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .history import DamagedHistory
+
 FILE = "conditions.json"
+MODES = ("async", "flush", "sync", "durable")
+UNREPLICATED = ("async", "flush")
+"""Modes that wait for no replica, and so may lose what was acknowledged shortly before a fault."""
+RETURN_NS = 2_000_000_000
+"""How long after a heal a slave may still answer in its master's place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """A time in which something was broken. Nanoseconds of the monotonic clock, half-open."""
 
-    what: str
-    target: str
-    start_ns: int
-    end_ns: int
+    what: str = ""
+    target: str = ""
+    start_ns: int = 0
+    end_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """The logs of two brokers of a shard over their common range ``[start, end)``. ``difference`` -1: none."""
+    """Two logs of a shard over their common range ``[start, end)``. ``difference`` is -1 where they agree."""
 
     shard: str
     left: str
@@ -57,7 +64,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One clean stop that was asked for. ``exit_code`` None: not known, another program had started it."""
+    """One clean stop that was asked for. ``exit_code`` is None if another program had started the process."""
 
     name: str
     seconds: float
@@ -69,14 +76,14 @@ class Stop:
 
 @dataclass(slots=True, kw_only=True)
 class Conditions:
-    """One drill, except its history."""
+    """One drill, except its history. The defaults are those of a run without faults that no document describes."""
 
-    drill: str
-    seed: int
-    mode: str
-    shards: list[str]
-    queues: int  # per shard
-    command: str
+    drill: str = ""
+    seed: int = 0
+    mode: str = "durable"
+    shards: list[str] = field(default_factory=list)
+    queues: int = 0  # per shard
+    command: str = ""
     began_ns: int = 0
     ended_ns: int = 0
     windows: list[Window] = field(default_factory=list)
@@ -107,6 +114,15 @@ class Conditions:
         """When the last one was healed."""
         return max((window.end_ns for window in self.windows), default=self.ended_ns)
 
+    @property
+    def is_replicated(self) -> bool:
+        """True if an acknowledgement waits for a replica."""
+        return self.mode not in UNREPLICATED
+
+    def is_broken(self, at_ns: int) -> bool:
+        """True if that was in a fault, or so shortly after it that clients may not have turned back yet."""
+        return any(each.start_ns <= at_ns < each.end_ns + RETURN_NS for each in self.windows)
+
     def save(self, folder: Path) -> None:
         """Write the document as a whole or not at all."""
         draft = folder / f"{FILE}.new"
@@ -124,16 +140,56 @@ _LISTS: dict[str, Any] = {
 
 
 def load_conditions(folder: Path) -> Conditions:
-    """What :meth:`Conditions.save` wrote.
+    """What :meth:`Conditions.save` wrote; fields that are missing have their defaults.
 
     Raises:
-        ValueError: the file is missing or is something else.
+        DamagedHistory: the file is missing or is something else; the field and its value are named.
     """
     path = folder / FILE
     try:
-        document: dict[str, Any] = json.loads(path.read_text())
+        document = json.loads(path.read_text())
+        _check(document)
         for name, kind in _LISTS.items():
             document[name] = [kind(**each) for each in document.get(name, [])]
         return Conditions(**document)
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{path}: not the conditions of a drill: {error}") from error
+        raise DamagedHistory(f"{path}: not the conditions of a drill: {error}") from error
+
+
+def _check(document: Any) -> None:
+    """Nothing, if the fields that decide verdicts are what they should be, where they are given."""
+    if not isinstance(document, dict):
+        raise ValueError(f"{_shortened(document)} is no object with the field mode")
+    if document.get("mode", MODES[0]) not in MODES:
+        raise ValueError(f"mode is {_shortened(document['mode'])}: expected one of {', '.join(MODES)}")
+    for name in ("duplicates_allowed", "commit_interval_ms"):
+        _check_whole(name, document.get(name, 0), 0)
+    windows = document.get("windows", [])
+    if not isinstance(windows, list):
+        raise ValueError(f"windows is {_shortened(windows)}: expected a list of faults")
+    for number, window in enumerate(windows):
+        _check_window(f"windows[{number}]", window)
+
+
+def _check_window(name: str, window: Any) -> None:
+    if not isinstance(window, dict):
+        raise ValueError(f"{name} is {_shortened(window)}: expected an object with start_ns and end_ns")
+    for each in ("start_ns", "end_ns"):
+        if each not in window:
+            raise ValueError(f"{name} has no {each}: expected nanoseconds of the monotonic clock")
+        _check_whole(f"{name}.{each}", window[each])
+    if window["end_ns"] < window["start_ns"]:
+        raise ValueError(f"{name} ends at {window['end_ns']}, before its start_ns {window['start_ns']}")
+    for each in ("what", "target"):
+        if not isinstance(window.get(each, ""), str):
+            raise ValueError(f"{name}.{each} is {_shortened(window[each])}: expected a text")
+
+
+def _check_whole(name: str, value: Any, least: int | None = None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of {least} or more"
+        raise ValueError(f"{name} is {_shortened(value)}: expected a whole number{bound}")
+
+
+def _shortened(value: Any) -> str:
+    return json.dumps(value)[:60]

@@ -30,6 +30,7 @@ import numpy.typing as npt
 MAGIC = b"PENHIST1"
 SUFFIX = ".history"
 NO_KEY = -1
+_HEAD_BYTES = len(MAGIC) + 4
 
 EVENT = np.dtype(
     [
@@ -168,44 +169,77 @@ class History:
 
 
 class DamagedHistory(ValueError):
-    """A file is no history."""
+    """A file holds no history, or one that cannot be judged."""
 
 
-def read_history(paths: Iterable[Path]) -> History:
-    """Put the files of all clients together.
+@dataclass(frozen=True, slots=True)
+class HistoryFile:
+    """One client's file: where its rows begin, and how many are whole."""
 
-    Raises:
-        DamagedHistory: a file's head is not that of a history, or two files disagree about the shards.
-    """
-    parts: list[Events] = []
-    shards: tuple[str, ...] = ()
-    clients: dict[int, str] = {}
-    torn = 0
-    for path in sorted(paths):
-        content = path.read_bytes()
-        description, start = _description(content, path)
-        named = tuple(description["shards"])
-        if shards and named != shards:
-            raise DamagedHistory(f"{path}: has the shards {named}, the files before it {shards}: not of one drill")
-        shards = named
-        clients[int(description["client"])] = str(description["name"])
-        count = (len(content) - start) // EVENT.itemsize
-        torn += len(content) - start - count * EVENT.itemsize
-        parts.append(np.frombuffer(content, dtype=EVENT, count=count, offset=start))
-    events = np.concatenate(parts) if parts else np.empty(0, dtype=EVENT)
-    return History(events, shards, clients, torn)
-
-
-def _description(content: bytes, path: Path) -> tuple[dict[str, Any], int]:
-    try:
-        if content[:8] != MAGIC:
-            raise ValueError(f"begins with {content[:8]!r}, not {MAGIC!r}")
-        (length,) = struct.unpack_from("<I", content, 8)
-        return json.loads(content[12 : 12 + length]), 12 + length
-    except (ValueError, struct.error) as error:
-        raise DamagedHistory(f"{path}: no history of a drill: {error}") from error
+    path: str
+    client: int
+    name: str
+    shards: tuple[str, ...]
+    start: int
+    rows: int
+    torn_bytes: int
 
 
 def history_files(folder: Path) -> list[Path]:
     """The history files in ``folder``."""
     return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def list_files(paths: Iterable[Path]) -> list[HistoryFile]:
+    """The files of one drill by their heads, in the order of their paths.
+
+    Raises:
+        DamagedHistory: a file's head is not that of a history, or two files disagree about the shards.
+    """
+    found: list[HistoryFile] = []
+    for path in sorted(paths):
+        one = _opened(path)
+        if found and one.shards != found[0].shards:
+            raise DamagedHistory(
+                f"{path}: has the shards {one.shards}, {found[0].path} has {found[0].shards}: not of one drill"
+            )
+        found.append(one)
+    return found
+
+
+def _opened(path: Path) -> HistoryFile:
+    with open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+        try:
+            if head[:8] != MAGIC:
+                raise ValueError(f"begins with {head[:8]!r}, not {MAGIC!r}")
+            (length,) = struct.unpack("<I", head[8:])
+            description = json.loads(file.read(length))
+            client, shards = int(description["client"]), tuple(map(str, description["shards"]))
+            name = str(description["name"])
+        except (ValueError, KeyError, TypeError, struct.error) as error:
+            raise DamagedHistory(f"{path}: no history of a drill: {error}") from error
+        start = _HEAD_BYTES + length
+        rows, torn = divmod(max(os.fstat(file.fileno()).st_size - start, 0), EVENT.itemsize)
+    return HistoryFile(str(path), client, name, shards, start, rows, torn)
+
+
+def read_events(path: str, start: int, first: int, rows: int) -> Events:
+    """``rows`` rows of a file whose rows begin at byte ``start``, from row ``first`` on."""
+    return np.fromfile(path, EVENT, count=rows, offset=start + first * EVENT.itemsize)
+
+
+def read_history(paths: Iterable[Path]) -> History:
+    """The rows of all clients together.
+
+    Raises:
+        DamagedHistory: see :func:`list_files`.
+    """
+    files = list_files(paths)
+    parts = [read_events(file.path, file.start, 0, file.rows) for file in files]
+    return History(
+        np.concatenate([np.empty(0, EVENT), *parts]),
+        files[0].shards if files else (),
+        {file.client: file.name for file in files},
+        sum(file.torn_bytes for file in files),
+    )

@@ -1,4 +1,4 @@
-"""What the checker says of one invariant."""
+"""The verdict on one invariant."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TITLES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``holds`` None: not judged, and ``note`` says why. ``examples`` are the first few of ``violations``."""
+    """``holds`` is None if nothing could be judged; ``note`` says why. ``examples`` are the first of ``violations``."""
 
     invariant: str
     holds: bool | None

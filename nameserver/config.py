@@ -50,7 +50,7 @@ class NameserverConfig:
     """Everything a nameserver is told at start."""
 
     listen_port: int = key("listenPort", default=9876, doc="0: any free port")
-    bind_address: str = key("bindAddress", default="0.0.0.0")  # noqa: S104  RocketMQ's default
+    bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
     kv_config_path: Path = key(  # noqa: RUF009  the field's own descriptor, not a shared default
         "kvConfigPath",
         default_factory=lambda: Path("~/namesrv/kvConfig.json").expanduser(),
@@ -61,14 +61,20 @@ class NameserverConfig:
         "enableControllerInNamesrv", default=False, doc="keep the registers of broker groups and elect their masters"
     )
     coordinator_type: CoordinatorType = key(  # noqa: RUF009
-        "controllerType", default=CoordinatorType.FILE, doc="FILE: one nameserver alone; ETCD: any number"
+        "controllerType",
+        default=CoordinatorType.FILE,
+        doc="FILE: one nameserver alone; ETCD: any number",
+        differs="DLedger or jRaft",
     )
     coordinator_path: Path = key(  # noqa: RUF009
         "controllerStorePath",
         default_factory=lambda: Path("~/namesrv/controller.json").expanduser(),
         doc="FILE: the registers",
+        differs="a directory of its Raft log",
     )
-    etcd_endpoints: tuple[str, ...] = key("etcdEndpoints", default=(), doc="ETCD: host:port;host:port")
+    etcd_endpoints: tuple[str, ...] = key(
+        "etcdEndpoints", default=(), doc="ETCD: host:port;host:port", differs="has no such key"
+    )
     elects_unclean: bool = key(
         "enableElectUncleanMaster",
         default=False,

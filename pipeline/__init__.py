@@ -1,4 +1,4 @@
-"""Spark jobs and data sources over topics and stored logs; needs the extra ``penstock[spark]`` and Java 17.
+"""Spark jobs and data sources over topics and stored logs; needs the extra ``penstock-mq[spark]`` and Java 17.
 
 :func:`register` makes ``format("penstock_store")`` and ``format("penstock")`` known to a session that the caller made;
 :func:`session` makes one with the settings that these sources want. Everything else runs through

@@ -10,6 +10,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from penstock.proto.distribution import DISTRIBUTION
 from penstock.proto.errors import ConfigError
 
 JAVA_VERSION_MIN = 17
@@ -26,12 +27,11 @@ def require_spark() -> None:
     """
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"pipelines need the package {missing[0]}: pip install 'penstock[spark]'")
+        raise ConfigError(f"pipelines need the package {missing[0]}: pip install '{DISTRIBUTION}[spark]'")
     found = metadata.version("pyarrow")
     if int(found.partition(".")[0]) < PYARROW_VERSION_MIN:
-        raise ConfigError(
-            f"pipelines need pyarrow {PYARROW_VERSION_MIN} or newer, this is {found}: pip install 'penstock[spark]'"
-        )
+        needed = f"pipelines need pyarrow {PYARROW_VERSION_MIN} or newer, this is {found}"
+        raise ConfigError(f"{needed}: pip install '{DISTRIBUTION}[spark]'")
 
 
 def java_version() -> int | None:

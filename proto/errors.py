@@ -35,7 +35,10 @@ METADATA_KEY = "penstock-error-bin"
 
 
 class PenstockError(Exception):
-    """Base of all. ``str(error)`` names the object, the value seen and what to do."""
+    """Base of all. ``str(error)`` names the object, the value seen and what to do.
+
+    The paragraph of a class that begins with "Do:" stands in the reference of errors.
+    """
 
     code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
@@ -48,7 +51,10 @@ class PenstockError(Exception):
 
 
 class Retryable(PenstockError):
-    """Not done now; the same request may succeed later or at another broker. Nothing was stored."""
+    """Not done now; the same request may succeed later or at another broker. Nothing was stored.
+
+    Do: try again, later or elsewhere; clients do so themselves until their time-out.
+    """
 
     code = 10
     retryable = True
@@ -56,74 +62,104 @@ class Retryable(PenstockError):
 
 
 class BrokerUnavailable(Retryable):
-    """The broker cannot be reached or is shutting down."""
+    """The broker cannot be reached or is shutting down.
+
+    Do: see whether the broker runs and can be reached at the address in the message; then again.
+    """
 
     code = 11
 
 
 class NotMaster(Retryable):
-    """A write reached a broker that is not the master of its group."""
+    """A write reached a broker that is not the master of its group.
+
+    Do: nothing as a client, it looks up the master by itself; ``Admin.cluster()`` shows all roles.
+    """
 
     code = 12
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class FlowControl(Retryable):
-    """A limit of the server is reached for the moment."""
+    """A limit of the server is reached for the moment.
+
+    Do: send slower or with fewer clients, or look at what the message names as full.
+    """
 
     code = 13
     grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class NotEnoughReplicas(Retryable):
-    """Fewer in-sync replicas than ``inSyncReplicas`` demands."""
+    """Fewer in-sync replicas than ``inSyncReplicas`` demands.
+
+    Do: bring slaves back, or see ``inSyncReplicas`` and ``enableAutoInSyncReplicas``.
+    """
 
     code = 14
 
 
 class NameserverUnavailable(Retryable):
-    """No nameserver of the list answers."""
+    """No nameserver of the list answers.
+
+    Do: check the addresses and that a nameserver runs there.
+    """
 
     code = 15
 
 
 class RouteNotFound(Retryable):
-    """No living broker serves the topic now."""
+    """No living broker serves the topic now.
+
+    Do: bring a broker of the topic back; producers and consumers wait for it by themselves.
+    """
 
     code = 16
 
 
 class CommitRefused(Retryable):
-    """An offset commit for a queue that the consumer does not own (any more)."""
+    """An offset commit for a queue that the consumer does not own (any more).
+
+    Do: nothing: who owns the queue now goes on from the last commit, and some messages come twice.
+    """
 
     code = 17
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class StaleRegister(Retryable):
-    """A broker group's register changed since it was read: read it again and decide anew."""
+    """A broker group's register changed since it was read: read it again and decide anew.
+
+    Do: nothing: brokers and nameservers read it again by themselves.
+    """
 
     code = 19
     grpc_status = grpc.StatusCode.ABORTED
 
 
 class CoordinatorUnavailable(Retryable):
-    """The coordinator store cannot be read or written now; nothing was changed, or nobody knows."""
+    """The coordinator store cannot be read or written now; nothing was changed, or nobody knows.
+
+    Do: bring the nameserver with the coordinator, or etcd, back; running shards go on meanwhile.
+    """
 
     code = 24
 
 
 class BufferFull(Retryable):
-    """A producer's buffer stayed full for the whole time-out; nothing was accepted."""
+    """A producer's buffer stayed full for the whole time-out; nothing was accepted.
+
+    Do: produce slower, raise ``buffer_bytes``, or find out why brokers do not take what is there.
+    """
 
     code = 18
     grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class OutcomeUnknown(PenstockError):
-    """The send may be stored or not.
+    """The send may be stored or not: until its time-out it was repeated as the same message, without an answer.
 
-    Within ``timeout_s`` the producer itself asks again, and that stores once; a second ``send`` is another message.
+    Do: give calls more time, since a second ``send`` is another message; look for this one by its key first.
     """
 
     code = 20
@@ -132,141 +168,204 @@ class OutcomeUnknown(PenstockError):
 
 
 class FlushTimeout(OutcomeUnknown):
-    """Stored; the disk did not confirm in time."""
+    """Stored; the disk did not confirm in time.
+
+    Do: look at the disk's sync times; ``syncFlushTimeout`` is the limit.
+    """
 
     code = 21
 
 
 class ReplicaTimeout(OutcomeUnknown):
-    """Stored; the replicas did not confirm in time."""
+    """Stored; the replicas did not confirm in time.
+
+    Do: look at slaves and network; ``slaveTimeout`` is the limit.
+    """
 
     code = 22
 
 
 class Refused(PenstockError):
-    """Not done and not stored; the request itself must change."""
+    """Not done and not stored; the request itself must change.
+
+    Do: change the request as the message says.
+    """
 
     code = 30
     grpc_status = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class InvalidName(Refused):
-    """A topic, group, broker or client name breaks the rules of :mod:`penstock.proto.names`."""
+    """A topic, group, broker or client name breaks the rules of :mod:`penstock.proto.names`.
+
+    Do: use letters, digits and the other characters that the message lists.
+    """
 
     code = 31
 
 
 class InvalidArgument(Refused):
-    """A value is out of its range or of the wrong form."""
+    """A value is out of its range or of the wrong form.
+
+    Do: use a value of the range that the message names.
+    """
 
     code = 32
 
 
 class MessageTooLarge(Refused):
-    """Body, properties or batch above the limit."""
+    """Body, properties or batch above the limit.
+
+    Do: send less at once, or raise ``maxMessageSize`` and ``body_bytes_max``.
+    """
 
     code = 33
 
 
 class CorruptBatch(Refused):
-    """A record batch breaks the record layout or a checksum; ``details['index']`` is the first bad record."""
+    """A record batch breaks the record layout or a checksum; ``details['index']`` is the first bad record.
+
+    Do: look for a defect of network or memory if it comes again: batches are made by the client.
+    """
 
     code = 34
 
 
 class StaleProducer(Refused):
-    """A producer epoch older than the newest seen: another instance has taken over."""
+    """A producer epoch older than the newest seen: another instance has taken over.
+
+    Do: end the older instance, or give each a name of its own.
+    """
 
     code = 35
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class TopicNotFound(Refused):
-    """No such topic, and it may not be created automatically."""
+    """No such topic, and it may not be created automatically.
+
+    Do: make it, ``penstock topic create``, or mend the name.
+    """
 
     code = 36
     grpc_status = grpc.StatusCode.NOT_FOUND
 
 
 class GroupNotFound(Refused):
-    """No such consumer group."""
+    """No such consumer group.
+
+    Do: mend the name; consumers make groups by joining, or ``penstock group create``.
+    """
 
     code = 37
     grpc_status = grpc.StatusCode.NOT_FOUND
 
 
 class TopicExists(Refused):
-    """The topic exists with another shape."""
+    """The topic exists with another shape.
+
+    Do: ``penstock topic update`` changes it.
+    """
 
     code = 38
     grpc_status = grpc.StatusCode.ALREADY_EXISTS
 
 
 class MessageNotFound(Refused):
-    """No message at that offset or of that id."""
+    """No message at that offset or of that id.
+
+    Do: see whether retention has deleted it, or whether id, queue and offset are right.
+    """
 
     code = 39
     grpc_status = grpc.StatusCode.NOT_FOUND
 
 
 class OffsetOutOfRange(Refused):
-    """An offset outside ``[min, max]`` of its queue."""
+    """An offset outside ``[min, max]`` of its queue.
+
+    Do: use an offset of the range that the message names.
+    """
 
     code = 40
     grpc_status = grpc.StatusCode.OUT_OF_RANGE
 
 
 class Unauthorized(Refused):
-    """No or wrong credentials."""
+    """No or wrong credentials.
+
+    Do: give the client credentials that the cluster knows (``PENSTOCK_CREDENTIALS_FILE``).
+    """
 
     code = 41
     grpc_status = grpc.StatusCode.UNAUTHENTICATED
 
 
 class Forbidden(Refused):
-    """The principal may not do this."""
+    """The principal may not do this.
+
+    Do: use another topic or group, or change its permission, as the message says.
+    """
 
     code = 42
     grpc_status = grpc.StatusCode.PERMISSION_DENIED
 
 
 class WrongCluster(Refused):
-    """A peer of another cluster or broker group, or a second broker with the same name and id."""
+    """A peer of another cluster or broker group, or a second broker with the same name and id.
+
+    Do: give each broker its own name and id, and ``brokerClusterName`` of its cluster.
+    """
 
     code = 43
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class KeyNotFound(Refused):
-    """No such key in the key-value configuration."""
+    """No such key in the key-value configuration.
+
+    Do: mend namespace or key: ``penstock kv list``.
+    """
 
     code = 44
     grpc_status = grpc.StatusCode.NOT_FOUND
 
 
 class ClientClosed(Refused):
-    """The producer, consumer or admin was closed; make a new one."""
+    """The producer, consumer or admin was closed; make a new one.
+
+    Do: make a new client; do not close one that other threads still use.
+    """
 
     code = 45
     grpc_status = grpc.StatusCode.CANCELLED
 
 
 class ChangedBatch(Refused):
-    """A sequence, or a writer's batch, is used again for other messages than it stands for."""
+    """A sequence, or a writer's batch, is used again for other messages than it stands for.
+
+    Do: let a repeated batch have the same rows in the same order, or use exactly-once.
+    """
 
     code = 49
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class StagedDataGone(Refused):
-    """What an exactly-once writer staged is not there any more, so it can be neither decided nor published."""
+    """What an exactly-once writer staged is not there any more, so it can be neither decided nor published.
+
+    Do: start the query again from its checkpoint; raise ``transactionTimeoutMs`` if the data came too late.
+    """
 
     code = 48
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class DataLoss(PenstockError):
-    """Messages that were to be read are not there any more."""
+    """Messages that were to be read are not there any more.
+
+    Do: decide whether to go on without them: ``failOnDataLoss=false`` in Spark.
+    """
 
     code = 90
 
@@ -275,6 +374,8 @@ class DeliveryFailed(PenstockError):
     """A flush ended with messages that are not acknowledged.
 
     ``refused`` and ``unknown`` list :class:`penstock.client.FailedDelivery` entries (topic, count, error).
+
+    Do: look at ``refused`` (not stored: send again) and ``unknown`` (may be stored).
     """
 
     code = 50
@@ -286,25 +387,37 @@ class DeliveryFailed(PenstockError):
 
 
 class ConfigError(PenstockError):
-    """A configuration file, key, value or option is wrong; nothing was started."""
+    """A configuration file, key, value or option is wrong; nothing was started.
+
+    Do: mend the file, line and key, or the option, that the message names.
+    """
 
     code = 60
 
 
 class StorageError(PenstockError):
-    """The store cannot do what was asked."""
+    """The store cannot do what was asked.
+
+    Do: look at the broker's log and disk.
+    """
 
     code = 70
 
 
 class StoreLocked(StorageError):
-    """Another process has the store open."""
+    """Another process has the store open.
+
+    Do: end the other process, whose id the message has, or use another directory.
+    """
 
     code = 71
 
 
 class Corrupt(StorageError):
-    """Bytes on disk are not what was written; they are kept for inspection."""
+    """Bytes on disk are not what was written; they are kept for inspection.
+
+    Do: ``penstock store verify`` shows all; restore from a replica, or ``penstock store rebuild``.
+    """
 
     code = 72
 
@@ -313,13 +426,18 @@ class DamagedRecord(Corrupt):
     """One record of a queue cannot be read.
 
     ``details``: ``topic``, ``broker_name``, ``queue_id``, ``offset``, and ``next_offset`` to go on from.
+
+    Do: ``seek`` to ``next_offset``, or ``skip_damaged=True``; restore the broker from a replica.
     """
 
     code = 77
 
 
 class DiskFull(StorageError):
-    """No space for the next file; nothing was written, reads go on."""
+    """No space for the next file; nothing was written, reads go on.
+
+    Do: make room, or let retention delete more (``fileReservedTime``).
+    """
 
     code = 73
     retryable = True
@@ -327,13 +445,19 @@ class DiskFull(StorageError):
 
 
 class SyncFailed(StorageError):
-    """The disk failed a sync; the store acknowledges nothing any more. Fatal."""
+    """The disk failed a sync; the store acknowledges nothing any more. Fatal.
+
+    Do: replace the disk; the broker has stopped, and its shard has elected another master.
+    """
 
     code = 74
 
 
 class StoreClosed(StorageError):
-    """The store is closed or closing."""
+    """The store is closed or closing.
+
+    Do: wait for the broker to start again.
+    """
 
     code = 75
     retryable = True
@@ -341,7 +465,10 @@ class StoreClosed(StorageError):
 
 
 class WrongStore(StorageError):
-    """The directory belongs to another broker, or was written with other file sizes."""
+    """The directory belongs to another broker, or was written with other file sizes.
+
+    Do: use the directory's own broker, name and file sizes, or an empty directory.
+    """
 
     code = 76
 

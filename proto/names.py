@@ -23,6 +23,9 @@ LOST_TOPIC = "rmq_sys_PENSTOCK_LOST"
 STAGE_TOPIC = "rmq_sys_PENSTOCK_STAGE"
 """Internal topic, one queue: what exactly-once writers have staged, one chunk per record, invisible until published."""
 
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""RocketMQ's, a queue per delay level: messages that are delivered to their own topic a fixed time later."""
+
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Internal topic, one queue, RocketMQ's: messages that are delivered to their own topic later."""
 
@@ -77,7 +80,7 @@ _SYSTEM_TOPICS = frozenset(
         "TBW102",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",

@@ -2,7 +2,7 @@
 
 Pure. Every change takes the register as it is and gives the next one, with the next version; the coordinator store
 replaces the one by the other only while nobody else has. So two changes never mix, and each rule here is checked
-against exactly what it replaces. What the rules are for is said in ``docs/failover-protocol.md``.
+against exactly what it replaces. What the rules are for is said in ``docs/internals/failover-protocol.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replication of one log from a master to its slaves: byte ranges over one stream per slave."""
 
 from .config import ReplicationConfig
-from .epochs import Epoch, EpochHistory, EpochsInMemory
+from .epochs import EpochHistory, EpochsInMemory
 from .frames import METHOD, SERVICE
 from .interfaces import EpochStore, ReplicaLog, SlaveLog
 from .master.primary import Primary
@@ -11,7 +11,6 @@ from .slave.replica import Replica
 __all__ = [
     "METHOD",
     "SERVICE",
-    "Epoch",
     "EpochHistory",
     "EpochStore",
     "EpochsInMemory",

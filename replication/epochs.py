@@ -1,47 +1,16 @@
-"""Histories of epochs: which master wrote which part of a log, and where two logs part.
-
-A pure module. The text form is RocketMQ's ``epochFileCheckpoint``:
-
-| Line | Content |
-|---|---|
-| 1 | number of entries |
-| 2 | CRC-32 of everything after this line, masked with ``0x7FFFFFFF``, decimal |
-| 3… | ``epoch-startOffset``, one entry per line, oldest first |
-
-Example (three changes of leader)::
-
-    3
-    642014906
-    1-0
-    2-12712
-    3-26618
+"""Histories of epochs: which master wrote which part of a log, and where two logs part. A pure module.
 
 A broker's history is that of a log of which its own log is a beginning. So a slave takes its master's history as a
-whole before it appends anything: an entry that starts at or behind its own end has not begun there yet.
-
-Source: RocketMQ EpochFileCache, CheckpointFile.
+whole before it appends anything: an entry that starts at or behind its own end has not begun there yet. Histories are
+kept in ``epochFileCheckpoint`` (:mod:`penstock.formats.epochs`).
 """
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from penstock.proto.errors import Corrupt, WrongStore
-
-ENTRIES_MAX = 1000  # RocketMQ's limit of a handshake
-
-_ENTRY = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
-_INT64_MAX = (1 << 63) - 1
-
-
-class Epoch(NamedTuple):
-    """One master's time: it wrote the log from ``start`` on, up to the next entry's start."""
-
-    epoch: int
-    start: int
+from penstock.formats.epochs import ENTRIES_MAX, Epoch, check
+from penstock.proto.errors import WrongStore
 
 
 class EpochHistory:
@@ -50,14 +19,7 @@ class EpochHistory:
     def __init__(self, entries: Iterable[Epoch] = ()) -> None:
         """Raises ``ValueError`` when the entries are not such a history."""
         self.entries = tuple(Epoch(*entry) for entry in entries)
-        if len(self.entries) > ENTRIES_MAX:
-            raise ValueError(f"{len(self.entries)} epochs: at most {ENTRIES_MAX} are kept")
-        for entry in self.entries:
-            if not (0 <= entry.epoch <= _INT64_MAX and 0 <= entry.start <= _INT64_MAX):
-                raise ValueError(f"epoch {entry.epoch} at {entry.start}: neither may be negative or above 2^63-1")
-        for one, following in zip(self.entries, self.entries[1:], strict=False):
-            if following.epoch <= one.epoch or following.start < one.start:
-                raise ValueError(f"epoch {following.epoch} at {following.start} follows {one.epoch} at {one.start}")
+        check(self.entries)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EpochHistory) and self.entries == other.entries
@@ -136,48 +98,6 @@ def common_end(one: EpochHistory, one_end: int, other: EpochHistory, other_end: 
             return min(one.end_of(index, one_end), other.end_of(matching, other_end))
     whole = all(history.entries and history.entries[0].start == 0 for history in (one, other))
     return 0 if whole else None
-
-
-def encode(history: EpochHistory) -> bytes:
-    """The content of ``epochFileCheckpoint``."""
-    rest = "".join(f"{entry.epoch}-{entry.start}\n" for entry in history.entries).encode()
-    return f"{len(history.entries)}\n{_crc(rest)}\n".encode() + rest
-
-
-def decode(content: bytes, path: str) -> EpochHistory:
-    """The history in ``content``; ``path`` is for the error.
-
-    Raises:
-        Corrupt: not such a file, or its CRC is wrong.
-    """
-    head = content.split(b"\n", 2)
-    try:
-        if len(head) != 3:
-            raise ValueError("fewer than two lines")
-        count, crc, rest = int(head[0]), int(head[1]), head[2]
-        if crc != _crc(rest):
-            raise ValueError(f"crc {crc}, computed {_crc(rest)}")
-        lines = rest.decode("ascii").splitlines()
-        if len(lines) != count:
-            raise ValueError(f"{len(lines)} entries, line 1 says {count}")
-        return EpochHistory(_entry(line) for line in lines)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise Corrupt(
-            f"{path}: not an epoch file: {error}; kept as it is: restore it from {path}.bak, which is as it was one "
-            "epoch before, or from a replica",
-            path=path,
-        ) from error
-
-
-def _entry(line: str) -> Epoch:
-    match = _ENTRY.fullmatch(line)
-    if match is None:
-        raise ValueError(f"line {line[:40]!r} is not epoch-startOffset")
-    return Epoch(int(match[1]), int(match[2]))
-
-
-def _crc(data: bytes) -> int:
-    return zlib.crc32(data) & 0x7FFFFFFF
 
 
 class EpochsInMemory:

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.formats.epochs import Epoch
 from penstock.proto import frames
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire import common_pb2, replication_pb2
 
-from .epochs import Epoch, EpochHistory
+from .epochs import EpochHistory
 
 SERVICE = "penstock.v1.Replication"
 METHOD = f"/{SERVICE}/Replicate"

@@ -1,4 +1,4 @@
-"""The right to act as master, and the promises that it rests on: decisions of ``docs/failover-protocol.md``.
+"""The right to act as master, and the promises that it rests on: decisions of ``docs/internals/failover-protocol.md``.
 
 Pure. All times are seconds of the caller's own monotonic clock; no time of another machine is ever compared.
 

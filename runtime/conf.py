@@ -20,7 +20,6 @@ Of Java's property files, continuation lines and backslash escapes are left out:
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import logging
 import re
@@ -31,6 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.proto.errors import ConfigError
+
+from .nearest import nearest
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +59,15 @@ def key(
     default: Any = dataclasses.MISSING,
     default_factory: Any = dataclasses.MISSING,
     doc: str = "",
+    differs: str = "",
     secret: bool = False,
 ) -> Any:
     """A dataclass field that is read from the key ``name``. A key without a default must be given.
 
+    ``doc`` says what it means, ``differs`` what RocketMQ does otherwise; both stand in the reference of keys.
     A secret's value appears neither in ``repr`` nor in the log nor in an error.
     """
-    metadata = {"key": name, "doc": doc, "secret": secret}
+    metadata = {"key": name, "doc": doc, "differs": differs, "secret": secret}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata, repr=not secret)
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
@@ -87,11 +90,8 @@ def load_properties(path: str | Path) -> dict[str, Setting]:
         ConfigError: no such file or not readable, not text, a line without a separator, an empty or repeated key.
     """
     settings: dict[str, Setting] = {}
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        name, value = _split(text, f"{path}:{number}")
+    for number, line, name, value in lines_of(_read_text(path)):
+        _check_line(line, name, value, f"{path}:{number}")
         if name in settings:
             first = settings[name].line
             raise ConfigError(f"{path}:{number}: key {_shown(name)} stands in line {first} already: keep one of them")
@@ -99,7 +99,21 @@ def load_properties(path: str | Path) -> dict[str, Setting]:
     return settings
 
 
-def _read_text(path: str | Path) -> str:
+def lines_of(text: str) -> Iterator[tuple[int, str, str, str]]:
+    """(number, line, key, value) of each line that is neither blank nor a comment; without a separator all is key."""
+    for number, line in enumerate(map(str.strip, text.split("\n")), start=1):
+        if line and line[0] not in "#!":
+            separator = re.search("[=:]", line)
+            at = separator.start() if separator else len(line)
+            yield number, line, line[:at].strip(), line[at + 1 :].strip()
+
+
+def read_limited(path: str | Path) -> bytes:
+    """The content of a file that people write.
+
+    Raises:
+        ConfigError: it cannot be read, or is too long to be one.
+    """
     try:
         with open(path, "rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -109,6 +123,11 @@ def _read_text(path: str | Path) -> str:
         raise ConfigError(f"{str(path)!r}: not a file name: {error}") from error
     if len(content) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX} bytes: not a configuration file")
+    return content
+
+
+def _read_text(path: str | Path) -> str:
+    content = read_limited(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -122,18 +141,15 @@ def _read_text(path: str | Path) -> str:
     return text
 
 
-def _split(text: str, place: str) -> tuple[str, str]:
-    separator = re.search("[=:]", text)
-    if separator is None:
-        raise ConfigError(f"{place}: {_shown(text)} has no value: write key = value")
-    name, value = text[: separator.start()].strip(), text[separator.end() :].strip()
+def _check_line(line: str, name: str, value: str, place: str) -> None:
+    if name == line:
+        raise ConfigError(f"{place}: {_shown(line)} has no value: write key = value")
     if not name:
-        raise ConfigError(f"{place}: no key in front of {separator[0]!r}: write key = value")
+        raise ConfigError(f"{place}: no key in front of {line[0]!r}: write key = value")
     if re.search(r"\s", name):
         raise ConfigError(f"{place}: key {_shown(name)} has a space in it: write one key = value per line")
     if value.endswith("\\"):
         raise ConfigError(f"{place}: {_shown(name)} goes on in the next line: write it on one line")
-    return name, value
 
 
 def bind(
@@ -152,7 +168,9 @@ def bind(
         if name in known:
             continue
         if name not in known_unsupported:
-            raise ConfigError(f"{path}:{setting.line}: unknown key {_shown(name)}: {_advice(name, known)}")
+            near = nearest(name, known)
+            advice = f"did you mean {near!r}?" if near else "no key has a name like that"
+            raise ConfigError(f"{path}:{setting.line}: unknown key {_shown(name)}: {advice}")
         log.warning("key ignored key=%s file=%s line=%d reason=not supported by Penstock", name, path, setting.line)
     try:
         return _build(cls, settings, path)
@@ -258,12 +276,6 @@ def _as_text(value: object) -> str:
     if isinstance(value, tuple):
         return ";".join(map(str, value))
     return str(value)
-
-
-def _advice(name: str, known: Collection[str]) -> str:
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(name[:SHOWN_CHARACTERS_MAX].lower(), by_lower, n=1, cutoff=0.6)
-    return f"did you mean {by_lower[near[0]]!r}?" if near else "no key has a name like that"
 
 
 def _shown(text: str) -> str:

@@ -58,7 +58,7 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still works."""
+        """True while the process works."""
         return not self._ended.is_set()
 
     def await_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -79,7 +79,7 @@ class Worker:
         self._say("stop")
 
     def await_result(self, timeout_s: float) -> dict[str, Any]:
-        """What it told at its end.
+        """The result that the process told at its end.
 
         Raises:
             WorkerFailed: it ended without, or took longer.

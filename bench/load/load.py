@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import tenacity
+
 from penstock.proto.errors import GroupNotFound, InvalidArgument, PenstockError, TopicExists
 
 from ..report import LoadReport, report_on
@@ -29,22 +31,21 @@ Progress = Callable[[str], None]
 def forget_group(plan: LoadPlan) -> None:
     """Delete the group of the load test with its offsets, where brokers are left to do so."""
     from penstock.client import Admin
+    from penstock.client.cluster import back_off_s
 
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(InvalidArgument),  # a killed member counts until its broker has noticed
+        wait=lambda state: back_off_s(state.attempt_number),
+        stop=tenacity.stop_after_delay(FORGET_TIMEOUT_S),
+        reraise=True,
+    )
     with Admin(plan.namesrv) as admin:
-        deadline = time.monotonic() + FORGET_TIMEOUT_S
-        while True:
-            try:
-                admin.delete_group(plan.group, timeout_s=FORGET_TIMEOUT_S)
-            except GroupNotFound:
-                return
-            except PenstockError as error:
-                # A killed member counts until its broker has noticed.
-                if not isinstance(error, InvalidArgument) or time.monotonic() >= deadline:
-                    log.warning("group of the load test not deleted group=%s error=%s", plan.group, error.message)
-                    return
-                time.sleep(_PAUSE_S)
-            else:
-                return
+        try:
+            again(admin.delete_group, plan.group, timeout_s=FORGET_TIMEOUT_S)
+        except GroupNotFound:
+            return
+        except PenstockError as error:
+            log.warning("group of the load test not deleted group=%s error=%s", plan.group, error.message)
 
 
 def run_load(

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.client.produce.config import BODY_BYTES_MAX
+from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.proto.errors import ConfigError
 
 from .ledger import HEADER_BYTES
@@ -74,7 +74,7 @@ class LoadPlan:
 
     @property
     def has_end(self) -> bool:
-        """Whether count or time end it."""
+        """True if a count or a time ends the load."""
         return self.count is not None or self.seconds is not None
 
     def share(self, number: int) -> dict[str, Any]:

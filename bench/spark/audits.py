@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.judge.history import EVENT, NO_KEY, SUFFIX, Op, Outcome, Recorder
 from penstock.pipeline.jobs import audit
-from penstock.pipeline.jobs.audit.history import EVENT, INVOKE, MAGIC, OK, READ, RECEIVE, SEND
 
 from .measuring import Case
 
@@ -42,19 +41,21 @@ def generate(folder: Path, messages: int) -> int:
     rows = np.zeros(messages, EVENT)
     rows["sequence"], rows["stream"] = numbers // STREAMS, numbers % STREAMS
     rows["queue"], rows["offset"] = numbers % QUEUES, numbers // QUEUES
-    rows["position"], rows["key"], rows["epoch"] = numbers * 1177, -1, 1
+    rows["position"], rows["key"], rows["epoch"] = numbers * 1177, NO_KEY, 1
     rows["start_ns"], rows["end_ns"] = numbers * STEP_NS, numbers * STEP_NS + STEP_NS // 2
     total = 0
     first = np.zeros(STREAMS, EVENT)
-    first["stream"], first["offset"], first["op"], first["key"] = np.arange(STREAMS), messages, INVOKE, -1
-    for client, (op, delay_ns) in enumerate(((SEND, 0), (RECEIVE, 5_000_000), (READ, 3_600_000_000_000))):
-        rows["op"], rows["outcome"], rows["client"] = op, OK, client
+    first["stream"], first["offset"], first["op"], first["key"] = np.arange(STREAMS), messages, Op.INVOKE, NO_KEY
+    for client, (op, delay_ns) in enumerate(((Op.SEND, 0), (Op.RECEIVE, 5_000_000), (Op.READ, 3_600_000_000_000))):
+        path = folder / f"client-{client}{SUFFIX}"
+        recorder = Recorder(path, client, f"client-{client}", ["broker-a"])
+        if op == Op.SEND:
+            recorder.add_all(first)
+        rows["op"], rows["outcome"] = op, Outcome.OK
         moved = rows.copy()
         moved["start_ns"] += delay_ns
         moved["end_ns"] += delay_ns
-        head = json.dumps({"client": client, "name": f"client-{client}", "shards": ["broker-a"]}).encode()
-        content = (first.tobytes() if op == SEND else b"") + moved.tobytes()
-        path = folder / f"client-{client}.history"
-        path.write_bytes(MAGIC + len(head).to_bytes(4, "little") + head + content)
+        recorder.add_all(moved)
+        recorder.close()
         total += path.stat().st_size
     return total

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.hashing import string_hash
+from penstock.formats.queue_entry import ENTRY
 from penstock.formats.record.layout import (
     BLANK_BYTES,
     MAGIC_BLANK,
@@ -29,7 +30,6 @@ _HOST = Host.parse("10.0.0.1:10911")
 _ID = b"7F000001000078DA05B0" + b"0" * 12
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 QUEUES = 64
-ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
 def generate(

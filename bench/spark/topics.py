@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from penstock.client import Admin, Producer
+from penstock.client.cluster import again
 from penstock.deploy import LocalCluster
 from penstock.pipeline.columns.schema import MESSAGE_COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
-from penstock.pipeline.topics.cluster import cluster, riding_through
+from penstock.pipeline.topics.cluster import cluster
 from penstock.pipeline.topics.offsets import slices
 from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.read.reading import SliceReader
@@ -59,7 +60,7 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
         with Admin(server) as admin:
             for topic in (TOPIC, SMALL, TARGET):
                 # A broker that accepts connections may not be registered yet.
-                riding_through(partial(admin.create_topic, topic, queues=QUEUES), 60.0)
+                again(partial(admin.create_topic, topic, queues=QUEUES), 60.0)
         _fill(server, body, records)
         with discarding(TARGET, QUEUES) as nobody:
             topics = _Topics(spark, server, nobody, folder, body, records)

@@ -107,7 +107,7 @@ class Status:
             dispatched_offset=store.dispatched_offset,
             replicas=self._role.replicas(),
             store_path=str(self._config.store.root),
-            flush_mode=self._config.flush.mode.name,
+            flush_mode=self._config.store.flush_mode.name,
             broker_role=self._config.replication.role.name,
             started_timestamp_ms=self._started_ms,
             lag_bytes=self._role.lag_bytes,

@@ -1,6 +1,6 @@
 """``epochFileCheckpoint`` in the store root: which master wrote which part of the log.
 
-RocketMQ's format (:mod:`penstock.replication.epochs`). The file is replaced as a whole, the one before it stays as
+RocketMQ's format (:mod:`penstock.formats.epochs`). The file is replaced as a whole, the one before it stays as
 ``epochFileCheckpoint.bak`` for whoever has to repair a store. It is never read instead: a history that lacks the
 last epoch calls the bytes of two masters one master's, and slaves would copy the one behind the other.
 """
@@ -11,14 +11,15 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from penstock.formats.directory import EPOCHS
+from penstock.formats.epochs import Epoch, decode, encode
 from penstock.proto.errors import Corrupt, StorageError
-from penstock.replication.epochs import Epoch, EpochHistory, decode, encode
+from penstock.replication.epochs import EpochHistory
 
 from ..store.disk import Disk, RealDisk, storage_error, write_durably
 
 log = logging.getLogger(__name__)
 
-FILE_NAME: Final = "epochFileCheckpoint"
 FIRST_EPOCH: Final = 1
 CONTENT_BYTES_MAX: Final = 1 << 20
 
@@ -28,7 +29,7 @@ class EpochFile:
 
     def __init__(self, root: Path, history: EpochHistory, disk: Disk) -> None:
         """See :meth:`open`."""
-        self.path = str(root / FILE_NAME)
+        self.path = str(root / EPOCHS)
         self.history = history
         self._disk = disk
 
@@ -43,9 +44,9 @@ class EpochFile:
         file = cls(root, EpochHistory(), disk or RealDisk())
         content = file._read(file.path)
         if content is not None:
-            file.history = decode(content, file.path)
+            file.history = EpochHistory(decode(content, file.path))
         elif not is_new or file._read(f"{file.path}.bak") is not None:
-            first = encode(EpochHistory([Epoch(FIRST_EPOCH, 0)])).decode()
+            first = encode([Epoch(FIRST_EPOCH, 0)]).decode()
             raise Corrupt(
                 f"{file.path}: missing, although the store has been in use: restore it from {file.path}.bak or from a "
                 f"replica; where no other broker was ever master, its content is {first!r}",
@@ -79,7 +80,7 @@ class EpochFile:
             before = self._read(self.path)
             if before is not None:
                 write_durably(self._disk, f"{self.path}.bak", before)
-            write_durably(self._disk, self.path, encode(history))
+            write_durably(self._disk, self.path, encode(history.entries))
         except OSError as error:
             raise storage_error(error, self.path, "writing the epochs") from error
         log.info("epochs written path=%s epochs=%d latest=%d", self.path, len(history.entries), history.latest)

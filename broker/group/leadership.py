@@ -1,4 +1,4 @@
-"""Keeps a broker in the role that the register of its group gives it: the rules of ``docs/failover-protocol.md``.
+"""Keeps a broker in the role that its group's register gives it, by ``docs/internals/failover-protocol.md``.
 
 One task. It reads the register when there is reason to, begins as master when it may, steps down when another epoch
 has begun, follows otherwise, and as master keeps the sync-state set true.

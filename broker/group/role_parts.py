@@ -11,8 +11,9 @@ from penstock.replication.master.sync_state_set import SetRules
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.security.credentials import PLAIN, Security
 
-from ..config import BrokerConfig, BrokerRole, FlushDiskType
+from ..config import BrokerConfig, BrokerRole
 from ..startup import Opened
+from ..store.config import FlushMode
 from .elected_role import ElectedRole
 from .follower_log import FollowerLog
 from .held_membership import MembershipFile
@@ -51,7 +52,7 @@ class RoleParts:
         self._on_confirm = on_confirm
         self._on_commits = on_commits
         self._pending_commits = pending_commits
-        self._sync_flush = config.flush.mode is FlushDiskType.SYNC_FLUSH
+        self._sync_flush = config.store.flush_mode is FlushMode.SYNC_FLUSH
 
     def make(self) -> Role | ElectedRole:
         """The broker's role, as its configuration says; with it :attr:`leadership`, where masters are elected."""

@@ -1,22 +1,22 @@
-"""How a store is opened."""
+"""How a store is opened: the keys of ``broker.conf`` that are the store's, and what the broker adds."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from penstock.formats.record.layout import BLANK_BYTES, FIXED_BYTES, NO_HOST, Host
-from penstock.runtime.conf import require
+from penstock.formats.delay_levels import DEFAULT_LEVELS, levels_ms
+from penstock.formats.directory import COMMIT_LOG, CONSUME_QUEUE, INDEX
+from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from penstock.formats.queue_entry import ENTRY_BYTES, FILE_ENTRIES
+from penstock.formats.record.layout import BLANK_BYTES, BODY_BYTES_MAX, FIXED_BYTES, NO_HOST, Host
+from penstock.runtime.conf import key, require
 
 from .log.log_directories import split_paths
 
-ENTRY_BYTES = 20
-"""A consume queue entry."""
-MIB = 1 << 20
-
-DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+MIB, GIB = 1 << 20, 1 << 30
+_SEGMENT_BYTES_MIN = FIXED_BYTES + BLANK_BYTES + 1
 
 
 class FlushMode(enum.Enum):
@@ -30,78 +30,108 @@ class FlushMode(enum.Enum):
 class StoreConfig:
     """Where the store lies, the sizes of its files, and when it syncs. Sizes cannot be changed on existing data."""
 
-    root: Path
-    commit_log_path: str = ""  # empty: <root>/commitlog; several with , between them
-    read_only_log_paths: str = ""  # further directories of log files, which get no new ones
-    segment_bytes: int = 1 << 30
-    consume_queue_bytes: int = 300_000 * ENTRY_BYTES
-    flush_mode: FlushMode = FlushMode.ASYNC_FLUSH
-    flush_interval_ms: int = 500  # ASYNC_FLUSH: from 4 pages on
-    flush_thorough_interval_ms: int = 10_000  # ASYNC_FLUSH: anything; queues and index in both modes
-    body_bytes_max: int = 4 * MIB
-    store_host: Host = NO_HOST
-    index_enable: bool = True
-    index_slots: int = 5_000_000
-    index_entries: int = 20_000_000
-    delay_levels: str = DELAY_LEVELS
-    append_record_crc: bool = False  # every record gets the whole-record checksum; found ones are always checked
-    force_record_crc: bool = False  # recovery takes no record without one
+    root: Path = key("storePathRootDir", default_factory=lambda: Path("~/store").expanduser())  # noqa: RUF009
+    commit_log_path: str = key(
+        "storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir; several with , between them"
+    )
+    read_only_log_paths: str = key(
+        "readOnlyCommitLogStorePaths", default="", doc="directories with log files that get no new ones"
+    )
+    segment_bytes: int = key("mappedFileSizeCommitLog", default=GIB)
+    consume_queue_bytes: int = key("mappedFileSizeConsumeQueue", default=FILE_ENTRIES * ENTRY_BYTES)
+    body_bytes_max: int = key("maxMessageSize", default=BODY_BYTES_MAX, doc="largest message body")
+    index_enable: bool = key("messageIndexEnable", default=True)
+    index_slots: int = key("maxHashSlotNum", default=DEFAULT_SLOTS)
+    index_entries: int = key("maxIndexNum", default=DEFAULT_ENTRIES)
+    delay_levels: str = key("messageDelayLevel", default=DEFAULT_LEVELS, doc="how long each level is: 1s 5m 2h 1d")
+    warm_files: bool = key("warmMapedFileEnable", default=False, doc="touch a new log file's pages ahead of need")
+    lock_files: bool = key("mlockMappedFileEnable", default=False, doc="keep the log file being written in memory")
+    append_record_crc: bool = key(
+        "enabledAppendPropCRC", default=False, doc="add a checksum of the whole record to each; 20 bytes"
+    )
+    force_record_crc: bool = key(
+        "forceVerifyPropCRC", default=False, doc="recovery takes no record without that checksum"
+    )
+    lmq_enable: bool = key("enableLmq", default=False, doc="light queues, with enableMultiDispatch")
+    multi_dispatch: bool = key(
+        "enableMultiDispatch", default=False, doc="messages also stand in the light queues (%LMQ%…) that they name"
+    )
+    light_queues_max: int = key("maxLmqConsumeQueueNum", default=20_000)
+
+    flush_mode: FlushMode = key("flushDiskType", default=FlushMode.ASYNC_FLUSH)  # noqa: RUF009
+    flush_interval_ms: int = key(
+        "flushIntervalCommitLog", default=500, doc="ASYNC_FLUSH: time between two syncs of 4 pages or more"
+    )
+    flush_thorough_interval_ms: int = key(
+        "flushCommitLogThoroughInterval", default=10_000, doc="ASYNC_FLUSH: sync even little; queues and index: always"
+    )
+
+    # Appends to memory first, and from there to the files; for ASYNC_FLUSH and masters. Unlike in RocketMQ, a message
+    # that is only in memory is neither acknowledged, replicated nor read: whoever waits has it committed at once, and
+    # the intervals are for what nobody waits for.
+    is_pooled: bool = key(
+        "transientStorePoolEnable", default=False, doc="append to buffers, not to mapped files; lost by no kill"
+    )
+    pool_size: int = key("transientStorePoolSize", default=5, doc="buffers, each of mappedFileSizeCommitLog bytes")
+    fast_fail_if_no_buffer: bool = key(
+        "fastFailIfNoBufferInStorePool", default=False, doc="refuse messages then; else they wait for a commit"
+    )
+    commit_interval_ms: int = key("commitIntervalCommitLog", default=200, doc="time between two commits, at most")
+    commit_least_pages: int = key(
+        "commitCommitLogLeastPages", default=4, doc="of 4 KiB: fewer wait until all are committed"
+    )
+    commit_thorough_interval_ms: int = key("commitCommitLogThoroughInterval", default=200, doc="commit even little")
+
+    store_host: Host = NO_HOST  # stands in every record
     replicated: bool = False  # after a crash only what is known to be confirmed is dispatched: the rest may have to go
-    warm_files: bool = False  # touch the pages of a new log file before it is used
-    multi_dispatch: bool = False  # records have entries in the light queues (LMQ) that they name
-    light_queues_max: int = 20_000
-    lock_files: bool = False  # keep the log file being written, and the next, in memory
-    transient_store_pool_size: int = 0  # buffers of a log file's size that appends go to first; ASYNC_FLUSH only
-    commit_interval_ms: int = 200  # from them to the files: at the latest, for request_commit has it done at once
-    commit_least_pages: int = 4
-    commit_thorough_interval_ms: int = 200  # fewer pages
-    fast_fail_if_no_buffer: bool = False  # refuse an append for which no buffer is free; else it waits for a commit
 
     def __post_init__(self) -> None:
-        smallest = FIXED_BYTES + BLANK_BYTES
-        require(self.segment_bytes > smallest, f"segment_bytes must be above {smallest}", self.segment_bytes)
-        whole = self.consume_queue_bytes > 0 and self.consume_queue_bytes % ENTRY_BYTES == 0
-        require(whole, f"consume_queue_bytes must be a multiple of {ENTRY_BYTES}", self.consume_queue_bytes)
-        require(self.light_queues_max >= 0, "light_queues_max must be at least 0", self.light_queues_max)
-        require(self.index_slots >= 1, "index_slots must be at least 1", self.index_slots)
-        require(self.index_entries >= 2, "index_entries must be at least 2", self.index_entries)
-        pool = self.transient_store_pool_size
-        require(pool >= 0, "transient_store_pool_size must be at least 0", pool)
-        is_async = self.flush_mode is FlushMode.ASYNC_FLUSH
-        require(is_async or not pool, "transient_store_pool_size must be 0 with SYNC_FLUSH", pool)
-        require(self.commit_least_pages >= 0, "commit_least_pages must be at least 0", self.commit_least_pages)
-        for name in (
-            "flush_interval_ms",
-            "flush_thorough_interval_ms",
-            "commit_interval_ms",
-            "commit_thorough_interval_ms",
+        whole = -(-self.consume_queue_bytes // ENTRY_BYTES) * ENTRY_BYTES  # as RocketMQ rounds
+        object.__setattr__(self, "consume_queue_bytes", whole)
+        for name, value, low, high in (
+            ("maxMessageSize", self.body_bytes_max, 1, 32 * MIB),
+            ("mappedFileSizeCommitLog", self.segment_bytes, _SEGMENT_BYTES_MIN, 2 * GIB - 1),
+            ("mappedFileSizeConsumeQueue", self.consume_queue_bytes, ENTRY_BYTES, GIB),
+            ("maxHashSlotNum", self.index_slots, 1, 100_000_000),
+            ("maxIndexNum", self.index_entries, 2, 100_000_000),
+            ("maxLmqConsumeQueueNum", self.light_queues_max, 0, 1_000_000),
+            ("transientStorePoolSize", self.pool_size, 1, 1000),
+            ("commitCommitLogLeastPages", self.commit_least_pages, 0, 1 << 20),
         ):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
-        delay_levels_ms(self.delay_levels)
+            require(low <= value <= high, f"{name} must be {low}..{high}", value)
+        for name, value in (
+            ("flushIntervalCommitLog", self.flush_interval_ms),
+            ("flushCommitLogThoroughInterval", self.flush_thorough_interval_ms),
+            ("commitIntervalCommitLog", self.commit_interval_ms),
+            ("commitCommitLogThoroughInterval", self.commit_thorough_interval_ms),
+        ):
+            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
+        try:
+            levels_ms(self.delay_levels)
+        except ValueError as error:
+            require(False, "messageDelayLevel must be numbers with the unit s, m, h or d", str(error))
+
+    @property
+    def has_light_queues(self) -> bool:
+        """True if records have entries in the light queues that they name."""
+        return self.lmq_enable and self.multi_dispatch
+
+    @property
+    def buffers(self) -> int:
+        """Number of buffers that appends go to first; 0 if they go to the files."""
+        return self.pool_size if self.is_pooled and self.flush_mode is FlushMode.ASYNC_FLUSH else 0
 
     @property
     def log_directories(self) -> list[str]:
         """Where the log's files are and new ones go."""
-        return split_paths(self.commit_log_path) or [str(self.root / "commitlog")]
+        return split_paths(self.commit_log_path) or [str(self.root / COMMIT_LOG)]
 
     @property
     def queue_directory(self) -> str:
         """Where the consume queues are."""
-        return str(self.root / "consumequeue")
+        return str(self.root / CONSUME_QUEUE)
 
     @property
     def index_directory(self) -> str:
         """Where the index files are."""
-        return str(self.root / "index")
-
-
-@cache
-def delay_levels_ms(text: str) -> tuple[int, ...]:
-    """Milliseconds of each delay level of ``1s 5s 1m 2h``; the first level is 1, at index 0."""
-    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-    levels = []
-    for word in text.split():
-        good = word[:-1].isdecimal() and word[-1] in units
-        require(good, "messageDelayLevel must be numbers with the unit s, m, h or d", word)
-        levels.append(int(word[:-1]) * units[word[-1]])
-    return tuple(levels)
+        return str(self.root / INDEX)

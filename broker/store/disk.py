@@ -71,7 +71,7 @@ class Disk(Protocol):
         ...
 
     def is_cached(self, descriptor: int, size: int, position: int) -> bool:
-        """Whether the first and the last of these bytes can be read without waiting for the disk.
+        """True if the first and the last of these bytes can be read without waiting for the disk.
 
         True as well where the system cannot tell.
         """

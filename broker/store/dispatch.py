@@ -23,7 +23,6 @@ from .queues.kernels import Ints, Rows, scan
 from .recovery.marks import mark_of
 from .results import AppendResult, DispatchResult, MarkedBatch
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _ROWS_FIRST = 1 << 15
 _GOES_ON = (ScanStatus.ROWS_FULL, ScanStatus.INCOMPLETE)
 _REPLAY_BYTES = 4 << 20
@@ -120,7 +119,7 @@ class Dispatcher:
             yield DispatchResult(start, [], state_records, marks)
 
     def _tells_loss(self, start: int, end: int) -> bool:
-        """Whether a record between the two stands for lost ones, as ``penstock store rebuild`` leaves it."""
+        """True if a record between the two stands for lost ones, as ``penstock store rebuild`` leaves it."""
         if start <= self._lost[0] < self._lost[1] <= end:
             return True
         topic = names.LOST_TOPIC.encode()
@@ -232,7 +231,7 @@ class Dispatcher:
 
     def _set_delivery_times(self, chunk: Chunk) -> None:
         """Records of the schedule topic have the time of their delivery in place of a tag's hash."""
-        slots = self._queues.slots.by_topic.get(SCHEDULE_TOPIC)
+        slots = self._queues.slots.by_topic.get(names.SCHEDULE_TOPIC)
         if not slots:
             return
         for number in np.flatnonzero(np.isin(self._slots[: chunk.count], list(slots.values()))).tolist():

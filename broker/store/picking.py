@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.formats.queue_entry import ENTRY, FILLER_SIZE
 from penstock.formats.record.layout import FIXED_BYTES
 
 from .absent import Absent
@@ -15,7 +16,7 @@ from .disk import Bytes, Disk
 from .log.commit_log import CommitLog
 from .log.log_file import LogFile
 from .queues.consume_queue import ConsumeQueues
-from .queues.kernels import BLANK_SIZE, ENTRY, Ints, Longs, first_damaged, gather
+from .queues.kernels import Ints, Longs, first_damaged, gather
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +58,12 @@ class Picker:
             first = int(offsets[at])
             last = int(offsets[np.searchsorted(offsets, first + _WINDOW) - 1])
             entries = self._queues.entries(slot, first, last - first + 1)
-            table = entries.reshape(-1, ENTRY)
+            table = entries.view(ENTRY)
             stop = int(np.searchsorted(offsets, first + len(table)))
             rows = table[offsets[at:stop] - first]
-            positions[at:stop] = np.ascontiguousarray(rows[:, :8]).view(">i8").ravel()
-            sizes[at:stop] = np.ascontiguousarray(rows[:, 8:12]).view(">i4").ravel()
+            positions[at:stop], sizes[at:stop] = rows["physical_offset"], rows["size"]
             at = stop
-        is_there = (sizes >= FIXED_BYTES) & (sizes != BLANK_SIZE) & (positions >= self._log.min_offset)
+        is_there = (sizes >= FIXED_BYTES) & (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
         is_there &= positions + sizes <= self._log.end_offset
         return Picked(offsets[is_there], positions[is_there], sizes[is_there])
 

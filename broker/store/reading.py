@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, Entry, are_messages
 from penstock.formats.record.layout import FIXED_BYTES, decode_record
 from penstock.formats.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 from penstock.proto.errors import MessageNotFound
@@ -18,7 +19,7 @@ from .log.commit_log import CommitLog
 from .log.log_file import LogFile
 from .queues.consume_queue import ConsumeQueues
 from .queues.ext_kernels import first_and_last_extended, set_tags_codes
-from .queues.kernels import BLANK_SIZE, Ints, Longs, first_damaged, select_entries
+from .queues.kernels import Ints, Longs, first_damaged, select_entries
 from .queues.queue_search import EntryReader, first_offset, last_used
 from .results import ReadResult, ReadStatus
 
@@ -78,7 +79,7 @@ class Reader:
         end = min(high, offset + _SCANNED_MAX)
         while result.next_offset < end and result.count < count_max:
             entries = self._queues.entries(slot, result.next_offset, min(end - result.next_offset, _ENTRIES_AT_ONCE))
-            count = len(entries) // 20
+            count = len(entries) // ENTRY_BYTES
             left = bytes_max - result.bytes
             if result.count and left <= 0:
                 break
@@ -150,7 +151,7 @@ class Reader:
         count_max: int,
         condition: Condition,
     ) -> bool:
-        """Take what holds of ``part``, within the limits; whether all of it was looked at."""
+        """Take what holds of ``part``, within the limits. Returns True if all of it was looked at."""
         begin = result.next_offset
         for source, positions, sizes in part.parts:
             verdicts = condition.judge(source, positions, sizes)
@@ -189,8 +190,8 @@ class Reader:
         assert slot is not None
         while low < high:
             middle = (low + high) // 2
-            found, size = self._entry(slot, middle)
-            if size != BLANK_SIZE and found >= physical:
+            entry = self._entry(slot, middle)
+            if not entry.is_filler and entry.physical_offset >= physical:
                 high = middle
             else:
                 low = middle + 1
@@ -209,12 +210,12 @@ class Reader:
         if slot is None:
             return []
         low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
-        if not low <= offset < high or self._entry(slot, offset)[0] + _RECENT_BYTES > self._log.end_offset:
+        if not low <= offset < high or self._entry(slot, offset).physical_offset + _RECENT_BYTES > self._log.end_offset:
             return []
         found: list[Absent] = []
         while offset < high and bytes_max > 0:
             entries = self._queues.entries(slot, offset, min(high - offset, _ENTRIES_AT_ONCE))
-            count = len(entries) // 20
+            count = len(entries) // ENTRY_BYTES
             scanned, chosen, size = self._select(entries, count, False, _ANY, bytes_max, _ENTRIES_AT_ONCE)
             if chosen < 0:
                 break
@@ -280,25 +281,24 @@ class Reader:
             self.damages[topic, queue_id, offset] = result.problem
 
     def _is_plausible(self, slot: int, offset: int, physical: int) -> bool:
-        """Whether the entry at ``offset`` fits between its neighbours, so that its record is what is wrong."""
+        """True if the entry at ``offset`` fits between its neighbours, so that its record is what is wrong."""
         low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
         start, end = self._log.min_offset, self._log.end_offset
         if offset > low:
-            before, size = self._entry(slot, offset - 1)
-            start = max(start, before + (size if size != BLANK_SIZE else 0))
+            before = self._entry(slot, offset - 1)
+            start = max(start, before.physical_offset + (0 if before.is_filler else before.size))
         if offset + 1 < high:
-            after, size = self._entry(slot, offset + 1)
-            end = min(end, after) if size != BLANK_SIZE else end
-        found, size = self._entry(slot, offset)
+            after = self._entry(slot, offset + 1)
+            end = end if after.is_filler else min(end, after.physical_offset)
+        entry = self._entry(slot, offset)
         record = self._log.record_at(physical)
-        if record is not None and len(record) != size:
+        if record is not None and len(record) != entry.size:
             return False  # a sound one lies there, of another size
-        return found == physical and start <= physical and FIXED_BYTES <= size <= end - physical
+        fits = start <= physical and FIXED_BYTES <= entry.size <= end - physical
+        return fits and entry.physical_offset == physical
 
-    def _entry(self, slot: int, offset: int) -> tuple[int, int]:
-        """(physical offset, size) of an entry."""
-        entry = self._queues.entries(slot, offset, 1)
-        return int.from_bytes(entry[:8].tobytes(), "big", signed=True), int.from_bytes(entry[8:12].tobytes(), "big")
+    def _entry(self, slot: int, offset: int) -> Entry:
+        return Entry.decode(self._queues.entries(slot, offset, 1).tobytes())
 
     def _add(self, result: ReadResult, chosen: int, *, verify: bool) -> int:
         """Take the chosen records, split by log file, up to one that is not what its entry says; how many."""
@@ -346,13 +346,13 @@ class Reader:
         parts = [self._queues.entries(slot, low, min(_SAMPLE, high - low))]
         if high - low > _SAMPLE:
             parts.append(self._queues.entries(slot, high - _SAMPLE, _SAMPLE))
-        sizes = np.concatenate(parts).reshape(-1, 20)[:, 8:12].copy().view(">i4").ravel()
-        sizes = sizes[(sizes > 0) & (sizes != BLANK_SIZE)]
+        entries = np.concatenate(parts).view(ENTRY)
+        sizes = entries["size"][are_messages(entries)]
         return int(sizes.mean()) if len(sizes) else 0
 
     def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
-        """Lower: the first offset stored at or after the time, the maximum if all are older. Upper: the last one
-        stored at or before it, the minimum if all are newer.
+        """Lower: the first offset stored at or after the time, the maximum if all are older. Upper: the last offset
+        stored at or before the time, the minimum if all are newer.
         """
         slot = self._queues.slots.find(topic, queue_id)
         if slot is None:
@@ -403,8 +403,8 @@ class Reader:
         return list(found.values())
 
     def _store_timestamp(self, slot: int, offset: int) -> int | None:
-        physical, size = self._entry(slot, offset)
-        return None if size == BLANK_SIZE else self._store_timestamp_of(physical)
+        entry = self._entry(slot, offset)
+        return None if entry.is_filler else self._store_timestamp_of(entry.physical_offset)
 
     def _store_timestamp_of(self, physical: int) -> int | None:
         if not self._log.min_offset <= physical < self._log.end_offset:

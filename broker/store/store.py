@@ -52,6 +52,7 @@ class Store:
     def __init__(self, config: StoreConfig, disk: Disk, opened: Opened) -> None:
         """See :meth:`open`."""
         self.recovery: RecoveryReport = opened.report
+        # Set by the owner before the first append, called as the class says.
         self.on_flushed: Callable[[int], None] | None = None
         self.on_committed: Callable[[int], None] | None = None
         self.on_fatal: Callable[[StorageError], None] | None = None
@@ -69,11 +70,11 @@ class Store:
         self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
         reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
         self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)
-        self.refusal: StorageError | None = None
-        self._is_closed = False
+        self.refusal: StorageError | None = None  # set and taken back by the owner (retention)
+        self._is_closed = False  # owner; nothing is read or written from then on
         self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)
         self._flusher.on_committed = self._tell_committed
-        self._committer = Committer(config, opened.log, self._flusher) if config.transient_store_pool_size else None
+        self._committer = Committer(config, opened.log, self._flusher) if config.buffers else None
         self._checkpoints = CheckpointWriter(str(config.root), opened, self._flusher)
         self._truncation = Truncation(str(config.root), opened, self._flusher, self._checkpoints, self._placement)
         self._checkpointer = Checkpointer(
@@ -189,7 +190,7 @@ class Store:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        if self._config.multi_dispatch:
+        if self._config.has_light_queues:
             result = self._append_lit(ends, topic, data, count)
         else:
             result = self._log.append(ends, data, count=count, is_state=is_state)
@@ -214,11 +215,11 @@ class Store:
 
         Offsets in light queues and checksums make each record longer by as much as it happens to need.
         """
-        may_differ = self._config.multi_dispatch or self._config.append_record_crc or end - start != len(sent)
+        may_differ = self._config.has_light_queues or self._config.append_record_crc or end - start != len(sent)
         return self._log.sizes(start, end) if may_differ and start >= self.min_offset else []
 
     def holds(self, start: int, end: int, sent: memoryview) -> bool:
-        """Whether the batch at ``[start, end)`` has the bodies and queues of the records ``sent``; so if it is gone."""
+        """True if the batch at ``[start, end)`` has the bodies and queues of the records ``sent``; so if it is gone."""
         return start < self.min_offset or self._log.holds(start, end, np.frombuffer(sent, np.uint8))
 
     def append_bytes(self, start: int, data: memoryview) -> int:
@@ -392,11 +393,11 @@ class Store:
         )
 
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
-        """What of these entries a :meth:`read` would wait for the disk for; to be brought by another thread."""
+        """Entries of this range that are not in memory: have another thread ``bring()`` them before :meth:`read`."""
         return self._reader.absent_entries(topic, queue_id, offset, count)
 
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
-        """Records that a :meth:`read` from there on may have to wait for the disk for; to be brought likewise."""
+        """Records from ``offset`` on that may not be in memory; to be brought in the same way."""
         return self._reader.absent(topic, queue_id, offset, max_bytes)
 
     def check_readable(self, topic: str) -> None:

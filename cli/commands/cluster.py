@@ -130,7 +130,7 @@ def _require_good_settings(plan: Plan) -> None:
 
 
 def _late(name: str) -> str:
-    """That a slave follows and has not everything yet."""
+    """A note: a slave follows and has not everything yet."""
     return f"{name} is not in sync with its master yet: it catches up, see `penstock cluster status`"
 
 

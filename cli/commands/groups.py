@@ -12,7 +12,7 @@ from ..options import ConsumeFrom, compose, json_option, namesrv_option
 from ..output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.client.administer.admin_results import QueuePosition
+    from penstock.client import QueuePosition
 
 _asked = compose(namesrv_option, json_option)
 

@@ -38,9 +38,9 @@ def main() -> None:
             )
 
     def client() -> object:
-        import penstock.client.produce.kernels
+        import penstock.formats.record.kernels.columns
 
-        return penstock.client.produce.kernels
+        return penstock.formats.record.kernels.columns
 
     def store() -> object:
         import penstock.broker.store.store

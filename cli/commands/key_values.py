@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import click
@@ -23,31 +24,20 @@ _where = compose(click.option("--namespace", default=DEFAULT_NAMESPACE, show_def
 
 def _everywhere(namesrv: str, method: str, request: Any) -> list[str]:
     """Call ``method`` at every nameserver; all have to take it."""
-    import grpc
+    from penstock.client.cluster import Calls
 
-    from penstock.client.cluster.connections import Connections
-    from penstock.proto.errors import from_rpc_error
-
-    connections = Connections(namesrv)
-    try:
-        for address in connections.addresses:
-            try:
-                getattr(connections.nameserver(address), method)(request, timeout=TIMEOUT_S)
-            except grpc.RpcError as error:
-                raise from_rpc_error(error, f"nameserver {address}") from error
-        return connections.addresses
-    finally:
-        connections.close()
+    with closing(Calls.to(namesrv)) as calls:
+        _, errors = calls.at_nameservers(method, request, TIMEOUT_S)
+        for error in errors.values():
+            raise error
+        return calls.connections.addresses
 
 
 def _ask(namesrv: str, method: str, request: Any) -> Any:
-    from penstock.client.cluster.connections import Connections
+    from penstock.client.cluster import Connections
 
-    connections = Connections(namesrv)
-    try:
+    with closing(Connections(namesrv)) as connections:
         return connections.query_nameserver(method, request, TIMEOUT_S)
-    finally:
-        connections.close()
 
 
 @kv.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,32 +56,30 @@ class _Jobs(click.Group):
 
 @click.group(cls=_Jobs)
 def pipeline() -> None:
-    """Spark jobs over stores, lakes and topics; they need the extra penstock[spark] and Java 17.
+    """Spark jobs over stores, lakes and topics; they need the extra penstock-mq[spark] and Java 17.
 
     Below about 1 GB the other commands answer sooner: Spark takes seconds to start.
     """
 
 
 def _options(config: type[Any]) -> list[click.Parameter]:
-    from penstock.pipeline.jobs.framework.config import kind_of
+    from penstock.pipeline.options import options_of
 
     made: list[click.Parameter] = []
-    for field in dataclasses.fields(config):
-        of, several = kind_of(config, field.name)
-        name = f"--{field.name.replace('_', '-')}"
-        if of is bool:
-            made.append(click.Option([f"{name}/--no-{name[2:]}"], default=field.default, help=field.metadata["help"]))
+    for option in options_of(config):
+        name = f"--{option.name.replace('_', '-')}"
+        if option.kind.of is bool:
+            made.append(click.Option([f"{name}/--no-{name[2:]}"], default=option.default, help=option.meaning))
             continue
-        required = field.default is dataclasses.MISSING
-        default = None if required or several else field.default
+        default = None if option.is_required or option.several else option.default
         made.append(
             click.Option(
                 [name],
-                type=str if several else of,
-                required=required,
+                type=str if option.several else option.kind.of,
+                required=option.is_required,
                 default=default,
                 show_default=default is not None,
-                help=field.metadata["help"],
+                help=option.meaning,
             )
         )
     return made
@@ -92,15 +89,15 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
     def run(
         master: str | None, remote: str | None, conf: tuple[str, ...], report: str | None, as_json: bool, **values: Any
     ) -> int:
-        from penstock.pipeline.jobs.framework.config import make_config
         from penstock.pipeline.jobs.framework.reading import require_stores
         from penstock.pipeline.jobs.framework.report import require_writable
+        from penstock.pipeline.options import made
         from penstock.pipeline.spark.sessions import own_error, require_place, session
 
         require_place(master, remote)
         if report is not None:
             require_writable(Path(report))
-        config = make_config(job.Config, {key: value for key, value in values.items() if value is not None}, name)
+        config = made(job.Config, {key: value for key, value in values.items() if value is not None}, name)
         require_stores(getattr(config, "store", ()))
         if hasattr(job, "check"):  # what is wrong is told before Spark takes its seconds to start
             job.check(config)

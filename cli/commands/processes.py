@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from ..main import version as installed_version
+from penstock.proto import distribution
+
 from ..options import json_option
 from ..output import print_json
 
@@ -37,6 +38,6 @@ def broker(config: str | None) -> None:
 def version(as_json: bool) -> None:
     """Print the version."""
     if as_json:
-        print_json({"version": installed_version()})
+        print_json({"version": distribution.version()})
     else:
-        print(f"penstock {installed_version()}")
+        print(f"penstock {distribution.version()}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import functools
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from penstock.inspection import StoreDirectory
     from penstock.inspection.messages import StoredRecord
 
-BAR_WIDTH = 30
 SHOWN_MAX = 100
 """Problems, notes and topics on a terminal; JSON has all."""
 
@@ -34,34 +33,6 @@ _store_options = compose(
 @click.group()
 def store() -> None:
     """Look into data directories, also beside a running broker; they are only read."""
-
-
-class Bar:
-    """A progress bar on standard error: share done, and bytes per second where it counts bytes."""
-
-    def __init__(self, what: str, *, counts_bytes: bool = True) -> None:
-        self._what = what
-        self._counts_bytes = counts_bytes
-        self._line = ProgressLine(every_s=2.0)
-        self._started = time.monotonic()
-        self._shown = 0.0
-
-    def show(self, done: int, total: int) -> None:
-        """Show the state, at most ten times per second."""
-        now = time.monotonic()
-        if now - self._shown < 0.1 and done < total:
-            return
-        self._shown = now
-        share = done / total if total else 1.0
-        filled = round(BAR_WIDTH * share)
-        text = f"{self._what} [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {100 * share:3.0f} %"
-        if self._counts_bytes and now > self._started:
-            text += f"  {done / (now - self._started) / 1e6:,.0f} MB/s"
-        self._line.show(text)
-
-    def clear(self) -> None:
-        """Leave the line to what comes next."""
-        self._line.clear()
 
 
 def _prepared(what: str, action: Callable[[], T]) -> T:
@@ -89,9 +60,9 @@ def _open(directory: str | None, dir_option: str | None, commitlog: str | None) 
 
 
 def _run(what: str, action: Callable[[Callable[[int, int], None]], T], *, counts_bytes: bool = True) -> T:
-    bar = Bar(what, counts_bytes=counts_bytes)
+    bar = ProgressLine(every_s=2.0, counts=True, counts_bytes=counts_bytes)
     try:
-        return action(bar.show)
+        return action(functools.partial(bar.show, what))
     finally:
         bar.clear()
 
@@ -267,8 +238,8 @@ def query(
     found = _open(directory, dir_option, commitlog)
     from penstock.inspection import StoreQuery
 
-    bar = Bar("scanning the log")
-    asked = StoreQuery(found, bar.show)
+    bar = ProgressLine(every_s=2.0, counts=True, counts_bytes=True)
+    asked = StoreQuery(found, functools.partial(bar.show, "scanning the log"))
     try:
         if key is not None:
             answer = asked.by_key(topic, key, **options)
@@ -285,7 +256,7 @@ def query(
         asked.close()
 
 
-def _print_messages(messages: list[StoredRecord], source: str, bar: Bar, as_json: bool) -> None:
+def _print_messages(messages: list[StoredRecord], source: str, bar: ProgressLine, as_json: bool) -> None:
     """Oldest first."""
     from penstock.inspection import message_document
 
@@ -300,7 +271,7 @@ def _print_messages(messages: list[StoredRecord], source: str, bar: Bar, as_json
     note(f"{len(documents)} messages, found through: {source}")
 
 
-def _print_times(answers: list[Any], bar: Bar, as_json: bool) -> None:
+def _print_times(answers: list[Any], bar: ProgressLine, as_json: bool) -> None:
     from penstock.inspection import message_document
 
     bar.clear()

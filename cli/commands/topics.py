@@ -11,7 +11,7 @@ from ..options import compose, json_option, key_values, namesrv_option
 from ..output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.client.administer.admin_results import TopicInfo
+    from penstock.client import TopicInfo
 
 PERMISSIONS = {"r": 4, "w": 2, "rw": 6}
 

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.proto.errors import InvalidArgument, OffsetOutOfRange, RouteNotFound
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupDescription, SearchOffsetRequest
-from penstock.proto.wire.common_pb2 import Empty, TopicOffsets, TopicQueues
-from penstock.proto.wire.nameserver_pb2 import ShardView
+from penstock.proto.wire.common_pb2 import TopicQueues
 
-from ..cluster.admin_calls import AdminCalls
+from ..cluster import Calls, offsets_by_broker, offsets_in, queues_in, topic_offsets
+from ..message import MessageQueue
 from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicStats
 
 
 class GroupOffsets:
-    """What :class:`~penstock.client.Admin` knows and changes about offsets."""
+    """Looks at offsets and moves them for :class:`~penstock.client.Admin`."""
 
-    def __init__(self, calls: AdminCalls) -> None:
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def topic_stats(self, topic: str, timeout_s: float) -> TopicStats:
         """The ranges of every queue of ``topic``."""
-        route = self._calls.route(topic, timeout_s)
+        route = self._calls.directory.existing_route(topic, timeout_s)
         reads = {queues.broker_name: queues.read_queues for queues in route.queues}
-        shards = {shard.broker_name: shard for shard in route.shards}
         answers, unreachable = self._calls.at_each(
-            shards,
-            lambda name: ("QueryQueueRanges", TopicQueues(topic=topic, queue_ids=range(reads[name]))),
+            route.shards,
+            "QueryQueueRanges",
+            lambda name: TopicQueues(topic=topic, queue_ids=range(reads[name])),
             timeout_s,
         )
         queues = [
@@ -47,19 +47,18 @@ class GroupOffsets:
         return TopicStats(topic, sum(queue.messages for queue in queues), queues, unreachable)
 
     def group_lag(self, group: str, timeout_s: float) -> GroupLag:
-        """What is stored and not committed, over all topics that the group reads or has read."""
+        """Messages stored and not committed, over all topics that the group reads or has read."""
         descriptions, unreachable = self._calls.describe_group(group, timeout_s)
         committed, holders = _committed(descriptions), _holders(descriptions)
-        topics = {topic for topic, _, _ in (*committed, *holders)}
+        topics = {queue.topic for queue in (*committed, *holders)}
         for description in descriptions.values():
             topics.update(topic for member in description.members for topic in member.subscriptions)
         queues = []
-        existing = set(self._existing(topics, timeout_s))
-        for topic in sorted(existing):
+        for topic in sorted(topics.intersection(self._calls.directory.topics(timeout_s))):
             stats = self.topic_stats(topic, timeout_s)
             unreachable += stats.unreachable
             for queue in stats.queues:
-                key = (topic, queue.broker_name, queue.queue_id)
+                key = MessageQueue(topic, queue.broker_name, queue.queue_id)
                 offset = committed.get(key, -1)
                 queues.append(
                     QueueLag(
@@ -114,54 +113,42 @@ class GroupOffsets:
         if unreachable:
             raise RouteNotFound(f"group {source}: {', '.join(unreachable)} do not answer; nothing was changed")
         positions = [
-            QueuePosition(name, broker_name, queue_id, offset)
-            for (name, broker_name, queue_id), offset in sorted(_committed(descriptions).items())
-            if offset >= 0 and topic in (None, name)
+            QueuePosition(*queue, offset)
+            for queue, offset in sorted(_committed(descriptions).items())
+            if offset >= 0 and topic in (None, queue.topic)
         ]
         self._commit(target, positions, timeout_s)
         return positions
 
-    def _existing(self, topics: Iterable[str], timeout_s: float) -> list[str]:
-        found = self._calls.connections.query_nameserver("ListTopics", Empty(), timeout_s)
-        return [topic for topic in topics if topic in set(found.topics)]
-
     def _search(self, queue: QueueStats, timestamp_ms: int, timeout_s: float) -> int:
-        shards: dict[str, ShardView] = self._calls.shards(timeout_s)
+        name = queue.broker_name
         request = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms)
-        one = {queue.broker_name: shards[queue.broker_name]}
-        answers, silent = self._calls.at_each(one, lambda _: ("SearchOffset", request), timeout_s)
+        shard = self._calls.directory.shards(timeout_s)[name]
+        answers, silent = self._calls.at_each([shard], "SearchOffset", lambda _: request, timeout_s)
         if silent:
-            raise RouteNotFound(f"broker group {queue.broker_name} does not answer; nothing was changed")
-        return int(answers[queue.broker_name].offset)
+            raise RouteNotFound(f"broker group {name} does not answer; nothing was changed")
+        return int(answers[name].offset)
 
     def _commit(self, group: str, positions: Sequence[QueuePosition], timeout_s: float) -> None:
-        by_broker: dict[str, dict[str, TopicOffsets]] = {}
-        for position in positions:
-            topics = by_broker.setdefault(position.broker_name, {})
-            offsets = topics.setdefault(position.topic, TopicOffsets(topic=position.topic))
-            offsets.queue_ids.append(position.queue_id)
-            offsets.offsets.append(position.offset)
-        for broker_name, topics in by_broker.items():
-            request = CommitOffsetsRequest(group=group, offsets=topics.values(), force=True)
+        offsets = {MessageQueue(each.topic, each.broker_name, each.queue_id): each.offset for each in positions}
+        for broker_name, chosen in offsets_by_broker(offsets).items():
+            request = CommitOffsetsRequest(group=group, offsets=topic_offsets(chosen), force=True)
             reply: Any = self._calls.at_master(broker_name, "CommitOffsets", request, timeout_s)
             if reply.refused:
                 raise InvalidArgument(f"group {group}: {broker_name} refused offsets of {reply.refused}")
 
 
-def _committed(descriptions: dict[str, GroupDescription]) -> dict[tuple[str, str, int], int]:
-    return {
-        (offsets.topic, broker_name, queue_id): offset
-        for broker_name, description in descriptions.items()
-        for offsets in description.committed
-        for queue_id, offset in zip(offsets.queue_ids, offsets.offsets, strict=True)
-    }
+def _committed(descriptions: Mapping[str, GroupDescription]) -> dict[MessageQueue, int]:
+    found: dict[MessageQueue, int] = {}
+    for broker_name, description in descriptions.items():
+        found |= offsets_in(description.committed, broker_name)
+    return found
 
 
-def _holders(descriptions: dict[str, GroupDescription]) -> dict[tuple[str, str, int], str]:
+def _holders(descriptions: Mapping[str, GroupDescription]) -> dict[MessageQueue, str]:
     return {
-        (queues.topic, broker_name, queue_id): member.client_id
+        queue: member.client_id
         for broker_name, description in descriptions.items()
         for member in description.members
-        for queues in member.claimed
-        for queue_id in queues.queue_ids
+        for queue in queues_in(member.claimed, broker_name)
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import grpc
-
 from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import parse_offset_message_id
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, MessageNotFound
@@ -13,21 +11,17 @@ from penstock.proto.wire.broker_pb2 import (
     QueryMessagesRequest,
     ViewMessageRequest,
 )
-from penstock.proto.wire.nameserver_pb2 import ShardView
 
-from ..cluster.admin_calls import AdminCalls
-from ..cluster.connections import decode_fetch, rpc_error
-from ..cluster.hosts import store_host_of
-from ..cluster.routes import master_of
+from ..cluster import Calls, store_host_of
 from ..message import MessageView
 
 FETCH_BYTES = 64 * 1024  # of the one message wanted; a larger one is returned all the same
 
 
 class MessageLookup:
-    """What :class:`~penstock.client.Admin` finds."""
+    """Looks single messages up for :class:`~penstock.client.Admin`."""
 
-    def __init__(self, calls: AdminCalls) -> None:
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def by_id(self, message_id: str, topic: str | None, timeout_s: float) -> MessageView:
@@ -37,10 +31,10 @@ class MessageLookup:
             if found:
                 return found[0]
         host, position = parse_offset_message_id(message_id)
-        for name, shard in self._calls.shards(timeout_s).items():
+        request = ViewMessageRequest(physical_offset=position)
+        for name, shard in self._calls.directory.shards(timeout_s).items():
             if any(store_host_of(member.address) == host for member in shard.members):
-                request = ViewMessageRequest(physical_offset=position)
-                answers, _ = self._calls.at_each({name: shard}, lambda _: ("ViewMessage", request), timeout_s)  # noqa: B023  called at once
+                answers, _ = self._calls.at_each([shard], "ViewMessage", lambda _: request, timeout_s)
                 for view in _views(answers.get(name), name):
                     return view
         hint = "" if topic else "; if it is not an offset message id, name its topic"
@@ -54,12 +48,11 @@ class MessageLookup:
             raise InvalidArgument("a key may not be empty")
         if max_count < 1:
             raise InvalidArgument(f"max_count {max_count}: must be at least 1")
-        route = self._calls.route(topic, timeout_s)
+        route = self._calls.directory.existing_route(topic, timeout_s)
         request = QueryMessagesRequest(
             topic=topic, key=key, max_count=max_count, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
         )
-        shards = {shard.broker_name: shard for shard in route.shards}
-        answers, _ = self._calls.at_each(shards, lambda _: ("QueryMessages", request), timeout_s)
+        answers, _ = self._calls.at_each(route.shards, "QueryMessages", lambda _: request, timeout_s)
         found = [view for name, answer in answers.items() for view in _views(answer, name)]
         found.sort(key=lambda view: (view.store_timestamp_ms, view.broker_name, view.physical_offset))
         return found[:max_count]
@@ -68,8 +61,7 @@ class MessageLookup:
         """By fetching one record."""
         if queue_id < 0 or offset < 0:
             raise InvalidArgument(f"queue {queue_id}, offset {offset}: neither may be negative")
-        route = self._calls.route(topic, timeout_s)
-        shards = {shard.broker_name: shard for shard in route.shards}
+        route = self._calls.directory.existing_route(topic, timeout_s)
         holders = sorted({part.broker_name for part in (*route.queues, *route.absent)})
         if broker_name is None:
             if len(holders) != 1:
@@ -77,23 +69,14 @@ class MessageLookup:
             broker_name = holders[0]
         if broker_name not in holders:
             raise InvalidArgument(f"topic {topic} is not on broker {broker_name!r}: {', '.join(holders)}")
-        shard = shards.get(broker_name)
-        if shard is None:
+        if broker_name not in {shard.broker_name for shard in route.shards}:
             raise BrokerUnavailable(f"topic {topic}: no member of {broker_name} lives, where the message would be")
-        batch = self._fetch(shard, topic, queue_id, offset, timeout_s)
+        wanted = FetchHeader.Topic(topic=topic, queue_ids=[queue_id], offsets=[offset])
+        header = FetchHeader(client_id="admin", topics=[wanted], max_bytes=FETCH_BYTES, max_wait_ms=0)
+        batch = RecordBatch(self._calls.fetch(broker_name, header, timeout_s)[1])
         if not len(batch) or int(batch.queue_offsets[0]) != offset:
             raise MessageNotFound(f"topic {topic}, {broker_name}, queue {queue_id}: no message at offset {offset}")
         return MessageView(batch, 0, broker_name)
-
-    def _fetch(self, shard: ShardView, topic: str, queue_id: int, offset: int, timeout_s: float) -> RecordBatch:
-        member = master_of(shard) or shard.members[0]
-        wanted = FetchHeader.Topic(topic=topic, queue_ids=[queue_id], offsets=[offset])
-        header = FetchHeader(client_id="admin", topics=[wanted], max_bytes=FETCH_BYTES, max_wait_ms=0)
-        try:
-            answer = self._calls.connections.fetch(member.address, header, timeout_s).result()
-        except grpc.RpcError as error:
-            raise rpc_error(error, member.address) from error
-        return RecordBatch(decode_fetch(answer)[1])
 
 
 def _views(answer: MessageRecords | None, broker_name: str) -> list[MessageView]:

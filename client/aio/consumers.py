@@ -13,21 +13,23 @@ import functools
 import inspect
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from ..cluster.timeouts import check_timeout
-from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, require
-from ..consume.dispatcher import ConsumeResult, Listener
+from ..cluster import Expression, check_timeout
+from ..cluster.subscription import ALL
+from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig
 from ..consume.group.rebalance import Strategy
 from ..consume.message_batch import MessageBatch
-from ..consume.subscription import ALL, Expression
+from ..consume.workers import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
-from ..pull_consumer import CALL_TIMEOUT_S, POLL_TIMEOUT_S, PullConsumer
+from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import PushConsumer
+from .turns import at_once, in_thread
 
 T = TypeVar("T")
 
@@ -37,7 +39,8 @@ WAIT_STEP_S = 0.5
 class AsyncPullConsumer:
     """:class:`~penstock.client.PullConsumer` for one event loop.
 
-    A cancelled poll has returned nothing: its messages come with the next one.
+    A cancelled poll has returned nothing: its messages come with the next one. Methods, arguments and errors are the
+    same.
     """
 
     def __init__(
@@ -90,22 +93,15 @@ class AsyncPullConsumer:
         self._listen()
         await asyncio.to_thread(self._sync.subscribe, topic, expression)
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Stop consuming ``topic``."""
-        await asyncio.to_thread(self._sync.unsubscribe, topic)
+    unsubscribe = in_thread(PullConsumer.unsubscribe)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: Expression = ALL) -> None:
         """Consume exactly these queues, whoever else does."""
         self._listen()
         await asyncio.to_thread(self._sync.assign, list(queues), expression)
 
-    async def queues(self, topic: str) -> list[MessageQueue]:
-        """Every queue of ``topic``."""
-        return await asyncio.to_thread(self._sync.queues, topic)
-
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
-        return self._sync.assignment()
+    queues = in_thread(PullConsumer.queues)
+    assignment = at_once(PullConsumer.assignment)
 
     async def poll(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int = 500) -> list[MessageView]:
         """The next messages, at most so many, as soon as there is one; none when ``timeout_s`` runs out or on close."""
@@ -123,47 +119,16 @@ class AsyncPullConsumer:
             for message in await self.poll():
                 yield message
 
-    async def commit(
-        self, offsets: Mapping[MessageQueue, int] | None = None, timeout_s: float = CALL_TIMEOUT_S
-    ) -> None:
-        """Commit everything that polls have returned, or these offsets, and wait for it."""
-        await asyncio.to_thread(self._sync.commit, offsets, timeout_s)
-
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, asked of the broker; ``None`` if there is none."""
-        return await asyncio.to_thread(self._sync.committed, queue)
-
-    def position(self, queue: MessageQueue) -> int | None:
-        """The offset that the next poll goes on from; ``None`` until the queue has begun."""
-        return self._sync.position(queue)
-
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on from ``offset``; outside of the queue means its nearer end."""
-        self._sync.seek(queue, offset)
-
-    async def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on from the first message of these queues, or of all."""
-        await asyncio.to_thread(self._sync.seek_to_begin, queues)
-
-    async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Skip everything that is in these queues now, or in all."""
-        await asyncio.to_thread(self._sync.seek_to_end, queues)
-
-    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset whose message was stored at that time or later; the queue's end when there is none."""
-        return await asyncio.to_thread(self._sync.offset_for_time, queue, timestamp_ms)
-
-    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Return no messages of these queues, or of any, until :meth:`resume`."""
-        self._sync.pause(queues)
-
-    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Return messages of these queues again, or of all."""
-        self._sync.resume(queues)
-
-    async def close(self, timeout_s: float | None = None) -> None:
-        """Commit what was returned (with ``auto_commit``), release the queues, disconnect."""
-        await asyncio.to_thread(self._sync.close, timeout_s)
+    commit = in_thread(PullConsumer.commit)
+    committed = in_thread(PullConsumer.committed)
+    position = at_once(PullConsumer.position)
+    seek = at_once(PullConsumer.seek)
+    seek_to_begin = in_thread(PullConsumer.seek_to_begin)
+    seek_to_end = in_thread(PullConsumer.seek_to_end)
+    offset_for_time = in_thread(PullConsumer.offset_for_time)
+    pause = at_once(PullConsumer.pause)
+    resume = at_once(PullConsumer.resume)
+    close = in_thread(PullConsumer.close)
 
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -261,18 +226,13 @@ class AsyncPushConsumer:
         """Consume another topic while running."""
         await asyncio.to_thread(self._sync.subscribe, topic, expression)
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Stop consuming ``topic``; running listeners finish."""
-        await asyncio.to_thread(self._sync.unsubscribe, topic)
+    unsubscribe = in_thread(PushConsumer.unsubscribe)
+    assignment = at_once(PushConsumer.assignment)
 
     async def start(self) -> None:
         """Join the group and begin. Called by ``async with``."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._sync.start)
-
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that this consumer has now, sorted."""
-        return self._sync.assignment()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Until SIGINT, SIGTERM or :meth:`close`; false when ``timeout_s`` ran out before.

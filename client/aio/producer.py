@@ -14,13 +14,12 @@ from typing import Any, Self, TypeVar
 from penstock.proto.errors import DeliveryFailed
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from ..cluster.timeouts import check_timeout
-from ..message import Delivery, Message, SendReceipt
+from ..cluster import check_timeout
+from ..message import DeliverAt, Delivery, SendReceipt
 from ..produce.config import ProducerConfig
-from ..produce.due import DeliverAt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from .outcomes import Outcomes
-from .turns import Turns
+from .turns import Turns, in_thread
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class AsyncProducer:
         credentials: Credentials | None = None,
         **settings: Any,
     ) -> None:
-        self._producer = Producer(
+        self._sync = Producer(
             nameservers,
             group=group,
             config=config,
@@ -60,12 +59,12 @@ class AsyncProducer:
     @property
     def producer(self) -> Producer:
         """The producer underneath."""
-        return self._producer
+        return self._sync
 
     @property
     def pending(self) -> int:
         """Messages that are accepted and not yet acknowledged or given up."""
-        return self._producer.pending
+        return self._sync.pending
 
     async def send(
         self,
@@ -102,7 +101,7 @@ class AsyncProducer:
         thread; the order of the calls is kept. Await some of the futures now and then: above 10,000 waiting messages
         it raises ``BufferFull``.
         """
-        start = functools.partial(self._producer.send_async, deliver_at=deliver_at)
+        start = functools.partial(self._sync.send_async, deliver_at=deliver_at)
         send = self._timed(start, (topic, body, tag, keys, properties, sharding_key), timeout_s)
         if not self._must_wait(topic, body):
             return self._outcomes_here().follow(send())
@@ -119,16 +118,14 @@ class AsyncProducer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send one message once; nobody learns whether it arrived. Returns at once, as :meth:`send_async`."""
-        send = self._timed(self._producer.send_oneway, (topic, body, tag, keys, properties, sharding_key), timeout_s)
+        """Send one message once; nobody learns its outcome. Returns at once, as :meth:`send_async`."""
+        send = self._timed(self._sync.send_oneway, (topic, body, tag, keys, properties, sharding_key), timeout_s)
         if self._must_wait(topic, body):
             self._turns.line_up(topic, send)
         else:
             send()
 
-    async def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
-        """Send messages together and wait; the receipts are in their order."""
-        return await asyncio.to_thread(self._producer.send_batch, messages, timeout_s=timeout_s)
+    send_batch = in_thread(Producer.send_batch)
 
     async def produce(
         self,
@@ -143,36 +140,23 @@ class AsyncProducer:
     ) -> None:
         """Buffer one message; acknowledged by :meth:`flush`. Waits only while the buffer is full."""
         arguments = (topic, body, tag, keys, properties, sharding_key)
-        produce = functools.partial(self._producer.produce, *arguments, timeout_s=timeout_s)
+        produce = functools.partial(self._sync.produce, *arguments, timeout_s=timeout_s)
         if self._must_wait(topic, body):
             await self._turns.line_up(topic, produce)
         else:
             produce()
 
-    async def produce_many(
-        self,
-        topic: str,
-        bodies: Any,
-        tags: str | Sequence[str | None] | None = None,
-        keys: str | Sequence[Any] | None = None,
-        sharding_keys: Any = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> None:
-        """Buffer many messages in one call, column by column."""
-        await asyncio.to_thread(
-            self._producer.produce_many, topic, bodies, tags, keys, sharding_keys, timeout_s=timeout_s
-        )
+    produce_many = in_thread(Producer.produce_many)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything so far is acknowledged or given up. Raises DeliveryFailed."""
         await self._turns.settled()
-        await asyncio.to_thread(self._producer.flush, timeout_s)
+        await asyncio.to_thread(self._sync.flush, timeout_s)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop. May be called again. Raises DeliveryFailed."""
         await self._turns.settled()
-        await asyncio.to_thread(self._producer.close, timeout_s)
+        await asyncio.to_thread(self._sync.close, timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,12 +172,12 @@ class AsyncProducer:
             log.warning("closed with undelivered messages %s", failed)
 
     def _must_wait(self, topic: str, body: bytes) -> bool:
-        return self._turns.is_waiting(topic) or self._producer.would_block(topic, len(body))
+        return self._turns.is_waiting(topic) or self._sync.would_block(topic, len(body))
 
     def _timed(self, send: Callable[..., T], arguments: tuple[Any, ...], timeout_s: float | None) -> Callable[[], T]:
         """``send`` as a call whose time began now, whenever its turn comes."""
         check_timeout(timeout_s)
-        given_s = self._producer.config.send_timeout_s if timeout_s is None else timeout_s
+        given_s = self._sync.config.send_timeout_s if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + given_s
         return lambda: send(*arguments, timeout_s=max(deadline_s - time.monotonic(), 0.0))
 

@@ -1,15 +1,44 @@
-"""Calls that would block the event loop, done in threads, in the order in which they were made."""
+"""Calls that would block the event loop, done in threads: each by itself, or in the order in which they were made."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock.proto.errors import BufferFull
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 WAITING_MAX = 10_000
+
+
+def in_thread(
+    method: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The twin of ``method``, which may block: a coroutine function with its signature, that has a thread call it.
+
+    The twin's class keeps the object with that method as ``_sync``.
+    """
+
+    @functools.wraps(method)
+    async def call(twin: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, twin._sync, *args, **kwargs)
+
+    return call
+
+
+def at_once(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """The twin of ``method``, which never blocks: the same method of the object underneath."""
+
+    @functools.wraps(method)
+    def call(twin: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(twin._sync, *args, **kwargs)
+
+    return call
 
 
 class Turns:
@@ -24,7 +53,7 @@ class Turns:
         self._waiting = 0
 
     def is_waiting(self, topic: str) -> bool:
-        """Whether a call for ``topic`` has not been taken yet: the next one has to line up behind it."""
+        """True if a call for ``topic`` has not been taken yet: the next one has to line up behind it."""
         return topic in self._last
 
     def line_up(self, topic: str, call: Callable[[], Any]) -> asyncio.Task[Any]:

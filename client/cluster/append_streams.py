@@ -28,7 +28,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import AppendAnswer, AppendReceipt
 
-from ..produce.parts import NEVER
+from .retry import NEVER
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,10 @@ class AppendStreams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._streams: dict[str, _Stream] = {}
-        self._watch_at = NEVER  # when the watching thread looks again
+        self._streams: dict[str, _Stream] = {}  # by address; replaced under the lock, read without it
+        # When the watching thread looks again. Senders lower it, the watching thread sets it; a sender that is
+        # overwritten has set the event, so the thread looks once more.
+        self._watch_at = NEVER
         self._changed = threading.Event()
         self._watching: threading.Thread | None = None
         self._is_closed = False
@@ -123,7 +125,7 @@ class _Stream:
         threading.Thread(target=self._read, name="penstock-append-answers", daemon=True).start()
 
     def send(self, message: bytes, deadline: float) -> Receipts | None:
-        """The future of the batch's receipt; nothing is sent and ``None`` answered when the stream is broken."""
+        """The future of the batch's receipt, or None if the stream is broken and nothing was sent."""
         future: Receipts = Future()
         with self._lock:
             if self._is_broken:

@@ -15,7 +15,6 @@ from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailab
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
-from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub, StagingStub
 from penstock.runtime.channel import keep_large_buffers, open_channel
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 
@@ -30,11 +29,11 @@ FETCH_METHOD = "/penstock.v1.BrokerData/Fetch"
 STAGE_METHOD = "/penstock.v1.StagingData/Stage"
 TRY_TIMEOUT_S_MIN = 0.25
 
-# The generated stubs carry no types; these names say how they are made.
-_new_broker_stub: Callable[[grpc.Channel], Any] = BrokerStub
-_new_staging_stub: Callable[[grpc.Channel], Any] = StagingStub
-_new_positions_stub: Callable[[grpc.Channel], Any] = PositionsStub
-_new_nameserver_stub: Callable[[grpc.Channel], Any] = NameserverStub
+Service = Callable[[grpc.Channel], Any]
+"""A service of brokers, by its generated stub class; those carry no types."""
+
+BROKER: Service = BrokerStub
+_NAMESERVER: Service = NameserverStub
 
 
 def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
@@ -54,23 +53,16 @@ def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
     return addresses
 
 
-def decode_fetch(message: bytes) -> tuple[FetchReply, memoryview]:
-    """The reply and the records of all its results, laid end to end."""
-    return frames.unpack(message, FetchReply)
-
-
 class _BrokerLink:
     """One broker's channel and the calls made over it."""
 
     def __init__(self, address: str, security: Security) -> None:
         self.channel = open_channel(address, security)
-        self.stub = _new_broker_stub(self.channel)
+        self.stubs: dict[Service, Any] = {}
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
         self.append: Any = self.channel.stream_stream(APPEND_METHOD, None, None)
         self.fetch: Any = self.channel.unary_unary(FETCH_METHOD, None, None)
         self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
-        self.staging = _new_staging_stub(self.channel)
-        self.positions = _new_positions_stub(self.channel)
 
 
 class Connections:
@@ -89,46 +81,42 @@ class Connections:
         is_given = tls is not None or credentials is not None
         given = Security(tls=tls, credentials=credentials)
         self._security = given if is_given else SecurityFiles.from_environment().read()
-        self._lock = threading.Lock()
-        self._links: dict[str, _BrokerLink] = {}
+        self._lock = threading.Lock()  # guards what follows, where it is written
+        self._links: dict[str, _BrokerLink] = {}  # by address; only grows until it is closed
         self._nameservers: dict[str, tuple[grpc.Channel, Any]] = {}
-        self._preferred = 0  # index of the nameserver that answered last
+        self._preferred = 0  # index of the nameserver that answered last; whoever asked writes it, a guess only
         self._closed = False
         self._appends = AppendStreams()
 
-    def broker(self, address: str) -> Any:
-        """The ``BrokerStub`` for the broker at ``address``."""
-        return self._link(address).stub
+    def stub(self, address: str, service: Service = BROKER) -> Any:
+        """The stub of one service of the broker at ``address``."""
+        stubs = self._link(address).stubs
+        found = stubs.get(service)
+        if found is None:  # two threads may make one each, which are as good
+            found = stubs[service] = service(self._link(address).channel)
+        return found
 
-    def call(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        """The answer of one call of the ``Broker`` service; a broken call becomes a :class:`PenstockError`."""
+    def call(self, address: str, method: str, request: Any, timeout_s: float, *, service: Service = BROKER) -> Any:
+        """The answer of one call; a broken one becomes a :class:`PenstockError`."""
         try:
-            return getattr(self.broker(address), method)(request, timeout=timeout_s)
+            return getattr(self.stub(address, service), method)(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, f"broker {address}") from error
+            raise rpc_error(error, address) from error
 
     def append(self, address: str, message: bytes, timeout_s: float) -> Receipts:
-        """Send a framed batch (``AppendHeader``, records); see :meth:`AppendStreams.append`."""
+        """Start to append a framed batch (``AppendHeader``, records); see :meth:`AppendStreams.append`."""
         return self._appends.append(address, self._link(address).append, message, timeout_s)
 
     def leave(self, address: str) -> None:
         """Break the appends to the broker at ``address``: another is master, and what is not answered goes there."""
         self._appends.leave(address)
 
-    def staging(self, address: str) -> Any:
-        """The ``StagingStub`` for the broker at ``address``."""
-        return self._link(address).staging
-
-    def positions(self, address: str) -> Any:
-        """The ``PositionsStub`` for the broker at ``address``."""
-        return self._link(address).positions
-
-    def stage_framed(self, address: str, message: bytes, timeout_s: float) -> Any:
-        """Start one Stage of a framed message."""
+    def stage(self, address: str, message: bytes, timeout_s: float) -> Any:
+        """Start to stage a framed batch (``StageHeader``, records); the future's error is gRPC's."""
         return self._link(address).stage.future(message, timeout=timeout_s)
 
     def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> Any:
-        """Start one Fetch; ``result()`` of the returned future is for :func:`decode_fetch`."""
+        """Start to fetch; the future is for :func:`fetched`."""
         return self._link(address).fetch.future(frames.pack(header), timeout=timeout_s)
 
     def nameserver(self, address: str) -> Any:
@@ -138,7 +126,7 @@ class Connections:
             known = self._nameservers.get(address)
             if known is None:
                 channel = open_channel(address, self._security)
-                known = self._nameservers[address] = (channel, _new_nameserver_stub(channel))
+                known = self._nameservers[address] = (channel, _NAMESERVER(channel))
             return known[1]
 
     def on_nameserver(self, call: Callable[[Any], T], timeout_s: float) -> T:
@@ -211,3 +199,11 @@ class Connections:
 def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:
     """The :class:`PenstockError` for a broken call to the broker at ``address``."""
     return from_rpc_error(error, f"broker {address}")
+
+
+def fetched(call: Any, address: str) -> tuple[FetchReply, memoryview]:
+    """The reply that a call of :meth:`Connections.fetch` brought, and the records of all its results end to end."""
+    try:
+        return frames.unpack(call.result(), FetchReply)
+    except grpc.RpcError as error:
+        raise rpc_error(error, address) from error

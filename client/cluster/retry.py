@@ -1,14 +1,20 @@
-"""What the end of a call says about the batch it carried, and how long to wait before the next try."""
+"""When a call is made again: what its end says about the batch it carried, and how long to wait before the next try."""
 
 from __future__ import annotations
 
 import enum
+import logging
 import random
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
 
 from penstock.proto.errors import (
     BrokerUnavailable,
     DiskFull,
+    InvalidArgument,
     NotEnoughReplicas,
     NotMaster,
     OutcomeUnknown,
@@ -18,6 +24,12 @@ from penstock.proto.errors import (
     StoreClosed,
 )
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+NEVER = float("inf")
+"""The deadline of what may take for ever."""
 BACK_OFF_S_MIN = 0.02
 BACK_OFF_S_MAX = 1.0
 
@@ -26,7 +38,7 @@ _NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed
 
 
 class Outcome(enum.Enum):
-    """What is known about a batch after a call that brought no receipt."""
+    """The state of a batch after a call that brought no receipt."""
 
     NOT_STORED = "not stored"  # may be sent anywhere
     UNKNOWN = "unknown"  # only the same broker group, with the same sequence, keeps it single
@@ -34,7 +46,7 @@ class Outcome(enum.Enum):
 
 
 def never_reached(error: PenstockError) -> bool:
-    """Whether ``error`` says that no connection was made, so that the broker saw nothing of the call."""
+    """True if no connection was made, so that the broker saw nothing of the call."""
     if not isinstance(error, BrokerUnavailable) or "status" not in error.details:
         return False
     return any(words in error.message for words in _NEVER_CONNECTED)
@@ -58,13 +70,13 @@ def outcome_of(error: PenstockError) -> Outcome:
 
 
 def counts_as_refusal(error: PenstockError) -> bool:
-    """Whether a broker itself said no, as opposed to a group that is between two masters or waits for its replicas."""
+    """True if a broker itself said no; False for a group that is between two masters or waits for its replicas."""
     is_passing = isinstance(error, (NotMaster, NotEnoughReplicas)) or error.details.get("no_master")
     return not never_reached(error) and not is_passing
 
 
 def reworded(error: PenstockError, addition: str) -> PenstockError:
-    """The same error with more words; its class and details stay."""
+    """The same error with more words; class and details stay."""
     kind = type(error)
     made = kind.__new__(kind)
     PenstockError.__init__(made, f"{error.message}; {addition}", **error.details)
@@ -78,9 +90,42 @@ def back_off_s(attempt: int) -> float:
 
 
 def pause_before_retry_s(error: PenstockError, attempt: int, deadline: float) -> float | None:
-    """How long to wait after try number ``attempt`` ended with ``error``; None where no further try is of use.
+    """How long to wait after try number ``attempt`` ended with ``error``; None if there should be no further try.
 
-    ``deadline``: of the whole call, in ``time.monotonic()``'s seconds. A try that could begin only after it is none.
+    There is none after an error that no repetition heals, and none that could begin only after ``deadline``: that of
+    the whole call, in ``time.monotonic()``'s seconds.
     """
     pause_s = back_off_s(attempt)
     return pause_s if error.retryable and time.monotonic() + pause_s < deadline else None
+
+
+def again(call: Callable[[], T], timeout_s: float) -> T:
+    """The result of ``call()``, made again by the rule of :func:`pause_before_retry_s` for at most ``timeout_s``.
+
+    Raises:
+        PenstockError: the last one.
+    """
+    deadline = time.monotonic() + timeout_s
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, PenstockError) and error.retryable),
+        wait=lambda state: back_off_s(state.attempt_number),
+        stop=lambda state: time.monotonic() + state.upcoming_sleep >= deadline,
+        before_sleep=_tell,
+        reraise=True,
+    )
+    return retrying(call)
+
+
+def _tell(state: tenacity.RetryCallState) -> None:
+    assert state.outcome is not None
+    log.info("call failed, tried again error=%s", state.outcome.exception())
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Refuse a time-out that is no length of time; ``None`` stands for the call's own default.
+
+    Raises:
+        InvalidArgument: it is negative, or not a number.
+    """
+    if timeout_s is not None and not timeout_s >= 0:
+        raise InvalidArgument(f"timeout_s={timeout_s!r}: must be 0 or more seconds")

@@ -8,163 +8,42 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Collection, Mapping
 
-from penstock.proto.errors import BrokerUnavailable, CommitRefused, PenstockError, RouteNotFound, TopicNotFound
-from penstock.proto.names import PERM_READ
-from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.proto.errors import CommitRefused, PenstockError
 
-from ..cluster.connections import Connections
-from ..cluster.routes import Routes
 from ..message import MessageQueue
-from .consumer_config import ConsumerConfig
-from .control import ControlLoop
-from .fetcher import Fetcher
-from .local_queue import Buffers, LocalQueue, Standing
-from .offsets import (
-    FileOffsets,
-    commit_request,
-    query_committed,
-    query_range,
-    refused_queues,
-    search_offset,
-)
-from .positions import starting_offset, uncommitted
-from .subscription import Subscription
+from .core import ConsumerCore
+from .local_queue import LocalQueue, Standing
+from .offsets import OffsetStore, query_range
+from .owner import COMMIT_TIMEOUT_S, QueueOwner, uncommitted
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-COMMIT_TIMEOUT_S = 2.0
 
 
-class OffsetStore(Protocol):
-    """Where progress is kept between runs."""
+class Assignment(QueueOwner):
+    """Works on the assigned queues; without any (``queues`` None), on all queues of the subscribed topics."""
 
-    def load(self, queue: MessageQueue) -> int:
-        """The next offset to consume, -1 if nothing is known."""
-        ...
-
-    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
-        """Keep ``offsets``; with ``force`` they may be lower than before."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class BrokerStore:
-    """Offsets of a group at the brokers, written by somebody who is no member of it."""
-
-    def __init__(self, connections: Connections, routes: Routes, group: str, client_id: str) -> None:
-        self._connections = connections
-        self._routes = routes
-        self._group = group
-        self._client_id = client_id
-
-    def load(self, queue: MessageQueue) -> int:
-        return query_committed(self._connections, self._address(queue.broker_name), self._group, [queue])[queue]
-
-    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
-        by_broker: dict[str, dict[MessageQueue, int]] = {}
-        for each, offset in offsets.items():
-            by_broker.setdefault(each.broker_name, {})[each] = offset
-        refused = []
-        for name, of_broker in by_broker.items():
-            request = commit_request(self._group, self._client_id, 0, of_broker, force=force)
-            reply = self._connections.call(self._address(name), "CommitOffsets", request, timeout_s)
-            refused += refused_queues(reply, name)
-        if refused:
-            raise CommitRefused(f"{len(refused)} queues, first {refused[0]}: a member of the group has committed more")
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _address(self, broker_name: str) -> str:
-        readable = self._routes.readable(broker_name)
-        if readable is None:
-            raise BrokerUnavailable(f"broker group {broker_name}: no member lives")
-        return readable[1]
-
-
-class FileStore:
-    """Offsets in the consumer's own file."""
-
-    def __init__(self, offsets: FileOffsets) -> None:
-        self._offsets = offsets
-
-    def load(self, queue: MessageQueue) -> int:
-        return self._offsets.get(queue)
-
-    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
-        self._offsets.put(offsets)
-
-    def close(self) -> None:
-        self._offsets.close()
-
-
-class Assignment:
-    """Keeps assigned queues in their :class:`Buffers`; without any, all queues of the subscribed topics."""
-
-    def __init__(
-        self,
-        connections: Connections,
-        routes: Routes,
-        config: ConsumerConfig,
-        *,
-        name: str,
-        store: OffsetStore,
-        consume_from: str | int,
-        subscriptions: dict[str, Subscription],
-        queues: Collection[MessageQueue] | None,
-        buffers: Buffers,
-        fetcher: Fetcher,
-        new_queue: Callable[[MessageQueue], LocalQueue],
-    ) -> None:
-        self._connections = connections
-        self._routes = routes
-        self._config = config
+    def __init__(self, core: ConsumerCore, store: OffsetStore, queues: Collection[MessageQueue] | None) -> None:
+        super().__init__(core, "assignment")
         self._store = store
-        self._consume_from = consume_from
-        self._subscriptions = subscriptions
-        self._queues = frozenset(queues) if queues is not None else None
-        self._buffers = buffers
-        self._fetcher = fetcher
-        self._new_queue = new_queue
+        self._queues = frozenset(queues) if queues is not None else None  # replaced by the user's thread
         self._retry_at_s = 0.0
-        self._commit_at_s = 0.0
         self._updating = threading.Lock()  # the user's thread assigns while the control thread hears of routes
-        self._control = ControlLoop(f"penstock-assignment-{name}", self._tick)
 
     def start(self) -> None:
         """Look up the topics and begin; a topic that does not exist yet begins when it does."""
-        for topic in self._subscriptions:
-            self._look_up(topic)
-        self._routes.add_listener(self._on_route)
+        super().start()
         self._update()
-        self._control.start()
 
     def assign(self, queues: Collection[MessageQueue]) -> None:
         """Consume these queues and no others; they are known at once, and begin when their brokers have answered."""
         self._queues = frozenset(queues)
-        for topic in {each.topic for each in queues}:
-            self._look_up(topic)
+        self._look_up({each.topic for each in queues})
         self._update()
         self._control.poke()
-
-    def subscribe(self, subscription: Subscription) -> None:
-        """Another topic."""
-        self._look_up(subscription.topic)
-        self._subscriptions[subscription.topic] = subscription
-        self._control.post(self._update)
-
-    def unsubscribe(self, topic: str) -> None:
-        """One topic less."""
-        self._subscriptions.pop(topic, None)
-        self._control.post(self._update)
-
-    def poke(self) -> None:
-        """Nothing waits for work to end here."""
 
     def commit(self, offsets: Mapping[MessageQueue, int], timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Keep these offsets now.
@@ -182,41 +61,21 @@ class Assignment:
                 chosen[local] = offset
         self._save(chosen, timeout_s)
 
-    def close(self, deadline_s: float) -> None:
-        """Commit what is finished and end."""
-        self._routes.remove_listener(self._on_route)
-        self._control.close(max(deadline_s - time.monotonic(), 0.1))
+    def _end(self, deadline_s: float) -> None:
         self._save_quietly(uncommitted(self._buffers), max(deadline_s - time.monotonic(), 0.2))
         self._store.close()
 
-    def _on_route(self, route: TopicRoute) -> None:
-        self._control.post(self._routes_changed)
-
     def _routes_changed(self) -> None:
-        self._fetcher.on_routes()
+        self._core.fetcher.on_routes()
         self._retry_at_s = 0.0
         self._update()
 
-    def _look_up(self, topic: str) -> None:
-        try:
-            self._routes.topic(topic)
-        except (TopicNotFound, RouteNotFound) as error:
-            log.warning("topic has no queues yet topic=%s error=%s", topic, error.message)
-
-    def _wanted(self) -> frozenset[MessageQueue]:
-        if self._queues is not None:
-            return self._queues
-        found: set[MessageQueue] = set()
-        for topic in self._subscriptions:
-            route = self._routes.known(topic)
-            for data in route.queues if route is not None and route.exists else ():
-                if data.perm & PERM_READ:
-                    found.update(MessageQueue(topic, data.broker_name, index) for index in range(data.read_queues))
-        return frozenset(found)
+    def _subscriptions_changed(self) -> None:
+        self._update()
 
     def _update(self) -> None:
         with self._updating:
-            wanted = self._wanted()
+            wanted = self._queues if self._queues is not None else self._subscribed_queues()
             with self._buffers.lock:
                 known = self._buffers.queues
                 # A broker that is away keeps its queues: nobody else can take them over.
@@ -228,54 +87,40 @@ class Assignment:
                     local.standing = Standing.REVOKED
                     self._buffers.remove(local.queue)
                 for each in sorted(wanted - known.keys()):
-                    known[each] = self._new_queue(each)
+                    known[each] = self._core.new_queue(each)
 
     def _is_lost(self, queue: MessageQueue) -> bool:
         return self._queues is not None or queue.topic not in self._subscriptions
 
-    def _tick(self, now_s: float) -> float:
-        next_s = now_s + 1.0
+    def _decide(self, now_s: float) -> float:
         with self._buffers.lock:
             waiting = [local for local in self._buffers.queues.values() if local.standing is Standing.WAITING]
         if waiting and now_s >= self._retry_at_s:
             for local in waiting:
                 if not self._begin(local):
                     self._retry_at_s = now_s + RETRY_S
-        if waiting:
-            next_s = min(next_s, max(self._retry_at_s, now_s + 0.01))
-        if now_s >= self._commit_at_s:
-            self._commit_at_s = now_s + self._config.commit_interval_ms / 1000
-            self._save_quietly(uncommitted(self._buffers), COMMIT_TIMEOUT_S)
-        return min(next_s, self._commit_at_s)
+        return min(now_s + 1.0, max(self._retry_at_s, now_s + 0.01)) if waiting else now_s + 1.0
+
+    def _commit_progress(self) -> None:
+        self._save_quietly(uncommitted(self._buffers), COMMIT_TIMEOUT_S)
 
     def _begin(self, local: LocalQueue) -> bool:
-        """Find out where the queue begins; whether that succeeded."""
+        """Let the queue begin. Returns False if its broker could not be asked where."""
         queue = local.queue
-        readable = self._routes.readable(queue.broker_name)
+        readable = self._directory.readable(queue.broker_name)
         if readable is None:
             return False
         address = readable[1]
-        try:
-            committed = self._store.load(queue)
-            min_offset, max_offset = query_range(self._connections, address, queue)
-            offset = starting_offset(
-                queue,
-                committed=committed,
-                min_offset=min_offset,
-                max_offset=max_offset,
-                consume_from=self._consume_from,
-                search=lambda timestamp_ms: search_offset(self._connections, address, queue, timestamp_ms),
-            )
-        except PenstockError as error:
-            log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
+        start = self._find_start(
+            queue, address, lambda: (self._store.load(queue), *query_range(self._core.connections, address, queue))
+        )
+        if start is None:
             return False
         with self._buffers.lock:
-            local.committed = committed
             if local.next_fetch < 0:  # else the user has set the position before
-                self._buffers.start(local, offset, end=max_offset)
-                local.may_go_back = offset < committed
-            local.standing = Standing.OWNED
-        self._fetcher.wake()
+                self._buffers.start(local, start.offset, end=start.end)
+                local.may_go_back = start.offset < start.committed
+        self._go_on(local, start.committed)
         return True
 
     def _save(self, offsets: Mapping[LocalQueue, int], timeout_s: float) -> None:

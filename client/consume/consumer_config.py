@@ -8,17 +8,11 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.proto.errors import ConfigError
+from penstock.runtime.conf import require
 
 CONSUME_FROM_FIRST = "first"
 CONSUME_FROM_LAST = "last"
 DEFAULT_INSTANCE = "DEFAULT"
-
-
-def require(holds: bool, rule: str, value: object) -> None:
-    """Raise :class:`ConfigError` naming the rule and the value unless it holds."""
-    if not holds:
-        raise ConfigError(f"{rule}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

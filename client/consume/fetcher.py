@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,21 +18,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
+from penstock.proto import frames
 from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
-from ..cluster.connections import Connections, decode_fetch, rpc_error
-from ..cluster.routes import Routes
+from ..cluster import Connections, Directory, Subscription, back_off_s, rpc_error
 from .consumer_config import ConsumerConfig
-from .local_queue import Buffers, Chunk, LocalQueue, Standing
-from .subscription import Subscription
+from .local_queue import Buffers, Fetched, LocalQueue, Standing
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
 
 log = logging.getLogger(__name__)
 
-RETRY_S_MIN, RETRY_S_MAX = 0.1, 2.0
 RETRY_BEHIND_SLAVE_S = 0.5
 RETRY_NO_QUEUE_S = 1.0
 RETRY_NO_BROKER_S = 0.2
@@ -57,7 +54,7 @@ class _Flight:
 
 @dataclass(eq=False, slots=True)
 class _Broker:
-    """What is known about fetching from one broker group."""
+    """One broker group, as far as fetching from it goes."""
 
     flights: list[_Flight] = field(default_factory=list)
     suggested_id: int | None = None
@@ -85,7 +82,7 @@ class Fetcher:
     def __init__(
         self,
         connections: Connections,
-        routes: Routes,
+        directory: Directory,
         buffers: Buffers,
         config: ConsumerConfig,
         *,
@@ -95,17 +92,17 @@ class Fetcher:
         on_refused: Callable[[PenstockError], None],
     ) -> None:
         self._connections = connections
-        self._routes = routes
+        self._directory = directory
         self._buffers = buffers
         self._config = config
         self._group = group
         self._client_id = client_id
         self._subscription_of = subscription_of
         self._on_refused = on_refused
-        self._brokers: dict[str, _Broker] = {}
-        # Flights that are done, and None for "look again".
+        self._brokers: dict[str, _Broker] = {}  # the fetching thread's
+        # Flights that are done, and None for "look again"; gRPC's threads and all others put, the fetching one takes.
         self._news: queue.SimpleQueue[tuple[str, _Flight] | None] = queue.SimpleQueue()
-        self._routes_changed = False
+        self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{group}", daemon=True)
         buffers.on_room(self.wake)
@@ -200,7 +197,7 @@ class Fetcher:
             if waiting is not None:
                 waiting.call.cancel()
             return
-        host = self._routes.readable(name, broker.suggested_id)
+        host = self._directory.readable(name, broker.suggested_id)
         if host is None:
             broker.retry_at_s = time.monotonic() + RETRY_NO_BROKER_S
             return
@@ -252,7 +249,7 @@ class Fetcher:
     def _leave_wrong_brokers(self) -> None:
         for name, broker in self._brokers.items():
             broker.retry_at_s = 0.0
-            host = self._routes.readable(name, broker.suggested_id)
+            host = self._directory.readable(name, broker.suggested_id)
             for flight in broker.flights:
                 if host is not None and flight.address != host[1]:
                     flight.call.cancel()
@@ -264,7 +261,7 @@ class Fetcher:
         broker.flights.remove(flight)
         try:
             message = flight.call.result()
-            reply, records = decode_fetch(message)
+            reply, records = frames.unpack(message, FetchReply)
         except grpc.FutureCancelledError:
             self._free(flight)
             return
@@ -278,7 +275,7 @@ class Fetcher:
             return
         broker.failures = 0
         broker.suggested_id = reply.suggested_broker_id
-        is_master = self._routes.master(name) == flight.address
+        is_master = self._directory.master(name) == flight.address
         position = len(message) - len(records)
         arrivals: list[_Arrival] = []
         with self._buffers.lock:
@@ -361,12 +358,12 @@ class Fetcher:
         from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
 
         local, result = arrival.local, arrival.result
-        chunk: Chunk | None = None
+        chunk: Fetched | None = None
         is_bad = False
         try:
             end = arrival.position + result.bytes
             batch = RecordBatch(message, arrival.position, end, check_crc=self._config.check_crc)
-            chunk = _chunk_of(batch, result.bytes, arrival.subscription)
+            chunk = _fetched_of(batch, result.bytes, arrival.subscription)
         except PenstockError as error:
             log.warning("fetched records were bad, their broker will prove them queue=%s error=%s", local.queue, error)
             is_bad = True
@@ -394,15 +391,14 @@ class Fetcher:
         if self._closed.is_set():
             return
         broker.failures += 1
-        delay_s = min(RETRY_S_MIN * 2 ** min(broker.failures - 1, 10), RETRY_S_MAX)
-        broker.retry_at_s = time.monotonic() + delay_s * (0.5 + random.random())  # noqa: S311  spreads retries
+        broker.retry_at_s = time.monotonic() + back_off_s(broker.failures)
         if broker.failures % LOG_EVERY == 1:
             log.warning("fetch failed broker=%s failures=%d error=%s", name, broker.failures, error.message)
         if isinstance(error, Refused) and not isinstance(error, TopicNotFound):
             self._on_refused(error)
 
 
-def _chunk_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Chunk | None:
+def _fetched_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Fetched | None:
     indexes: Sequence[int] = range(len(batch))
     if subscription.tags:
         buffer, starts, sizes = batch.buffer, batch.values("properties_position"), batch.values("properties_size")
@@ -411,4 +407,4 @@ def _chunk_of(batch: RecordBatch, record_bytes: int, subscription: Subscription)
             for index in indexes
             if subscription.wants(bytes(buffer[starts[index] : starts[index] + sizes[index]]))
         ]
-    return Chunk(batch, indexes, record_bytes) if indexes else None
+    return Fetched(batch, indexes, record_bytes) if indexes else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Standing(enum.Enum):
-    """Whether the consumer may work on the queue."""
+    """How far the consumer may work on the queue."""
 
     WAITING = "waiting"  # wanted, not granted yet
     OWNED = "owned"
@@ -34,7 +34,7 @@ class Taken(NamedTuple):
     record_bytes: int
 
 
-class Chunk:
+class Fetched:
     """The messages of one reply that are not handed out yet: rows ``indexes[cursor:]`` of ``batch``, never none."""
 
     __slots__ = ("batch", "bytes_left", "cursor", "indexes")
@@ -65,36 +65,41 @@ class Chunk:
 class LocalQueue:
     """Buffer and progress of one queue; guarded by the lock of its :class:`Buffers`.
 
-    ``epoch`` grows whenever the position is set anew: what was handed out in an older epoch counts no more.
-    ``fetch_epoch`` grows with it, and whenever else what is being fetched is not wanted any more.
+    Three parties write here: the owner's control thread (standing, position), the fetching thread (what arrives), and
+    the consumer's threads (what is handed out and finished). Always ``front() <= next_fetch``.
     """
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
+        # The owner's: whose the queue is, and where it stands.
         self.standing = Standing.WAITING
+        self.committed = -1  # what its broker has, as far as is known
+        self.may_go_back = False  # the position was set by hand: the next commit may be lower than the last
+        self.revoke_deadline_s = 0.0  # of a revoked queue: running work is waited for until then
+        # Grows whenever the position is set anew: what was handed out in an older epoch counts no more.
         self.epoch = 0
+        # Grows with epoch, and whenever else what is being fetched is not wanted any more: late answers are ignored.
         self.fetch_epoch = 0
-        self.next_fetch = -1
+        # The fetching thread's: what was asked for and has come.
+        self.next_fetch = -1  # the first offset that no reply has brought; -1 until the position is known
+        self.is_fetching = False  # True while a request is under way: a queue is in one at a time
         self.arriving_from: int | None = None  # where a reply begins that has come and is not read yet
-        self.chunks: deque[Chunk] = deque()
-        self.held_bytes = 0  # fetched and not finished
-        self.held_messages = 0
-        self.is_paused = False
-        self.is_ready = False  # stands in Buffers.ready
-        self.is_fetching = False
         self.is_left_out = False  # of the last fetch, because it holds enough
         self.is_behind = False  # the broker is known to have more than was fetched
         self.served = 0  # when it last got messages, as a running number
-        self.retry_at_s = 0.0
+        self.retry_at_s = 0.0  # nothing is asked before
         self.is_doubted = False  # the last answer held bad records: the broker is to prove the next
         self.damage: DamagedRecord | None = None  # why nothing comes, while it is not stepped over
-        self.is_damage_told = False
-        self.committed = -1  # what its broker has, as far as is known
-        self.may_go_back = False  # the position was set by hand: the next commit may be lower than the last
-        self.revoke_deadline_s = 0.0
+        self.is_damage_told = False  # the user has seen that error
+        # Between both and the consumer.
+        self.chunks: deque[Fetched] = deque()  # fetched and not handed out: the fetcher appends, the consumer takes
+        self.held_bytes = 0  # fetched and not finished; their sum over all queues is Buffers.held_bytes
+        self.held_messages = 0
+        self.is_ready = False  # True while it stands in Buffers.ready
+        self.is_paused = False  # the user's: nothing is fetched
 
     def start(self, offset: int) -> None:
-        """Go on from ``offset``, with nothing buffered or in work; whether there is more is not known."""
+        """Go on from ``offset``, with nothing buffered or in work."""
         self.drop_buffered()
         self.epoch += 1
         self.next_fetch = offset
@@ -115,7 +120,7 @@ class LocalQueue:
         return freed_bytes, freed_messages
 
     def forget_fetches(self) -> None:
-        """What is on its way counts no more."""
+        """Ignore the answers that are on their way."""
         self.fetch_epoch += 1
         self.is_fetching = False
         self.arriving_from = None
@@ -134,24 +139,24 @@ class LocalQueue:
         return self.front()
 
     def to_commit(self) -> int | None:
-        """What should be committed without anybody asking for it; ``None`` when there is nothing new."""
+        """The offset to commit without anybody asking for it, or None if there is nothing new."""
         offset = self.unfinished()
         return offset if offset >= 0 and offset != self.committed else None
 
     def is_busy(self) -> bool:
-        """Whether something that was handed out is not finished."""
+        """True if something that was handed out is not finished."""
         return False
 
     def is_held(self) -> bool:
-        """Whether it is the consumer's, as far as the consumer knows."""
+        """True if the queue is the consumer's, as far as the consumer knows."""
         return self.standing in (Standing.OWNED, Standing.SUSPENDED)
 
     def has_messages(self) -> bool:
-        """Whether something may be handed out now."""
+        """True if something may be handed out now."""
         return self.standing is Standing.OWNED and bool(self.chunks)
 
     def is_full(self, config: ConsumerConfig) -> bool:
-        """Whether it holds so much that nothing more should be fetched."""
+        """True if the queue holds so much that nothing more should be fetched."""
         return (
             self.held_bytes >= config.queue_bytes
             or self.held_messages >= config.queue_messages
@@ -159,7 +164,7 @@ class LocalQueue:
         )
 
     def has_room_again(self, config: ConsumerConfig) -> bool:
-        """Whether a queue that was left out should be fetched again: with some room, so that fetches stay large."""
+        """True if a queue that was left out should be fetched again: there is some room, so that fetches stay large."""
         return (
             self.held_bytes <= config.queue_bytes // 2
             and self.held_messages <= config.queue_messages // 2
@@ -175,11 +180,11 @@ class Buffers:
         self.lock = threading.Condition(threading.Lock())
         self.queues: dict[MessageQueue, LocalQueue] = {}
         self.ready: deque[LocalQueue] = deque()  # queues with messages, in the order of their turn
-        self.damaged: set[LocalQueue] = set()
-        self.held_bytes = 0
+        self.damaged: set[LocalQueue] = set()  # those with a damage; some that have none any more
+        self.held_bytes = 0  # fetched and not finished, of all queues
         self.on_ready: Callable[[], None] | None = None  # called under the lock when messages arrive; must not block
         self._wake_fetcher: Callable[[], None] = lambda: None
-        self._served = 0
+        self._served = 0  # numbers the replies
 
     def on_room(self, wake_fetcher: Callable[[], None]) -> None:
         """Call this when a queue that was full has room again."""
@@ -202,8 +207,8 @@ class Buffers:
         local.held_messages += messages
         self.held_bytes += record_bytes
 
-    def arrive(self, local: LocalQueue, chunk: Chunk | None, record_bytes: int, messages: int) -> None:
-        """What was expected is read: a chunk, or nothing that anybody wants."""
+    def arrive(self, local: LocalQueue, chunk: Fetched | None, record_bytes: int, messages: int) -> None:
+        """The expected reply is read: ``chunk`` holds its wanted messages, None if there are none."""
         local.arriving_from = None
         wanted = len(chunk) if chunk is not None else 0
         self.finish(local, 0 if wanted else record_bytes, messages - wanted)
@@ -229,7 +234,7 @@ class Buffers:
                 yield local
 
     def on_damage(self, local: LocalQueue, damage: DamagedRecord) -> None:
-        """Nothing comes of the queue until its position is set behind a damaged record; news if it was not known."""
+        """Stop the queue at a damaged record until its position is set behind it; waiting users are told news."""
         if local.damage is not None and local.damage.details == damage.details:
             return
         local.damage, local.is_damage_told = damage, False
@@ -252,7 +257,7 @@ class Buffers:
         return None
 
     def finish(self, local: LocalQueue, record_bytes: int, messages: int) -> None:
-        """So much of ``local`` needs no memory any more."""
+        """Count so much of ``local`` out: nobody holds it any more."""
         if self.queues.get(local.queue) is not local:
             return  # removed meanwhile, with everything it held
         self.held_bytes -= record_bytes
@@ -271,7 +276,7 @@ class Buffers:
         self._wake_fetcher()
 
     def refetch(self, local: LocalQueue) -> None:
-        """What has come could not be read: fetch it again."""
+        """Fetch again: what has come could not be read."""
         if local.arriving_from is not None:
             local.next_fetch = local.arriving_from
         local.forget_fetches()

@@ -7,20 +7,23 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
-from penstock.proto.errors import ConfigError, PenstockError
-from penstock.proto.wire.broker_pb2 import (
-    CommitOffsetsReply,
-    CommitOffsetsRequest,
-    QueryOffsetsRequest,
-    SearchOffsetRequest,
+from penstock.proto.errors import BrokerUnavailable, CommitRefused, ConfigError
+from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, QueryOffsetsRequest, SearchOffsetRequest
+from penstock.proto.wire.common_pb2 import TopicQueues
+
+from ..cluster import (
+    Connections,
+    Directory,
+    offsets_by_broker,
+    offsets_in,
+    queues_in,
+    topic_offsets,
+    topic_queues,
 )
-from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
-
-from ..cluster.connections import Connections
 from ..message import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -33,39 +36,16 @@ def commit_request(
     group: str, client_id: str, session_id: int, offsets: Mapping[MessageQueue, int], *, force: bool = False
 ) -> CommitOffsetsRequest:
     """The request that commits ``offsets`` of one broker group; with ``force`` they may be lower than before."""
-    by_topic: dict[str, TopicOffsets] = {}
-    for each, offset in sorted(offsets.items()):
-        found = by_topic.setdefault(each.topic, TopicOffsets(topic=each.topic))
-        found.queue_ids.append(each.queue_id)
-        found.offsets.append(offset)
     return CommitOffsetsRequest(
-        group=group, client_id=client_id, session_id=session_id, offsets=by_topic.values(), force=force
+        group=group, client_id=client_id, session_id=session_id, offsets=topic_offsets(offsets), force=force
     )
 
 
-def refused_queues(reply: CommitOffsetsReply, broker_name: str) -> list[MessageQueue]:
-    """The queues whose offsets the broker did not take."""
-    return [MessageQueue(each.topic, broker_name, queue_id) for each in reply.refused for queue_id in each.queue_ids]
-
-
-def query_committed(
-    connections: Connections, address: str, group: str, queues: Iterable[MessageQueue]
-) -> dict[MessageQueue, int]:
-    """What the broker at ``address`` has of ``group`` for these of its queues; -1 where nothing was committed."""
-    wanted = list(queues)
-    by_topic: dict[str, list[int]] = {}
-    for each in wanted:
-        by_topic.setdefault(each.topic, []).append(each.queue_id)
-    request = QueryOffsetsRequest(
-        group=group, queues=[TopicQueues(topic=topic, queue_ids=ids) for topic, ids in by_topic.items()]
-    )
+def query_committed(connections: Connections, address: str, group: str, queue: MessageQueue) -> int:
+    """What the broker at ``address`` has of ``group`` for one of its queues; -1 if nothing was committed."""
+    request = QueryOffsetsRequest(group=group, queues=topic_queues([queue]))
     reply = connections.call(address, "QueryOffsets", request, REQUEST_TIMEOUT_S)
-    known = {
-        (offsets.topic, queue_id): offset
-        for offsets in reply.offsets
-        for queue_id, offset in zip(offsets.queue_ids, offsets.offsets, strict=True)
-    }
-    return {each: known.get((each.topic, each.queue_id), NEVER_COMMITTED) for each in wanted}
+    return offsets_in(reply.offsets, queue.broker_name).get(queue, NEVER_COMMITTED)
 
 
 def query_range(connections: Connections, address: str, queue: MessageQueue) -> tuple[int, int]:
@@ -79,10 +59,57 @@ def query_range(connections: Connections, address: str, queue: MessageQueue) -> 
 
 
 def search_offset(connections: Connections, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-    """The first offset whose message was stored at ``timestamp_ms`` or later; the queue's end when there is none."""
+    """The first offset whose message was stored at ``timestamp_ms`` or later, else the queue's end."""
     request = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms)
     offset: int = connections.call(address, "SearchOffset", request, REQUEST_TIMEOUT_S).offset
     return offset
+
+
+class OffsetStore(Protocol):
+    """Where a consumer that shares nothing keeps its progress between runs."""
+
+    def load(self, queue: MessageQueue) -> int:
+        """The next offset to consume, -1 if nothing is known."""
+        ...
+
+    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
+        """Keep ``offsets``; with ``force`` they may be lower than before."""
+        ...
+
+    def close(self) -> None:
+        """Let others use it."""
+        ...
+
+
+class BrokerOffsets:
+    """Offsets of a group at the brokers, written by somebody who is no member of it."""
+
+    def __init__(self, connections: Connections, directory: Directory, group: str, client_id: str) -> None:
+        self._connections = connections
+        self._directory = directory
+        self._group = group
+        self._client_id = client_id
+
+    def load(self, queue: MessageQueue) -> int:
+        return query_committed(self._connections, self._address(queue.broker_name), self._group, queue)
+
+    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
+        refused = []
+        for name, of_broker in offsets_by_broker(offsets).items():
+            request = commit_request(self._group, self._client_id, 0, of_broker, force=force)
+            reply = self._connections.call(self._address(name), "CommitOffsets", request, timeout_s)
+            refused += queues_in(reply.refused, name)
+        if refused:
+            raise CommitRefused(f"{len(refused)} queues, first {refused[0]}: a member of the group has committed more")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _address(self, broker_name: str) -> str:
+        readable = self._directory.readable(broker_name)
+        if readable is None:
+            raise BrokerUnavailable(f"broker group {broker_name}: no member lives")
+        return readable[1]
 
 
 class FileOffsets:
@@ -109,15 +136,14 @@ class FileOffsets:
                 raise ConfigError(
                     f"broadcasting offsets {self._path} are in use by another consumer: give this one a client_id"
                 ) from error
-            self._offsets = self._load()
+            self._offsets = self._read()
         except OSError as error:
             raise ConfigError(f"broadcasting offsets {self._path}: {error}") from error
 
-    def get(self, queue: MessageQueue) -> int:
-        """Where to go on, -1 if the queue is new."""
+    def load(self, queue: MessageQueue) -> int:
         return self._offsets.get(queue, NEVER_COMMITTED)
 
-    def put(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
         """Keep these offsets; they are in the file on return, and on the disk when the system writes it."""
         if all(self._offsets.get(each) == offset for each, offset in offsets.items()):
             return
@@ -132,7 +158,7 @@ class FileOffsets:
         with contextlib.suppress(OSError):
             self._lock.close()
 
-    def _load(self) -> dict[MessageQueue, int]:
+    def _read(self) -> dict[MessageQueue, int]:
         try:
             document = json.loads(self._path.read_text())
             return {
@@ -146,9 +172,3 @@ class FileOffsets:
             raise ConfigError(
                 f"broadcasting offsets {self._path} are damaged ({error}): repair or delete it"
             ) from error
-
-
-def describe_failure(error: PenstockError, offsets: Mapping[MessageQueue, int]) -> str:
-    """One line for the log about a commit that failed."""
-    first = next(iter(offsets), None)
-    return f"queues={len(offsets)} first={first} error={error.message}"

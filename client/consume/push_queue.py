@@ -61,7 +61,7 @@ class Run:
 
     __slots__ = (
         *("_cut_at", "attempts", "epoch", "first_offset", "is_filled", "items", "iterator", "local"),
-        *("messages", "pending", "record_bytes", "slots", "started_s", "taken"),
+        *("messages", "pause_s", "pending", "record_bytes", "slots", "started_s", "taken"),
     )
 
     def __init__(self, local: PushedQueue, taken: Taken, first_offset: int) -> None:
@@ -78,6 +78,7 @@ class Run:
         self.is_filled = False
         self.pending: Item | None = None  # orderly: failed, and tried again before anything behind it
         self.attempts = 0  # orderly: of ``pending``
+        self.pause_s = 0.0  # orderly: before ``pending`` is tried again
         self._cut_at: int | None = None  # the first message that nobody will begin any more
 
     def fill(self, items: list[Item]) -> None:
@@ -106,7 +107,7 @@ class Run:
         self.items.clear()
 
     def unfinished(self) -> int | None:
-        """The first offset that is not finished; ``None`` when all are."""
+        """The first offset that is not finished, or None if all are."""
         offsets = [first_offset_of(slot.current) if slot.current else self.first_offset for slot in self.slots]
         if self.pending is not None:
             offsets.append(first_offset_of(self.pending))
@@ -181,7 +182,7 @@ class PushedQueue(LocalQueue):
         return run
 
     def leave(self, run: Run, slot: Slot) -> bool:
-        """A worker found nothing more in ``run``; whether it was the last one, so that the run is over."""
+        """A worker found nothing more in ``run``. Returns True if it was the last one, so that the run is over."""
         run.slots.remove(slot)
         if run.slots:
             return False

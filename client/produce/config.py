@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.proto.errors import ConfigError
+from penstock.runtime.conf import require
+from penstock.runtime.nearest import hint
 
-BODY_BYTES_MAX = 4 * 1024 * 1024
 COMPRESSIONS = (None, "zlib", "lz4", "zstd")
-
-assert PROPERTIES_BYTES_MAX == 32767  # the record's length field is a signed 16-bit number
-
-
-def require(condition: bool, message: str, value: object) -> None:
-    """Raise :class:`ConfigError` naming ``value`` unless ``condition`` holds."""
-    if not condition:
-        raise ConfigError(f"{message}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +58,8 @@ class ProducerConfig:
     """Queues per broker of a topic created like that; 0: the broker's ``defaultTopicQueueNums``."""
 
     retry_another_shard_on_unknown: bool = False
-    """When a broker group died with a batch of which it is unknown whether it is stored: send it to another group
-    after a second. Off, because the batch is there twice when the group comes back with it; on, a death delays
+    """When a broker group died with a batch that it may have stored or not: send the batch to another group after a
+    second. Off, because the batch is there twice when the group comes back with it; on, a death delays
     messages by a second instead of until the group is back or the time is up."""
 
     def __post_init__(self) -> None:
@@ -97,9 +89,7 @@ class ProducerConfig:
         names = [field.name for field in dataclasses.fields(self)]
         for name in settings:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
-                raise ConfigError(f"unknown producer setting {name!r}{hint}")
+                raise ConfigError(f"unknown producer setting {name!r}{hint(name, names)}; known: {', '.join(names)}")
         try:
             return dataclasses.replace(self, **settings)
         except TypeError as error:

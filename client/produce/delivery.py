@@ -5,35 +5,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.formats.destination import Destination
 from penstock.proto.errors import (
     BrokerUnavailable,
     ClientClosed,
     FlushTimeout,
-    OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
 )
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendReceipt
 
+from ..cluster import Connections, Directory, WriteQueues, store_host_of
 from ..cluster.append_streams import Receipts
-from ..cluster.connections import Connections
-from ..cluster.hosts import store_host_of
-from ..cluster.routes import Routes
+from ..cluster.retry import NEVER
 from ..message import Delivery, FailedDelivery, SendReceipt
-from .accumulator import Accumulator, Buffer, limited, new_part
+from .accumulator import Accumulator
+from .buffer import Buffer
 from .config import ProducerConfig
-from .keys import set_hashes
+from .health import BrokerHealth
 from .lanes import Failure, Lanes
-from .parts import NEVER, Batch, Kind, Part
-from .receipts import receipts_of
-from .selection import BrokerHealth, WriteQueues
+from .parts import Batch, Kind, Part, limited, new_part
+from .receipts import Failures, receipts_of
 
 if TYPE_CHECKING:
     from .encoding import Encoder
@@ -47,39 +45,38 @@ BODIES_SHOWN = 10
 
 @dataclass(slots=True)
 class Shipping:
-    """What all topics of one producer share."""
+    """The things that all destinations of one producer share."""
 
     config: ProducerConfig
     connections: Connections
-    routes: Routes
+    directory: Directory
     encoder: Encoder
     buffer: Buffer
     health: BrokerHealth
     wake: Callable[[], None]  # the sender thread
     on_delivery: Callable[[Delivery], None] | None
-    refused: deque[FailedDelivery] = field(default_factory=deque)
-    unknown: deque[FailedDelivery] = field(default_factory=deque)
+    failures: Failures = field(default_factory=Failures)
 
 
 class TopicDelivery:
-    """One topic's messages, from the accumulator to their receipts. Thread-safe.
+    """The messages for one destination, from the accumulator to their receipts. Thread-safe.
 
     The lock guards everything but ``open.extend``. A batch under way belongs to the thread that sends it; nobody
     else touches it until its outcome is known.
     """
 
-    def __init__(self, topic: str, shipping: Shipping, queues: WriteQueues, turn: int, *, later: bool = False) -> None:
-        """``later``: its messages are for later, see :mod:`.later`."""
-        self.topic = topic
-        self._later = later
+    def __init__(self, destination: Destination, shipping: Shipping, queues: WriteQueues, turn: int) -> None:
+        self.destination = destination
+        self.topic = destination.topic
         self.open = Accumulator(shipping.config.batch_bytes_max)
         self._shipping = shipping
         self._config = shipping.config
         self._lock = threading.Lock()
-        self._lanes = Lanes(topic, shipping.config, shipping.health, queues, turn)
-        self._new_queues: WriteQueues | None = None
+        # Guarded by the lock, like everything but `open` and `_new_queues`.
+        self._lanes = Lanes(self.topic, shipping.config, shipping.health, queues, turn)
+        self._new_queues: WriteQueues | None = None  # put by the watch thread, taken by the sender thread
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
-        self._is_given_up = False
+        self._is_given_up = False  # once true, nothing is taken any more; never taken back
 
     # What callers' threads do.
 
@@ -139,25 +136,19 @@ class TopicDelivery:
 
     def pump(self, now: float) -> float:
         """Start every batch that can go; when to call again at the latest."""
-        routes = self._shipping.routes
+        master = self._shipping.directory.master
         with self._lock:
             due = self._seal_if_due(now)
             queues, self._new_queues = self._new_queues, None
             if queues is not None:
                 self._lanes.adopt(queues, now)
             self._fail(self._lanes.expire(now))
-            batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(routes.master(name)))
+            batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(master(name)))
             due = min(due, self._lanes.next_due(now))
         for batch in batches:
             self.transmit(batch)
         self._tell_all()
         return due
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is open, waiting or under way."""
-        with self._lock:
-            return not len(self.open) and self._lanes.is_empty
 
     def give_up(self, error: PenstockError) -> None:
         """Fail everything that is not settled, and take nothing more."""
@@ -168,9 +159,9 @@ class TopicDelivery:
         self._tell_all()
 
     def check_taken(self, body: bytes, properties: bytes | None, key: str | None) -> None:
-        """Whether a message that was put into :attr:`open` while the producer was closing has an outcome.
+        """Make sure of the outcome of a message that was put into :attr:`open` while the producer was closing.
 
-        Until :meth:`give_up` it will have one: that takes everything out. What was put there later is taken back.
+        Until :meth:`give_up` the message will have one: that takes everything out. A later message is taken back.
 
         Raises:
             ClientClosed: it was too late; the message is not sent.
@@ -182,7 +173,7 @@ class TopicDelivery:
     def transmit(self, batch: Batch, *, wait: bool = False) -> None:
         """Send ``batch``; with ``wait`` in this thread until its outcome, else the outcome comes by callback."""
         shipping, name = self._shipping, batch.lane.broker_name
-        address = shipping.routes.master(name)
+        address = shipping.directory.master(name)
         batch.sent_at = time.monotonic()
         if address is None:
             self._on_error(batch, BrokerUnavailable(f"broker group {name} has no living master", no_master=True))
@@ -192,14 +183,13 @@ class TopicDelivery:
             if not batch.message:
                 batch.message = shipping.encoder.frame(
                     batch,
-                    self.topic,
+                    self.destination,
                     store_host_of(address),
                     timeout_ms=max(int(timeout_s * 900), 1),
                     no_wait=batch.parts[0].kind is Kind.ONEWAY,
-                    later=self._later,
                 )
             answer = shipping.connections.append(address, batch.message, timeout_s)
-            if shipping.routes.master(name) not in (address, None):
+            if shipping.directory.master(name) not in (address, None):
                 shipping.connections.leave(address)  # the route changed meanwhile, and who left it then left too early
             if not wait:
                 answer.add_done_callback(partial(self._on_answer, batch, address))
@@ -235,7 +225,7 @@ class TopicDelivery:
         bodies, properties, keys = self.open.drain()
         part = new_part(Kind.PRODUCE, bodies, properties, now + self._config.delivery_timeout_s)
         if keys is not None:
-            set_hashes(part, keys)
+            part.set_hashes(keys)
         self.hold(part)
         # Threads that append at the same time may overshoot the limits a little, which is harmless.
         self._lanes.add(limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2))
@@ -252,7 +242,10 @@ class TopicDelivery:
         return NEVER
 
     def _join(self, part: Part) -> bool:
-        """Whether the sender thread has to know of it: it knows of what ``part`` joined, until that is half full."""
+        """Add a waiting message. Returns True if the sender thread has to hear of it.
+
+        The thread knows of what ``part`` may join, until that is half full.
+        """
         taken_by = self._lanes.join(part)
         if taken_by is None:
             return True
@@ -285,7 +278,7 @@ class TopicDelivery:
         if has_more:
             self._shipping.wake()
         if futures:
-            _resolve(futures, receipts_of(self.topic, batch, receipt, store_host_of(address), later=self._later))
+            _resolve(futures, receipts_of(self.destination, batch, receipt, store_host_of(address)))
         for part in batch.parts:
             self._report(part, batch.lane.broker_name, None)
 
@@ -310,8 +303,7 @@ class TopicDelivery:
             for part in parts:
                 if part.kind is Kind.PRODUCE:
                     failed = FailedDelivery(self.topic, part.count, error, part.first_bodies(BODIES_SHOWN))
-                    is_unknown = isinstance(error, OutcomeUnknown)
-                    (self._shipping.unknown if is_unknown else self._shipping.refused).append(failed)
+                    self._shipping.failures.add(failed)
                 self._tell.append(partial(self._end, part, error))
 
     def _end(self, part: Part, error: PenstockError) -> None:

@@ -1,36 +1,17 @@
-"""From a batch to the framed Append message: records are laid out in the very bytes that gRPC sends."""
+"""From a batch to the framed Append message."""
 
 from __future__ import annotations
 
-import ctypes
-import time
-
 import numpy as np
 
-from penstock.formats.record.kernels import encode_batch, encoded_bytes
+from penstock.formats.columns import Column
+from penstock.formats.destination import Destination
+from penstock.formats.record.framing import frame_batch, marked, record_sizes
 from penstock.formats.record.layout import Host, SysFlag
-from penstock.formats.record.producer_mark import MARK_PREFIX, producer_mark
-from penstock.proto import frames, names
+from penstock.formats.record.producer_mark import mark_property
 from penstock.proto.wire.broker_pb2 import AppendHeader
 
-from .columns import Column
-from .later import later_producer, placed_later
 from .parts import Batch, Part
-
-MARK_BYTES_MAX = 96
-"""Property bytes that the first record of a batch needs for the producer's mark."""
-
-_WRITABLE = 0x200  # PyBUF_WRITE
-_memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
-_memory_at.restype = ctypes.py_object
-_memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
-
-
-def mark_property(producer_id: int, epoch: int, lane: int, sequence: int, count: int, digest: int = 0) -> bytes:
-    """The property that numbers a batch, with its name and separators."""
-    mark = MARK_PREFIX + producer_mark(producer_id, epoch, lane, sequence, count, digest) + b"\x02"
-    assert len(mark) <= MARK_BYTES_MAX
-    return mark
 
 
 class Encoder:
@@ -39,80 +20,49 @@ class Encoder:
     def __init__(self, producer_id: int, epoch: int, born_host: Host) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self._born_host = np.frombuffer(born_host.encode(), dtype=np.uint8)
+        self._born_host = born_host
 
     def frame(
-        self, batch: Batch, topic: str, store_host: Host, *, timeout_ms: int, no_wait: bool, later: bool = False
+        self, batch: Batch, destination: Destination, store_host: Host, *, timeout_ms: int, no_wait: bool
     ) -> bytes:
-        """The framed Append message of ``batch``; notes the records' sizes in it. ``later``: see :mod:`.later`."""
-        count, queue_ids, producer_id = batch.count, batch.queue_ids, self.producer_id
-        if later:
-            producer_id = later_producer(producer_id, topic)
-        mark = mark_property(producer_id, self.epoch, batch.lane.number, batch.sequence, count)
-        if later:
-            bodies, properties = _bodies(batch.parts), placed_later(_properties(batch.parts), topic, queue_ids)
-            properties = _marked(properties, mark)
-            queue_ids = np.zeros_like(queue_ids)
-        else:
-            bodies, properties = _columns_of_one(batch.parts[0], mark) if count == 1 else _columns(batch, mark)
-        encoded_topic = (names.TIMER_TOPIC if later else topic).encode()
-        sys_flag = batch.parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
-        size = encoded_bytes(
-            count, len(bodies.data), len(properties.data), len(encoded_topic), sys_flag, len(self._born_host)
-        )
+        """The framed Append message of ``batch``, whose records' sizes it notes in the batch."""
+        count, lane, parts = batch.count, batch.lane.number, batch.parts
+        producer_id = destination.producer(self.producer_id)
+        mark = mark_property(producer_id, self.epoch, lane, batch.sequence, count)
+        bodies, properties = _columns_of_one(parts[0]) if count == 1 else (_bodies(parts), _properties(parts))
+        properties, queue_ids = destination.place(properties, batch.queue_ids)
+        properties = marked(properties, mark, count)
+        sys_flag = parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
         header = AppendHeader(
-            topic=topic,
+            topic=destination.topic,
             producer_id=producer_id,
             producer_epoch=self.epoch,
-            lane=batch.lane.number,
+            lane=lane,
             sequence=batch.sequence,
             count=count,
             no_wait=no_wait,
             timeout_ms=timeout_ms,
-            later=later,
+            **destination.flags,
         )
-        message, address = frames.allocate(header, size)
-        out = np.frombuffer(_memory_at(address, size, _WRITABLE), dtype=np.uint8)
-        written = encode_batch(
-            out,
-            bodies.data,
-            bodies.ends,
-            properties.data,
-            properties.ends,
-            np.frombuffer(encoded_topic, dtype=np.uint8),
-            queue_ids,
-            sys_flag,
-            0,
-            time.time_ns() // 1_000_000,
-            self._born_host,
+        topic = destination.stored_topic
+        if count > 1 and any(part.futures for part in parts):
+            batch.record_sizes = record_sizes(
+                bodies, properties, topic=topic, sys_flag=sys_flag, born_host=self._born_host
+            )
+        return frame_batch(
+            header, bodies, properties, topic=topic, queue_ids=queue_ids, sys_flag=sys_flag, born_host=self._born_host
         )
-        assert written == size, (written, size)
-        if count > 1 and any(part.futures for part in batch.parts):
-            fixed = (size - len(bodies.data) - len(properties.data)) // count
-            batch.record_sizes = bodies.lengths + properties.lengths + fixed
-        return message
 
 
-def _columns_of_one(part: Part, mark: bytes) -> tuple[Column, Column]:
+def _columns_of_one(part: Part) -> tuple[Column, Column | None]:
     """Body and properties of a single message: a waiting send's latency counts in microseconds."""
     body = part.bodies[0]
-    encoded = mark + part.properties[0] if part.properties is not None and part.properties[0] else mark
-    return (
-        Column(np.frombuffer(body, dtype=np.uint8), np.array([len(body)], dtype=np.int64)),
-        Column(np.frombuffer(encoded, dtype=np.uint8), np.array([len(encoded)], dtype=np.int64)),
-    )
+    encoded = part.properties[0] if part.properties is not None else None
+    return _column_of(body), _column_of(encoded) if encoded else None
 
 
-def _columns(batch: Batch, mark: bytes) -> tuple[Column, Column]:
-    bodies, properties = _bodies(batch.parts), _properties(batch.parts)
-    if properties is None:
-        ends = np.full(batch.count, len(mark), dtype=np.int64)
-        return bodies, Column(np.frombuffer(mark, dtype=np.uint8), ends)
-    return bodies, _marked(properties, mark)
-
-
-def _marked(properties: Column, mark: bytes) -> Column:
-    return Column(np.concatenate([np.frombuffer(mark, dtype=np.uint8), properties.data]), properties.ends + len(mark))
+def _column_of(value: bytes) -> Column:
+    return Column(np.frombuffer(value, dtype=np.uint8), np.array([len(value)], dtype=np.int64))
 
 
 def _bodies(parts: list[Part]) -> Column:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from .selection import WriteQueues
+from ..cluster.queues import WriteQueues
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,26 @@
-"""What producers attach to messages: checked bodies, property strings, hashes of sharding keys."""
+"""What producers attach to messages: checked bodies and property strings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from penstock.formats.columns import Column, column_of, with_property
 from penstock.formats.record.properties import (
     KEY_SEPARATOR,
     KEYS,
+    MARK_ROOM,
     PROPERTIES_BYTES_MAX,
-    RECORD_CRC,
+    PROPERTIES_ROOM,
+    RESERVED,
     SHARDING_KEY,
     TAGS,
     TRANSIENT_PREFIX,
     UNIQ_KEY,
 )
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
-from penstock.proto.names import PRODUCER_PROPERTY
-
-if TYPE_CHECKING:
-    from .columns import Column
-    from .parts import Part
-
-RESERVED = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, PRODUCER_PROPERTY, RECORD_CRC})
-"""Property names that users give through their own arguments, or not at all."""
-
-MARK_ROOM = 128
-"""Left free in every property string: the first record of a batch holds the producer's mark as well."""
-
-PROPERTIES_ROOM = PROPERTIES_BYTES_MAX - MARK_ROOM
 
 
 def checked_body(body: object, bytes_max: int) -> bytes:
@@ -138,38 +130,12 @@ def _checked_separators(what: str, text: str) -> str:
     return text
 
 
-def set_hashes(part: Part, keys: Sequence[str | None]) -> None:
-    """Note the hashes of the messages' sharding keys, and which messages have one."""
-    import numpy as np
-
-    from .columns import Column
-
-    part.hashes = hashes_of(Column.of([key.encode() if key is not None else b"" for key in keys]))
-    if None in keys:
-        part.keyed = np.array([key is not None for key in keys])
-
-
-def hashes_of(keys: Column) -> Any:
-    """Java's string hash of each key, an array of int32."""
-    import numpy as np
-
-    from .kernels import hash_rows
-
-    hashes = np.empty(len(keys), dtype=np.int32)
-    hash_rows(keys.data, keys.ends, hashes)
-    return hashes
-
-
 def property_column(count: int, tags: Any, keys: Any, sharding_keys: Column | None) -> Column | None:
     """The property strings of ``count`` messages; ``tags`` and ``keys`` for all, or a sequence with one for each.
 
     Raises:
         InvalidArgument: lengths that differ, or texts that break the rules of :func:`property_bytes`.
     """
-    import numpy as np
-
-    from .columns import Column
-
     column: Column | None = None
     if isinstance(tags, str):
         tags = _checked_separators("tag", checked_tag(tags))
@@ -199,10 +165,6 @@ def key_column(what: str, keys: Any) -> Column:
     Raises:
         InvalidArgument: something else, or a separator in one.
     """
-    import numpy as np
-
-    from .columns import Column, column_of
-
     if isinstance(keys, np.ndarray) and keys.dtype.kind in "US":
         keys = np.strings.encode(keys, "utf-8") if keys.dtype.kind == "U" else keys
         column = column_of(keys)
@@ -225,17 +187,6 @@ def _key_text(key: Any) -> bytes:
 
 
 def _with(base: Column | None, name: str, values: Column, count: int) -> Column:
-    import numpy as np
-
-    from .columns import Column
-    from .kernels import append_property
-
     if len(values) != count:
         raise InvalidArgument(f"{len(values)} values of {name} for {count} messages: give one for each")
-    if base is None:
-        base = Column(np.empty(0, np.uint8), np.zeros(count, np.int64))
-    encoded_name = np.frombuffer(name.encode(), dtype=np.uint8)
-    out = np.empty(len(base.data) + len(values.data) + count * (len(name) + 2), dtype=np.uint8)
-    ends = np.empty(count, dtype=np.int64)
-    written = append_property(base.data, base.ends, encoded_name, values.data, values.ends, out, ends)
-    return Column(out[:written], ends)
+    return with_property(base, name, values)

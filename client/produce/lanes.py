@@ -44,11 +44,12 @@ from penstock.proto.errors import (
     ReplicaTimeout,
 )
 
-from ..cluster.retry import Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
+from ..cluster.queues import WriteQueues
+from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
+from .health import BrokerHealth
 from .key_places import KeyPlaces
-from .parts import NEVER, Batch, Kind, Lane, Line, Part
-from .selection import BrokerHealth, WriteQueues
+from .parts import Batch, Kind, Lane, Line, Part
 
 LANES = 8
 SMALL_PER_BROKER = 2
@@ -77,7 +78,7 @@ class Lanes:
         self.queues = queues
         self.waiting = Line()  # for whatever queue is free
         self.keyed = Line()  # for the queues of their keys, once there is a route
-        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.lanes: dict[tuple[str, int], Lane] = {}  # by broker name and number; made when first needed, never dropped
         self._places = KeyPlaces(queues)
         self._settled_for = queues  # the route that the places follow already
         # While places change: those before, and by old lane with a batch under way the messages that wait for its end.
@@ -86,18 +87,18 @@ class Lanes:
         self.half_full = config.batch_bytes_max // 2
         self._config = config
         self._health = health
-        self._turn = turn
-        self._in_flight: dict[str, int] = {}
-        self._gone_since: dict[str, float] = {}
+        self._turn = turn  # where the rotation over all queues stands
+        self._in_flight: dict[str, int] = {}  # by broker name: lanes that have a batch
+        self._gone_since: dict[str, float] = {}  # by broker name: since when it has had no living master
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits or is under way."""
+        """True if nothing waits or is under way."""
         return not self.has_waiting and all(lane.is_free for lane in self.lanes.values())
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a part waits for its lane to be chosen."""
+        """True if a part waits for its lane to be chosen."""
         return bool(self.waiting or self.keyed)
 
     def add(self, parts: Iterable[Part]) -> None:
@@ -334,7 +335,7 @@ class Lanes:
         return name, queue_id
 
     def _is_small(self, batch: Batch | None) -> bool:
-        """Whether it is one that others could have shared, and its answer is near."""
+        """True for a batch that others could have shared, and whose answer is near."""
         if batch is None or batch.attempts or batch.retry_at is not None:
             return False
         first = batch.parts[0]
@@ -363,7 +364,7 @@ class Lanes:
         return taken
 
     def _lane_batch(self, lane: Lane, now: float) -> Batch:
-        """What is pending in a free lane, and behind it what waits for any queue and is like it.
+        """A batch of a free lane's pending parts, and behind them those like them that wait for any queue.
 
         Where nothing of that could ride, it has the lane's next batch to itself.
         """

@@ -11,19 +11,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.formats.columns import Column, hashes_of, lengths_of
 from penstock.formats.record.compression import decompress
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import OutcomeUnknown, PenstockError
 
+from ..cluster.retry import NEVER
 from ..message import SendReceipt
-from .columns import Column, lengths_of
 
 RECORD_COST = 112
 """What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
 for its topic."""
-
-
-NEVER = float("inf")
 
 
 class Kind(enum.Enum):
@@ -86,11 +84,11 @@ class Part:
         return self.properties
 
     def is_like(self, other: Part) -> bool:
-        """Whether both may be in one batch."""
+        """True if both may be in one batch."""
         return self.kind is other.kind and self.sys_flag == other.sys_flag and not self.is_alone and not other.is_alone
 
     def may_grow(self, bytes_max: int, count_max: int) -> bool:
-        """Whether other waiting messages may still become a part of this one (see :meth:`may_take`)."""
+        """True if other waiting messages may still become a part of this one (see :meth:`may_take`)."""
         return (
             self.kind is Kind.SEND
             and self.hashes is None
@@ -101,7 +99,7 @@ class Part:
         )
 
     def may_take(self, other: Part, bytes_max: int, count_max: int) -> bool:
-        """Whether ``other``, one waiting message, may become a part of this one, which was never sent."""
+        """True if ``other``, one waiting message, may become a part of this one, which was never sent."""
         return (
             self.is_like(other)
             and self.kind is not Kind.PRODUCE
@@ -162,6 +160,12 @@ class Part:
             part.is_alone = True
         return parts
 
+    def set_hashes(self, keys: Sequence[str | None]) -> None:
+        """Note the hashes of the messages' sharding keys, and which messages have one."""
+        self.hashes = hashes_of(Column.of([key.encode() if key is not None else b"" for key in keys]))
+        if None in keys:
+            self.keyed = np.array([key is not None for key in keys])
+
     def first_bodies(self, count: int) -> tuple[bytes, ...]:
         """The first ``count`` bodies."""
         return tuple(self.bodies[index] for index in range(min(count, self.count)))
@@ -171,6 +175,56 @@ class Part:
         if not self.sys_flag & SysFlag.COMPRESSED:
             return tuple(self.bodies)
         return tuple(decompress(body, self.sys_flag) for body in self.bodies)
+
+
+def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None) -> int:
+    """What these messages count in buffers and batches."""
+    cost = sum(map(len, bodies)) + RECORD_COST * len(bodies)
+    if properties is not None:
+        cost += sum(len(encoded) for encoded in properties if encoded)
+    return cost
+
+
+def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
+    """``part`` itself, or pieces of it that are each within the limits (a single message may exceed them).
+
+    The pieces' costs are counted anew.
+    """
+    if part.cost <= bytes_max and part.count <= count_max:
+        return [part]
+    lengths = part.body_lengths()
+    costs = lengths + RECORD_COST
+    properties = part.property_column()
+    if properties is not None:
+        costs = costs + properties.lengths
+    ends = np.cumsum(costs)
+    pieces, start = [], 0
+    while start < part.count:
+        base = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, base + bytes_max, side="right"))
+        stop = min(max(stop, start + 1), start + count_max, part.count)
+        piece = Part(
+            kind=part.kind,
+            bodies=part.bodies.part(start, stop) if isinstance(part.bodies, Column) else part.bodies[start:stop],
+            properties=properties.part(start, stop) if properties is not None else None,
+            cost=int(ends[stop - 1]) - base,
+            deadline=part.deadline,
+            ticket=part.ticket,
+            lengths=lengths[start:stop],
+            hashes=part.hashes[start:stop] if part.hashes is not None else None,
+            keyed=part.keyed[start:stop] if part.keyed is not None else None,
+            futures=part.futures[start:stop],
+            message_ids=part.message_ids[start:stop],
+            sys_flag=part.sys_flag,
+        )
+        pieces.append(piece)
+        start = stop
+    return pieces
+
+
+def new_part(kind: Kind, bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, deadline: float) -> Part:
+    """A part of ``bodies``, with its cost."""
+    return Part(kind=kind, bodies=bodies, properties=properties, cost=cost_of(bodies, properties), deadline=deadline)
 
 
 class Line(deque[Part]):
@@ -219,7 +273,7 @@ class Lane:
 
     @property
     def is_free(self) -> bool:
-        """Whether a batch may start without overtaking anything."""
+        """True if a batch may start without overtaking anything."""
         return self.batch is None and not self.pending
 
 

@@ -1,28 +1,36 @@
-"""From a broker's receipt for a batch to one receipt per message."""
+"""What senders learn: a receipt per message out of a broker's receipt for a batch, or the error instead."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
 import numpy as np
 
+from penstock.formats.destination import Destination
 from penstock.formats.record.layout import Host, offset_message_id
+from penstock.proto.errors import BrokerUnavailable, DeliveryFailed, OutcomeUnknown
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.broker_pb2 import SendStatus as WireStatus
 
-from ..message import SendReceipt, SendStatus
+from ..message import FailedDelivery, Message, SendReceipt, SendStatus
 from .parts import Batch
+
+GRACE_S = 0.25
+"""The sender thread ends what is late; a waiting caller gives it this long to say how, then says unknown itself."""
 
 _STATUS = {value: SendStatus(name) for name, value in WireStatus.items()}
 
 
-def receipts_of(
-    topic: str, batch: Batch, receipt: AppendReceipt, store_host: Host, *, later: bool
-) -> list[SendReceipt]:
-    """Where each message of ``batch`` lies: records follow each other, and each queue's offsets count up.
-
-    A message for ``later`` has no offset in its queue yet.
-    """
-    next_offsets = dict(zip(receipt.queue_ids, receipt.queue_offsets, strict=True))
-    if later:
+def receipts_of(destination: Destination, batch: Batch, receipt: AppendReceipt, store_host: Host) -> list[SendReceipt]:
+    """Where each message of ``batch`` lies: records follow each other, and each queue's offsets count up."""
+    topic, gives_offsets = destination.topic, destination.gives_offsets
+    if gives_offsets:
+        next_offsets = dict(zip(receipt.queue_ids, receipt.queue_offsets, strict=True))
+    else:
         next_offsets = dict.fromkeys(batch.queue_ids.tolist(), -1)
     positions = [receipt.physical_offset]
     if batch.record_sizes is not None:
@@ -35,7 +43,7 @@ def receipts_of(
     receipts = []
     for message_id, queue_id, position in zip(message_ids, batch.queue_ids.tolist(), positions, strict=True):
         queue_offset = next_offsets[queue_id]
-        next_offsets[queue_id] = queue_offset + (not later)
+        next_offsets[queue_id] = queue_offset + gives_offsets
         receipts.append(
             SendReceipt(
                 message_id,
@@ -51,3 +59,71 @@ def receipts_of(
             )
         )
     return receipts
+
+
+def result_of(future: Future[SendReceipt], topic: str, deadline: float) -> SendReceipt:
+    """The receipt; the error that the send ended with; or unknown when the time is up."""
+    try:
+        return future.result(max(deadline - time.monotonic(), 0.0) + GRACE_S)
+    except FutureTimeout:
+        raise OutcomeUnknown(f"topic {topic}: no answer within the time-out; the message may be stored") from None
+    except CancelledError:
+        raise BrokerUnavailable(f"topic {topic}: the send was cancelled") from None
+
+
+def results_of(sends: Sequence[tuple[Message, Future[SendReceipt]]], deadline: float) -> list[SendReceipt]:
+    """All receipts.
+
+    Raises:
+        DeliveryFailed: some failed and some did not, or not all in the same way; else that one error.
+    """
+    receipts, failures = [], []
+    for message, future in sends:
+        try:
+            receipts.append(result_of(future, message.topic, deadline))
+        except Exception as error:  # noqa: BLE001  sorted and raised below
+            failures.append(FailedDelivery(message.topic, 1, error, (message.body,)))
+    if not failures:
+        return receipts
+    first = failures[0].error
+    if not receipts and all(failure.error is first for failure in failures):
+        raise first
+    unknown = [failure for failure in failures if isinstance(failure.error, OutcomeUnknown)]
+    refused = [failure for failure in failures if not isinstance(failure.error, OutcomeUnknown)]
+    raise DeliveryFailed(
+        f"{len(failures)} of {len(sends)} messages of a batch failed, first: {first}", refused=refused, unknown=unknown
+    )
+
+
+class Failures:
+    """What could not be delivered since somebody asked. Any thread adds to it; ``flush`` and ``close`` take it out."""
+
+    def __init__(self) -> None:
+        self._refused: deque[FailedDelivery] = deque()
+        self._unknown: deque[FailedDelivery] = deque()
+
+    def add(self, failed: FailedDelivery) -> None:
+        """Keep it until somebody asks."""
+        (self._unknown if isinstance(failed.error, OutcomeUnknown) else self._refused).append(failed)
+
+    def raise_all(self) -> None:
+        """Raise DeliveryFailed with everything that failed, and forget it; return where nothing did."""
+        refused, unknown = _emptied(self._refused), _emptied(self._unknown)
+        if refused or unknown:
+            raise DeliveryFailed(_describe(refused, unknown), refused=refused, unknown=unknown)
+
+
+def _emptied(failures: deque[FailedDelivery]) -> list[FailedDelivery]:
+    taken = []
+    while failures:
+        taken.append(failures.popleft())
+    return taken
+
+
+def _describe(refused: list[FailedDelivery], unknown: list[FailedDelivery]) -> str:
+    texts = []
+    for what, failures in (("not stored", refused), ("unknown", unknown)):
+        if failures:
+            count = sum(failure.count for failure in failures)
+            texts.append(f"{count} messages {what}, first: {failures[0].error}")
+    return "; ".join(texts)

@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 
+from ..cluster.retry import NEVER
 from .delivery import TopicDelivery
-from .parts import NEVER
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Sender:
     def __init__(self, linger_ms: float) -> None:
         self.is_sleeping = False
         self._linger_s = max(linger_ms / 1000, 0.0005)
-        self._topics: tuple[TopicDelivery, ...] = ()
+        self._topics: tuple[TopicDelivery, ...] = ()  # replaced by callers that hold the producer's lock
         self._event = threading.Event()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="penstock-sender", daemon=True)

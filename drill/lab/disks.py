@@ -82,7 +82,7 @@ class SmallDisk:
 
     @property
     def is_mounted(self) -> bool:
-        """Whether it is there."""
+        """True if it is there."""
         return os.path.ismount(self.path)
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ def _committed(store: Path, group: str) -> dict[str, int]:
 
 
 def find_on_disk(stores: Sequence[NodeState], needle: bytes) -> list[str]:
-    """Which stores' logs hold these bytes: whether a lost message is not on disk, or on disk and not delivered."""
+    """The stores whose logs hold these bytes: a lost message is on no disk, or on one and was not delivered."""
     found = []
     for state in stores:
         if state.store_path is not None and any(needle in path.read_bytes() for _, path in _segments(state.store_path)):

@@ -16,6 +16,7 @@ import tenacity
 from penstock.bench.health import await_replicas, broker_statuses, cluster_views, serves
 from penstock.bench.load.crew import Worker
 from penstock.client import Admin
+from penstock.client.cluster import back_off_s
 from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place
 from penstock.judge.conditions import Stop, Window
 from penstock.judge.history import SUFFIX
@@ -116,6 +117,7 @@ class Lab:
         self.log_starts = {state.node.name: state.log_path.stat().st_size for state in self.cluster.states()}
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(OutcomeUnknown),  # slaves that are still slow: it may be asked again
+            wait=lambda state: back_off_s(state.attempt_number),
             stop=tenacity.stop_after_delay(TOPIC_TIMEOUT_S),
             reraise=True,
         )
@@ -239,7 +241,7 @@ class Lab:
 
     @property
     def elects(self) -> bool:
-        """Whether masters are elected; else each shard's first broker is its master for ever."""
+        """True if masters are elected; else each shard's first broker is its master for ever."""
         return self.owns_cluster or self.cluster.plan.is_elected
 
     @property
@@ -359,7 +361,7 @@ class Lab:
         self.stops.append(Stop(name, round(report.seconds, 3), report.exit_code, report.killed, marker))
 
     def note_start(self, name: str) -> None:
-        """Note whether a broker that was stopped cleanly started without a scan of its log."""
+        """Note if a broker that was stopped cleanly had to scan its log at its start."""
         opened = [line for line in self.cluster.log_lines(name, 500) if " store opened " in line]
         if opened and " clean=True " not in opened[-1]:
             self.stops[-1] = replace(self.stops[-1], scanned=True)
@@ -394,7 +396,7 @@ class Lab:
             time.sleep(POLL_S)
 
     def nameservers_agree(self) -> bool:
-        """Whether every nameserver knows every broker."""
+        """True if every nameserver knows every broker."""
         wanted = {state.node.address for state in self.broker_states()}
         views = cluster_views(self.nameservers.split(";"))
         return all(view is not None and wanted <= {m.address for s in view.shards for m in s.members} for view in views)

@@ -1,4 +1,4 @@
-"""Whether the replicas of each broker group are level."""
+"""How far the replicas of each broker group are from being level."""
 
 from __future__ import annotations
 

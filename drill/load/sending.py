@@ -90,7 +90,7 @@ class Stream:
         return time.monotonic_ns()
 
     def on_receipt(self, receipt: SendReceipt, sequence: int, start_ns: int, crc: int, key: int) -> None:
-        """The message is stored; whether as safely as the mode demands, its status says."""
+        """Note a message that is stored; its status says if it is as safe as the mode demands."""
         safe = receipt.status is SendStatus.SEND_OK
         self._recorder.add(
             Op.SEND,

@@ -48,7 +48,7 @@ _TABLES = _make_tables()
 
 
 def has_carryless_multiply() -> bool:
-    """Whether kernels are compiled for a processor with PCLMULQDQ (NUMBA_CPU_NAME and _FEATURES count)."""
+    """True if kernels are compiled for a processor with PCLMULQDQ (NUMBA_CPU_NAME and _FEATURES count)."""
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     return triple.startswith("x86_64") and "+pclmul" in features.split(",")
 

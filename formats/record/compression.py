@@ -1,4 +1,4 @@
-"""Bodies as SYSFLAG says they are compressed, with a limit on what they may grow to.
+"""Bodies as SYSFLAG says they are compressed, one at a time, with a limit on what they may grow to.
 
 | Type bits | Form |
 |---|---|
@@ -20,6 +20,19 @@ from .layout import SysFlag
 EXPANDED_BYTES_MAX = 16 * 1024 * 1024
 """Default limit of a decompressed body: four times the largest body that a broker takes by default."""
 _ZSTD_STEP_BYTES = 256
+_ZLIB_LEVEL = 5  # RocketMQ's default
+
+
+def compressor(algorithm: str) -> tuple[int, Callable[[bytes], bytes]]:
+    """The flag bits and the function of ``zlib``, ``lz4`` or ``zstd``, for callers that compress every body."""
+    return _WRITERS[algorithm]
+
+
+def compress(body: bytes, algorithm: str) -> tuple[int, bytes]:
+    """The flag bits and the compressed body; ``(0, body)`` where compression gains nothing."""
+    flag, write = _WRITERS[algorithm]
+    compressed = write(body)
+    return (flag, compressed) if len(compressed) < len(body) else (0, body)
 
 
 def decompress(body: bytes, sys_flag: int, bytes_max: int = EXPANDED_BYTES_MAX) -> bytes:
@@ -88,9 +101,31 @@ def _read_zstd(body: bytes, bytes_max: int) -> bytes:
     return b"".join(chunks)
 
 
+def _write_zlib(body: bytes) -> bytes:
+    return zlib.compress(body, _ZLIB_LEVEL)
+
+
+def _write_lz4(body: bytes) -> bytes:
+    import lz4.frame
+
+    compressed: bytes = lz4.frame.compress(body)
+    return compressed
+
+
+def _write_zstd(body: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor().compress(body)
+
+
 _READERS: dict[int, Callable[[bytes, int], bytes]] = {
     0: _read_zlib,
     SysFlag.COMPRESSION_LZ4: _read_lz4,
     SysFlag.COMPRESSION_ZSTD: _read_zstd,
     SysFlag.COMPRESSION_ZLIB: _read_zlib,
+}
+_WRITERS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "zlib": (SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB, _write_zlib),
+    "lz4": (SysFlag.COMPRESSED | SysFlag.COMPRESSION_LZ4, _write_lz4),
+    "zstd": (SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZSTD, _write_zstd),
 }

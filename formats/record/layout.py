@@ -63,6 +63,8 @@ BLANK_BYTES = 8
 TOPIC_BYTES_MAX_V1 = 127
 TOPIC_BYTES_MAX = 32767
 RECORD_BYTES_MAX = (1 << 31) - 1
+BODY_BYTES_MAX = 4 << 20
+"""The largest body that producers send and brokers take by default (``maxMessageSize``)."""
 CRC_MASK = 0x7FFFFFFF
 
 HEAD = struct.Struct(">iiiiiqqiq")
@@ -128,7 +130,7 @@ class Host(NamedTuple):
 
     @property
     def is_ipv6(self) -> bool:
-        """Whether the address takes 16 bytes."""
+        """True if the address takes 16 bytes."""
         return len(self.ip) == 16
 
     def __str__(self) -> str:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
+from penstock.proto.names import SCHEDULE_TOPIC
+
 from ..intrinsics.memory import load_i32, load_i64, load_u8
 from ..intrinsics.text import find_byte_at
 from .layout import RECORD_CRC_PREFIX
@@ -41,7 +43,7 @@ _CRC_HEAD = _number(RECORD_CRC_PREFIX[:8])
 _PREFIX_HEAD, _PREFIX_TAIL = _number(b"%LMQ"), ord("%")
 _SYSTEM_HEAD = _number(b"rmq_sys_")
 _RETRY_HEAD, _RETRY_TAIL = _number(b"%RET"), _number(b"TRY%")
-_SCHEDULE = b"SCHEDULE_TOPIC_XXXX"
+_SCHEDULE = SCHEDULE_TOPIC.encode()
 _SCHEDULE_BYTES = len(_SCHEDULE)
 _SCHEDULE_1, _SCHEDULE_2, _SCHEDULE_3 = _number(_SCHEDULE[:8]), _number(_SCHEDULE[8:16]), _number(_SCHEDULE[11:])
 
@@ -96,7 +98,7 @@ def lists_at(address, start, end, readable):
 
 @njit([types.boolean(types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def allows_lights_at(address, topic, size):
-    """Whether records of that topic may stand in light queues: not retry topics, nor those of the broker."""
+    """True if records of that topic may stand in light queues: not retry topics, nor those of the broker."""
     if size >= 8:
         head = load_i64(address, topic)
         if head == _SYSTEM_HEAD or (
@@ -110,7 +112,7 @@ def allows_lights_at(address, topic, size):
 
 @njit([types.boolean(types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def is_light_name_at(address, start, end):
-    """Whether ``[start, end)`` is ``%LMQ%`` and more, of the signs that a topic may have."""
+    """True if ``[start, end)`` is ``%LMQ%`` and more, of the signs that a topic may have."""
     if not 5 < end - start <= _NAME_MAX:
         return False
     if load_i32(address, start) != _PREFIX_HEAD or load_u8(address, start + 4) != _PREFIX_TAIL:
@@ -126,7 +128,7 @@ def is_light_name_at(address, start, end):
 
 @njit([types.UniTuple(types.int64, 2)(types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def offset_at(address, start, end):
-    """(the number in ``[start, list end)`` up to its separator, where that is); -1 for what is none."""
+    """(the number in ``[start, list end)`` up to its separator, where that is); -1 if that is no number."""
     at, number = start, np.int64(0)
     while at < end and load_u8(address, at) != COMMA:
         digit = load_u8(address, at) - 48
@@ -140,7 +142,7 @@ def offset_at(address, start, end):
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def equally_long_at(address, names, names_end, offsets, offsets_end):
-    """Whether the two lists behind ``address`` have as many parts."""
+    """True if the two lists behind ``address`` have as many parts."""
     difference = np.int64(0)
     for at in range(names, names_end):
         difference += load_u8(address, at) == COMMA

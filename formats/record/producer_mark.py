@@ -33,6 +33,17 @@ class ProducerMark(NamedTuple):
     digest: int = 0  # none
 
 
+MARK_BYTES_MAX = 96
+"""What :func:`mark_property` takes at most."""
+
+
+def mark_property(producer_id: int, epoch: int, lane: int, sequence: int, count: int, digest: int = 0) -> bytes:
+    """The property that numbers a batch of ``count`` records, with its name and separators."""
+    mark = MARK_PREFIX + producer_mark(producer_id, epoch, lane, sequence, count, digest) + b"\x02"
+    assert len(mark) <= MARK_BYTES_MAX
+    return mark
+
+
 def producer_mark(producer_id: int, epoch: int, lane: int, sequence: int, count: int, digest: int = 0) -> bytes:
     """The property value that marks a batch of ``count`` records."""
     mark = b"%016x:%x:%x:%x:%x" % (producer_id, epoch, lane, sequence, count)
@@ -43,7 +54,7 @@ def parse_producer_mark(mark: bytes | memoryview) -> ProducerMark:
     """The numbers of a mark.
 
     Raises:
-        InvalidArgument: the bytes are none.
+        InvalidArgument: the bytes are no mark.
     """
     found = _MARK.fullmatch(mark)
     if found is None:

@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.proto.errors import InvalidArgument
+from penstock.proto.names import PRODUCER_PROPERTY
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 PROPERTIES_BYTES_MAX = 32767
+MARK_ROOM = 128
+"""Left free by producers in every property string: the first record of a batch holds their mark as well."""
+PROPERTIES_ROOM = PROPERTIES_BYTES_MAX - MARK_ROOM
 
 KEYS = "KEYS"
 KEY_SEPARATOR = " "
@@ -52,6 +56,9 @@ INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 RECORD_CRC = "__CRC32#"
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
+
+RESERVED = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, PRODUCER_PROPERTY, RECORD_CRC})
+"""Property names that users give through their own arguments, or not at all."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

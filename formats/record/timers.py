@@ -65,7 +65,7 @@ _WRITABLE_HASHES = types.Array(types.uint64, 1, "C")
 
 @njit([types.boolean(types.int64, types.int64, types.int64, BYTES)], nogil=True, cache=True)
 def _begins_with(address, start, end, name):
-    """Whether the pair ``[start, end)`` begins with ``name``, separator included."""
+    """True if the pair ``[start, end)`` begins with ``name``, separator included."""
     if end - start < len(name):
         return False
     for i in range(len(name)):  # noqa: SIM110  kernels know no generators

@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import derived_kernels
-from ..derived_kernels import INDEX_ENTRY_BYTES
+from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at, slot_at
+from penstock.formats.index_kernels import check_chains
+
+from ..derived_kernels import match_keys
 from ..directory import StoreDirectory
 from ..files import Bytes, Unreadable
 from ..findings import Findings
-from ..log.reader import Rows
-from .files import HEADER_BYTES, INDEX_ENTRY, IndexFile
+from ..log.model import Rows
+from .files import IndexFile
 
 SURPLUS_MAX = 1000
 """Entries without a key told or looked at one by one; more are counted."""
@@ -58,7 +60,7 @@ class IndexCheck:
         self._blocks = self._walk_files()
         self._block: Bytes = np.empty(0, np.uint8)
         self._found: Bytes = np.empty(0, np.uint8)
-        self._at = self._first = self._begin = self._base = 0
+        self._at = self._first = self._begin = self._slots = 0
         self._path: object = None
         self._open = self._next_block()
 
@@ -86,15 +88,15 @@ class IndexCheck:
     def _walk_file(self, index: IndexFile) -> Iterator[tuple[IndexFile, int, Bytes]]:
         if not index.entries:
             return
-        header, entries_at = index.header, HEADER_BYTES + 4 * index.slots
+        header = index.header
         newest = np.zeros(index.slots, np.int32)
         bad = 0
         for first, data in index.blocks():
             count = len(data) // INDEX_ENTRY_BYTES
             wrong: Bytes = np.empty(count, np.uint8)
-            bad += derived_kernels.check_chains(data, first, count, newest, wrong)
+            bad += check_chains(data, first, count, newest, wrong)
             for number in (first + np.flatnonzero(wrong)[:10]).tolist():
-                at = entries_at + INDEX_ENTRY_BYTES * number
+                at = entry_at(index.slots, number)
                 self._findings.problem(index.path, at, f"entry {number} does not link to the one before it in its slot")
             yield index, first, data
         table = index.slot_table()
@@ -102,7 +104,7 @@ class IndexCheck:
         broken = np.flatnonzero((newest != table) & ~grown)
         for slot in broken[:10].tolist():
             text = f"slot {slot} leads to entry {int(table[slot])}, the newest of its chain is {int(newest[slot])}"
-            self._findings.problem(index.path, HEADER_BYTES + 4 * slot, text)
+            self._findings.problem(index.path, slot_at(slot), text)
         if len(broken) > 10 or bad > 10:
             text = f"in all {bad} links and {len(broken)} slots are wrong: not every entry can be reached"
             self._findings.problem(index.path, None, text)
@@ -117,7 +119,7 @@ class IndexCheck:
             self._block, self._first, self._at = data, first, 0
             self._found = np.zeros(len(data) // INDEX_ENTRY_BYTES, np.uint8)
             self._begin, self._path = index.header.begin_timestamp, index.path
-            self._base = HEADER_BYTES + 4 * index.slots
+            self._slots = index.slots
             self.entries += len(self._found)
             return True
         return False
@@ -128,7 +130,7 @@ class IndexCheck:
         at = 0
         self.keys += len(keys)
         while at < len(keys) and self._open:
-            at, self._at = derived_kernels.match_keys(
+            at, self._at = match_keys(
                 *(keys, at, len(keys), self._block, self._at, len(self._found), self._first, self._begin),
                 *(found, self._found),
             )
@@ -152,7 +154,7 @@ class IndexCheck:
             if len(self.surplus) == SURPLUS_MAX:
                 self.surplus_left_out += 1
                 continue
-            at = self._base + INDEX_ENTRY_BYTES * (self._first + number)
+            at = entry_at(self._slots, self._first + number)
             self.surplus.append(Surplus(self._path, at, physical, key_hash, bool(self._found[number] == 2)))
         self._open = self._next_block()
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
-from .. import derived_kernels
-from ..derived_kernels import INDEX_ENTRY_BYTES
-from ..files import Bytes
-from ..log.reader import Rows
-from ..queues.writer import write_at
-from .files import HEADER, HEADER_BYTES, Ints
+from penstock.formats.directory import index_file_name
+from penstock.formats.index_file import HEADER, entry_at, file_bytes, slot_pages
+from penstock.formats.index_kernels import link_keys
 
-PAGE_BYTES = 4096
+from ..log.model import Rows
+from ..queues.writer import write_at
+from .files import Ints
 
 
 class IndexWriter:
@@ -34,7 +32,7 @@ class IndexWriter:
 
     @property
     def _bytes(self) -> int:
-        return HEADER_BYTES + 4 * self._slots + INDEX_ENTRY_BYTES * self._capacity
+        return file_bytes(self._slots, self._capacity)
 
     def take(self, keys: Rows) -> None:
         """Add the keys of a batch.
@@ -57,8 +55,7 @@ class IndexWriter:
     def _begin(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._last_name = max(self._last_name + 1, time.time_ns() // 1_000_000)
-        name = datetime.fromtimestamp(self._last_name / 1000).strftime("%Y%m%d%H%M%S%f")[:17]
-        self._path = self._directory / name
+        self._path = self._directory / index_file_name(self._last_name)
         self._count = 1
         self._newest[:] = 0
         # As RocketMQ: a file begins with the end of the one before, until its first entry is there.
@@ -66,11 +63,10 @@ class IndexWriter:
 
     def _add(self, keys: Rows, first: int, last: int) -> None:
         assert self._path is not None
-        out: Bytes = np.empty((last - first) * INDEX_ENTRY_BYTES, np.uint8)
-        at = HEADER_BYTES + 4 * self._slots + INDEX_ENTRY_BYTES * self._count
+        out = link_keys(keys[first:last], self._newest, self._count, self._begin_time)
+        write_at(self._path, entry_at(self._slots, self._count), out, self._bytes)
         begins = self._count == 1
-        self._count = derived_kernels.link_keys(keys, first, last, self._newest, self._count, self._begin_time, out)
-        write_at(self._path, at, out, self._bytes)
+        self._count += last - first
         if begins:
             self._begin_time = int(keys["store_timestamp"][first])
             self._begin_offset = int(keys["physical_offset"][first])
@@ -83,14 +79,8 @@ class IndexWriter:
         if self._path is None:
             return
         used = int(np.count_nonzero(self._newest))
-        table = self._newest.astype(">i4").view(np.uint8)
-        padded = np.zeros(-(-len(table) // PAGE_BYTES) * PAGE_BYTES, np.uint8)
-        padded[: len(table)] = table
-        pages = np.flatnonzero(padded.reshape(-1, PAGE_BYTES).any(axis=1))
-        breaks = np.flatnonzero(np.diff(pages) != 1) + 1
-        for run in np.split(pages, breaks):
-            start, end = int(run[0]) * PAGE_BYTES, min((int(run[-1]) + 1) * PAGE_BYTES, len(table))
-            write_at(self._path, HEADER_BYTES + start, table[start:end], self._bytes)
+        for at, data in slot_pages(self._newest):
+            write_at(self._path, at, data, self._bytes)
         header = HEADER.pack(
             *(self._begin_time, self._end_time, self._begin_offset, self._end_offset, used, self._count)
         )

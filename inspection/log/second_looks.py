@@ -19,7 +19,7 @@ class SecondLooks:
         self._last: object = None
 
     def is_due(self, place: object) -> bool:
-        """Whether what was just found wrong at ``place`` is to be read again; it has been waited for then."""
+        """True if what was just found wrong at ``place`` is to be read again; it has been waited for then."""
         if self._left == 0 or place == self._last:
             return False
         self._left -= 1

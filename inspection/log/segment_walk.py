@@ -17,23 +17,23 @@ from collections.abc import Generator
 
 import numpy as np
 
+from penstock.formats.batch_unit import BatchUnit, messages_of
+from penstock.formats.directory import file_name
 from penstock.formats.hashing import string_hash
+from penstock.formats.intrinsics.zeros import first_nonzero
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record, decode_record
 from penstock.formats.record.properties import (
-    INNER_BASE,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
-    INNER_NUM,
     TAGS,
     decode_properties,
 )
-from penstock.proto.names import LIGHT_PREFIX, LOST_TOPIC, RETRY_PREFIX, SYSTEM_PREFIX
+from penstock.proto.names import LIGHT_PREFIX, LOST_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 
 from .. import kernels
 from ..files import Bytes, InputFile, Unreadable
 from ..kernels import Check
-from ..queues.table import SCHEDULE_TOPIC
-from .reader import TIME_MIN, WINDOW_BYTES, Batch, BatchUnit, Damage, LogReader, OffsetJump, Tail
+from .model import TIME_MIN, WINDOW_BYTES, Batch, Damage, LogPass, OffsetJump, Tail
 
 RECORD_BYTES_MAX = 256 << 20
 """What claims to be longer is no record: brokers take 4 MiB by default."""
@@ -50,7 +50,7 @@ _SUSPICIOUS = (Check.BODY, Check.RECORD, Check.OFFSET, Check.BAD)
 class SegmentWalk:
     """Reads file ``number`` of ``reader``'s store from ``position`` on, which only grows."""
 
-    def __init__(self, reader: LogReader, file: InputFile, number: int, position: int) -> None:
+    def __init__(self, reader: LogPass, file: InputFile, number: int, position: int) -> None:
         self.position = position
         self._reader = reader
         self._file = file
@@ -61,7 +61,7 @@ class SegmentWalk:
         self._passed = 0  # what of the record at the position has been dealt with
 
     def run(self) -> Generator[Batch, None, bool]:
-        """Generator of batches that ends with whether the log ends in this file."""
+        """Batches of the file; the generator returns True if the log ends in it."""
         self._load(min(WINDOW_BYTES, self._bytes - self.position))
         while True:
             status = self._check()
@@ -116,7 +116,7 @@ class SegmentWalk:
         reader.show_progress(self._start + self.position)
 
     def _slide(self) -> bool:
-        """Load the next window, from the position on; false if that cannot help."""
+        """Load the next window, from the position on. False if that cannot help."""
         left = self._bytes - self.position
         if self._window_end == self._bytes:
             return False
@@ -172,10 +172,9 @@ class SegmentWalk:
         properties = decode_properties(record.properties)
         tags_code = string_hash(properties[TAGS]) if TAGS in properties else 0
         slot = self._slot()
-        count, base = _number(properties.get(INNER_NUM)), _number(properties.get(INNER_BASE))
-        if reader.table.kinds[slot] & kernels.SLOT_BATCH and count is not None:
-            base = record.queue_offset if base is None else base
-            unit = BatchUnit(physical, size, tags_code, record.store_timestamp_ms, base, count)
+        numbers = messages_of(properties, record.queue_offset)
+        if reader.table.kinds[slot] & kernels.SLOT_BATCH and numbers is not None:
+            unit = BatchUnit(physical, size, tags_code, record.store_timestamp_ms, *numbers)
             reader.batch_units.setdefault((record.topic, record.queue_id), []).append(unit)
         if record.topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or record.topic == SCHEDULE_TOPIC:
             return
@@ -198,7 +197,7 @@ class SegmentWalk:
             self._reader.damages.append(Damage(start, start + left, reason, False, True))
         if self._number == len(self._reader.store.segments) - 1:
             end = self._start + self._bytes
-            grown = any((at / f"{end:020d}").exists() for at in self._reader.store.log_directories)
+            grown = any((at / file_name(end)).exists() for at in self._reader.store.log_directories)
             self._reader.tail = Tail(end, full=not grown)  # grown: a broker began it since the listing
         return False
 
@@ -218,7 +217,7 @@ class SegmentWalk:
         return True
 
     def _was_appended(self) -> bool:
-        """Whether a record is at the position now, sound or blank: a broker wrote it since the window was loaded."""
+        """True if a record is at the position now, sound or blank: a broker wrote it since the window was loaded."""
         left = self._bytes - self.position
         self._load(min(WINDOW_BYTES, left))
         buffer, size = self._reader.buffer, self._number_at(0)
@@ -229,7 +228,7 @@ class SegmentWalk:
         return fits and bool(kernels.find_sound(buffer, 0, size, base, TIME_MIN) == 0)
 
     def _at_end(self, status: Check) -> Generator[Batch, None, bool]:
-        """Nothing sound follows in this file: whether the log ends here."""
+        """Deal with a place behind which nothing sound follows in this file. True if the log ends here."""
         start, end = self._start + self.position, self._start + self._bytes
         if self._goes_on():
             if self._was_appended():
@@ -256,7 +255,7 @@ class SegmentWalk:
         return f"no record: its lengths do not add up to its size {size}"
 
     def _goes_on(self) -> bool:
-        """Whether a later file holds a sound record."""
+        """True if a later file holds a sound record."""
         for segment in self._reader.store.segments[self._number + 1 :]:
             try:
                 with InputFile(segment.path) as file:
@@ -281,7 +280,7 @@ class SegmentWalk:
                 return position + int(found)
             if size < len(buffer):
                 return None
-            if kernels.first_nonzero(buffer, 0, size) == size:
+            if first_nonzero(buffer, 0, size) == size:
                 position += size - FIXED_BYTES
             else:
                 position += size // 2  # a record of up to half a window may go on behind its end
@@ -296,12 +295,12 @@ class SegmentWalk:
             position = max(position, data)
             size = min(len(buffer), self._bytes - position)
             self._file.read_into(buffer[:size], position)
-            found = int(kernels.first_nonzero(buffer, 0, size))
+            found = int(first_nonzero(buffer, 0, size))
             if found < size:
                 return position + found
             position += size
         return None
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else None
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None

@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..derived_kernels import BLANK_ENTRY_SIZE, ENTRY_BYTES, Match, compare_entries
+from penstock.formats.directory import CONSUME_QUEUE
+from penstock.formats.queue_entry import ADDRESS_BASE, ENTRY, ENTRY_BYTES, HASH_MIN
+from penstock.proto.names import SCHEDULE_TOPIC
+
+from ..derived_kernels import Match, compare_entries
 from ..directory import QueueFiles, StoreDirectory
 from ..files import Bytes, InputFile, Unreadable
 from ..findings import Findings
-from ..log.reader import Rows
+from ..log.model import Rows
 from ..log.second_looks import SecondLooks
-from .table import SCHEDULE_TOPIC, QueueTable
+from .table import QueueTable
 
 Longs = npt.NDArray[np.int64]
 
-ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert ENTRY.itemsize == ENTRY_BYTES
 EXTENSION_HEAD = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("store_time", ">i8"), ("bits", ">i2")])
 assert EXTENSION_HEAD.itemsize == 20
-ADDRESS_MAX = -(1 << 31) - 1
-"""A tags code up to this is the address of an extension unit, less 2^63."""
 RANGES_MAX = 20
 """Wrong stretches told per queue; more are counted."""
 READ_ENTRIES = 1 << 20
@@ -145,7 +145,7 @@ class QueueCheck:
         codes = found["tags_code"][differing].astype(np.int64)
         topic, queue_id = self._table.names[slot]
         extension = self._store.extensions.get((topic, queue_id))
-        addressed = np.flatnonzero(codes <= ADDRESS_MAX)
+        addressed = np.flatnonzero(codes < HASH_MIN)
         if extension is not None and len(addressed):
             chosen = differing[addressed]
             right = self._extensions_right(extension, codes[addressed], rows[chosen])
@@ -159,7 +159,7 @@ class QueueCheck:
 
     def _extensions_right(self, extension: QueueFiles, codes: Longs, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which of the units that the codes point to hold the rows' tags codes and store times."""
-        addresses = codes - np.int64(-(1 << 63))
+        addresses = codes - np.int64(ADDRESS_BASE)
         right: npt.NDArray[np.bool_] = np.zeros(len(addresses), np.bool_)
         if not extension.segments:
             return right
@@ -233,7 +233,7 @@ class QueueCheck:
                 findings.problem(path, place, text)
         if lagging:
             text = f"{lagging} entries of {lagging_queues} queues are behind the checkpoint and not written yet"
-            findings.note(self._store.root / "consumequeue", None, text)
+            findings.note(self._store.root / CONSUME_QUEUE, None, text)
 
     def first_and_next(self, slot: int) -> tuple[int, int] | None:
         """The offsets ``[first, next)`` that the log has of a queue."""
@@ -253,7 +253,7 @@ class QueueCheck:
         queue = self._store.queues.get(name)
         at = offset * ENTRY_BYTES
         if queue is None:
-            return self._store.root / "consumequeue" / name[0] / str(name[1]), at
+            return self._store.root / CONSUME_QUEUE / name[0] / str(name[1]), at
         for segment in queue.segments:
             if segment.start <= at < segment.start + max(segment.size, self._store.queue_bytes):
                 return segment.path, at - segment.start
@@ -272,6 +272,3 @@ def _describe(match: Match, rows: Rows, found: Rows) -> str:
     at, size = int(row["physical_offset"]), int(row["size"])
     there = f"{int(entry['physical_offset'])} with {int(entry['size'])} bytes"
     return f"entry {offset} points to {there}, its record lies at {at} with {size} bytes{many}"
-
-
-__all__ = ["ADDRESS_MAX", "BLANK_ENTRY_SIZE", "ENTRY", "EXTENSION_HEAD", "QueueCheck", "read_segments"]

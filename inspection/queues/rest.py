@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..derived_kernels import BLANK_ENTRY_SIZE, ENTRY_BYTES
-from ..directory import BATCH_UNIT_BYTES, QueueFiles, QueueKey, StoreDirectory
+from penstock.formats.batch_unit import BATCH_UNIT, BATCH_UNIT_BYTES, BatchUnit
+from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER_SIZE, are_messages
+
+from ..directory import QueueFiles, QueueKey, StoreDirectory
 from ..files import Unreadable
 from ..findings import Findings
-from ..log.reader import BatchUnit, Rows
+from ..log.model import Rows
 from ..log.second_looks import SecondLooks
-from .check import ENTRY, QueueCheck, read_segments
+from .check import QueueCheck, read_segments
 from .table import QueueTable
 
-BATCH_UNIT = np.dtype(
-    [
-        ("physical_offset", ">i8"),
-        ("size", ">i4"),
-        ("tags_code", ">i8"),
-        ("store_time", ">i8"),
-        ("base", ">i8"),
-        ("count", ">i2"),
-        ("compacted_offset", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)
-assert BATCH_UNIT.itemsize == BATCH_UNIT_BYTES
 STEP_ENTRIES = 1 << 10
 
 
@@ -61,18 +51,18 @@ class QueueRest:
                 self._findings.problem(queue.directory, None, str(error))
         if self._beyond:
             text = f"{self._beyond} entries of {self._beyond_queues} queues point behind the log's end {self._log_end}"
-            self._findings.note(self._store.root / "consumequeue", None, text)
+            self._findings.note(self._store.root / CONSUME_QUEUE, None, text)
 
     def _check_head(self, queue: QueueFiles, start: int, end: int) -> None:
         """Entries in front of the log's first record of the queue: of records deleted since, or the filling."""
         for first in range(start, end, STEP_ENTRIES):
             count = min(STEP_ENTRIES, end - first)
             entries = read_segments(queue, first * ENTRY_BYTES, count * ENTRY_BYTES).view(ENTRY)
-            filling = int(np.count_nonzero((entries["size"] == BLANK_ENTRY_SIZE) & (entries["physical_offset"] == 0)))
+            filling = int(np.count_nonzero((entries["size"] == FILLER_SIZE) & (entries["physical_offset"] == 0)))
             if filling and first == start:
                 text = f"the queue begins late: {filling} entries of filling stand in front of its first message"
                 self._findings.note(queue.segments[0].path, 0, text)
-            used = (entries["size"] > 0) & (entries["size"] != BLANK_ENTRY_SIZE)
+            used = are_messages(entries)
             if first == start and not used.any() and not filling:
                 return  # nothing was ever written
             later = np.flatnonzero(used & (entries["physical_offset"] >= self._store.log_start))
@@ -121,7 +111,7 @@ class QueueRest:
             units = demanded.get(name, [])
             queue = self._store.batch_queues.get(name)
             if queue is None:
-                path = self._store.root / "batchconsumequeue" / name[0] / str(name[1])
+                path = self._store.root / BATCH_QUEUE / name[0] / str(name[1])
                 self._findings.problem(path, None, f"missing: {len(units)} inner batches should be in it")
                 continue
             try:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from penstock.formats.delay_levels import levels_ms
+from penstock.proto.names import SCHEDULE_TOPIC
+
 from .. import kernels
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""RocketMQ's default delay levels."""
-
 
 def can_name_directory(topic: str, queue_id: int) -> bool:
-    """Whether a queue may have a directory: damaged bytes must not lead out of the store's."""
+    """True if a queue may have a directory: damaged bytes must not lead out of the store's."""
     fits = 0 < len(topic.encode("utf-8", "surrogateescape")) <= 255 and queue_id >= 0
     return fits and topic not in (".", "..") and "/" not in topic and "\0" not in topic
 
@@ -39,7 +38,7 @@ class QueueTable:
         self.queue_ids: Ints = np.zeros(1 << 8, np.int32)
         self.next_offsets: Longs = np.full(1 << 8, -1, np.int64)
         self.kinds: Ints = np.zeros(1 << 8, np.int32)
-        self.delays: Longs = np.array([0, *(1000 * level for level in DELAY_LEVELS_S)], np.int64)
+        self.delays: Longs = np.array([0, *levels_ms()], np.int64)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-import numpy as np
+from penstock.formats.queue_entry import ENTRY_BYTES, Entry
 
-from ..derived_kernels import BLANK_ENTRY_SIZE, ENTRY_BYTES
 from ..directory import QueueFiles
 from ..files import InputFile
-from .check import ENTRY
-
-
-class Entry(NamedTuple):
-    """A queue entry."""
-
-    physical_offset: int
-    size: int
-    tags_code: int
-
-    @property
-    def is_used(self) -> bool:
-        """Whether it is of a message: nothing was written, or filling, otherwise."""
-        return self.size > 0 and not (self.size == BLANK_ENTRY_SIZE and self.physical_offset == 0)
 
 
 class QueueView:
@@ -50,7 +34,7 @@ class QueueView:
         for segment in self.queue.segments:
             if segment.start <= at < segment.start + segment.size:
                 with InputFile(segment.path) as file:
-                    return _entry(file.read(at - segment.start, ENTRY_BYTES))
+                    return _read(file, at - segment.start)
         return Entry(0, 0, 0)
 
     def _end(self) -> int:
@@ -61,7 +45,7 @@ class QueueView:
             with InputFile(segment.path) as file:
 
                 def is_free(number: int, file: InputFile = file) -> bool:
-                    return _entry(file.read(number * ENTRY_BYTES, ENTRY_BYTES)).size <= 0
+                    return _read(file, number * ENTRY_BYTES).size <= 0
 
                 used = first_true(0, count, is_free)
             if used:
@@ -70,12 +54,11 @@ class QueueView:
 
     def _is_kept(self, offset: int) -> bool:
         entry = self.entry(offset)
-        return entry.is_used and entry.physical_offset >= self._log_start
+        return entry.is_message and entry.physical_offset >= self._log_start
 
 
-def _entry(data: bytes) -> Entry:
-    row = np.frombuffer(data.ljust(ENTRY_BYTES, b"\0"), ENTRY)[0]
-    return Entry(int(row["physical_offset"]), int(row["size"]), int(row["tags_code"]))
+def _read(file: InputFile, at: int) -> Entry:
+    return Entry.decode(file.read(at, ENTRY_BYTES).ljust(ENTRY_BYTES, b"\0"))
 
 
 def first_true(low: int, high: int, is_true: Callable[[int], bool]) -> int:

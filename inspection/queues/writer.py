@@ -8,20 +8,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .. import derived_kernels
-from ..derived_kernels import BLANK_ENTRY_SIZE, ENTRY_BYTES
-from ..directory import BATCH_UNIT_BYTES, QueueKey
+from penstock.formats.batch_unit import BATCH_UNIT_BYTES, BatchUnit, pack_units
+from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE, file_name
+from penstock.formats.queue_entry import ENTRY_BYTES, FILE_ENTRIES, FILLER
+
+from ..derived_kernels import pack_entries
+from ..directory import QueueKey
 from ..files import Bytes
-from ..log.reader import BatchUnit, Rows
-from .check import ENTRY
-from .rest import BATCH_UNIT
+from ..log.model import Rows
 from .table import QueueTable, can_name_directory
 
-DEFAULT_QUEUE_BYTES = 300_000 * ENTRY_BYTES
+DEFAULT_QUEUE_BYTES = FILE_ENTRIES * ENTRY_BYTES
 FILLED_MAX = 1 << 24
 """Entries of filling at once; a queue offset further ahead is damaged."""
 OFFSET_MAX = (1 << 63) // ENTRY_BYTES
-DEFAULT_BATCH_BYTES = 300_000 * BATCH_UNIT_BYTES
+DEFAULT_BATCH_BYTES = FILE_ENTRIES * BATCH_UNIT_BYTES
 
 
 def write_at(path: Path, position: int, data: bytes | bytearray | memoryview | Bytes, size: int) -> None:
@@ -83,7 +84,7 @@ class QueueWriter:
         if not right or not can_name_directory(topic, queue_id) or offset >= OFFSET_MAX:
             self.left_out += last - first
             return
-        directory = self._root / "consumequeue" / topic / str(queue_id)
+        directory = self._root / CONSUME_QUEUE / topic / str(queue_id)
         if slot in self._next and offset < expected:
             for path in directory.iterdir():
                 path.unlink()  # the topic was deleted and made again: the queue begins anew
@@ -94,11 +95,10 @@ class QueueWriter:
         elif offset > expected:
             self.filled += offset - expected
         if offset > expected:
-            filling = np.zeros(offset - expected, ENTRY)
-            filling["size"] = BLANK_ENTRY_SIZE
-            self._write(directory, expected * ENTRY_BYTES, filling.view(np.uint8))
+            filling = np.frombuffer(FILLER * (offset - expected), np.uint8)
+            self._write(directory, expected * ENTRY_BYTES, filling)
         data: Bytes = np.empty((last - first) * ENTRY_BYTES, np.uint8)
-        derived_kernels.pack_entries(rows, order, first, last, data)
+        pack_entries(rows, order, first, last, data)
         self._write(directory, offset * ENTRY_BYTES, data)
         self._next[slot] = offset + last - first
 
@@ -106,7 +106,7 @@ class QueueWriter:
         while len(data):
             base = at - at % self._file_bytes
             part = data[: base + self._file_bytes - at]
-            write_at(directory / f"{base:020d}", at - base, part, self._file_bytes)
+            write_at(directory / file_name(base), at - base, part, self._file_bytes)
             at += len(part)
             data = data[len(part) :]
 
@@ -117,8 +117,8 @@ def write_batch_queues(root: Path, demanded: dict[QueueKey, list[BatchUnit]], fi
     for (topic, queue_id), units in demanded.items():
         if not can_name_directory(topic, queue_id):
             continue
-        directory = root / "batchconsumequeue" / topic / str(queue_id)
+        directory = root / BATCH_QUEUE / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
-        rows = np.array([(*unit, -1, 0) for unit in units], BATCH_UNIT).view(np.uint8)
+        rows = pack_units(units).view(np.uint8)
         for start in range(0, len(rows), size):
-            write_at(directory / f"{start:020d}", 0, rows[start : start + size], size)
+            write_at(directory / file_name(start), 0, rows[start : start + size], size)

@@ -68,7 +68,7 @@ def _copy_piece(out, to, address, start, size, readable):
 
 @njit([types.boolean(BYTES, LONGS, INTS)], nogil=True, cache=True)
 def all_ascii(buffer, starts, sizes):
-    """Whether no byte of the pieces is 128 or more."""
+    """True if no byte of the pieces is 128 or more."""
     address = address_of(buffer)
     readable = len(buffer)
     for i in range(len(starts)):
@@ -90,7 +90,7 @@ def all_ascii(buffer, starts, sizes):
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def equal_at(address, one, other, size):
-    """Whether ``size`` bytes at two positions behind ``address`` are the same; for other kernels."""
+    """True if ``size`` bytes at two positions behind ``address`` are the same; for other kernels."""
     at = 0
     while at + 8 <= size:
         if load_i64(address, one + at) != load_i64(address, other + at):
@@ -105,7 +105,7 @@ def equal_at(address, one, other, size):
 
 @njit([types.boolean(BYTES, LONGS, INTS)], nogil=True, cache=True)
 def all_equal(buffer, starts, sizes):
-    """Whether all pieces, of which there is one at least, are the same bytes."""
+    """True if all pieces, of which there is one at least, are the same bytes."""
     address = address_of(buffer)
     for i in range(1, len(starts)):
         if sizes[i] != sizes[0] or not equal_at(address, starts[0], starts[i], np.int64(sizes[0])):
@@ -207,7 +207,7 @@ def turn(longs, ints, long_columns, int_columns):
 
 @njit([types.boolean(INTS, _OUT_INTS)], nogil=True, cache=True)
 def lay_out(sizes, offsets):
-    """Offsets of pieces laid end to end, empty ones where the size is negative; whether a size is.
+    """Offsets of pieces laid end to end, empty ones where the size is negative. True if a size is negative.
 
     All together they have less than 2 GiB.
     """
@@ -346,7 +346,7 @@ def match_any(buffer, starts, sizes, wanted, wanted_ends, out):
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def _plausible(address, position, end, physical_base):
-    """Whether a log may go on like this at ``position``."""
+    """True if a log may go on like this at ``position``."""
     if end - position < 36:
         return True
     size = load_i32(address, position)

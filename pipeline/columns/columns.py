@@ -154,7 +154,7 @@ class _Part:
 
     @cached_property
     def is_ascii(self) -> bool:
-        """Whether the property strings are ASCII, and thus all pieces of them good UTF-8."""
+        """True if the property strings are ASCII, and thus all pieces of them good UTF-8."""
         return bool(kernels.all_ascii(self.buffer, *self.properties))
 
     @cached_property

@@ -180,21 +180,3 @@ def find_lights(buffer, topics, topic_sizes, properties, sizes, numbers, offsets
                     count += 1
             name, offset = name_end + 1, offset_end + 1
     return count
-
-
-@njit([types.UniTuple(types.int64, 2)(INTS, INTS, types.int64, _OUT_INTS)], nogil=True, cache=True)
-def follow_chains(hashes, previous, number, newest):
-    """Follow the entries of an index file in order, the first of which has ``number``.
-
-    How many do not name the entry before them in their slot, and the number of the first of these (0: none).
-    ``newest`` holds the number of each slot's last entry so far, and is carried on.
-    """
-    wrong, first = np.int64(0), np.int64(0)
-    for i in range(len(hashes)):
-        slot = np.int64(hashes[i]) % len(newest)
-        if hashes[i] < 0 or previous[i] != newest[slot]:
-            wrong += 1
-            if first == 0:
-                first = number + i
-        newest[slot] = number + i
-    return wrong, first

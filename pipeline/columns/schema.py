@@ -25,11 +25,11 @@ checkpoint of a stateful stream keeps what the schema says.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from penstock.proto.errors import ConfigError
+from penstock.runtime.nearest import hint
 
 MESSAGE_COLUMNS = {
     "topic": "string",
@@ -100,7 +100,7 @@ def check_schema(schema: Any, columns: Mapping[str, str], source: str, never_nul
     for field in schema.fields:
         wanted = columns.get(field.name)
         if wanted is None:
-            close = nearest(field.name, list(columns))
+            close = hint(field.name, columns)
             raise ConfigError(f"{source}: no column {field.name!r}{close}; there are {', '.join(columns)}")
         given = field.dataType.simpleString()
         if given != wanted:
@@ -110,10 +110,3 @@ def check_schema(schema: Any, columns: Mapping[str, str], source: str, never_nul
         seen.add(field.name)
         if not field.nullable and field.name not in never_null:
             raise ConfigError(f"{source}: column {field.name!r} may be null: leave NOT NULL out of the schema")
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """`` (did you mean …?)`` where one of ``known`` is close to ``name``, else nothing."""
-    by_case = {one.lower(): one for one in known}
-    found = get_close_matches(name.lower(), list(by_case), n=1)
-    return f" (did you mean {by_case[found[0]]!r}?)" if found else ""

@@ -1,7 +1,7 @@
 """Jobs: each module holds a ``Config`` and ``run(spark, config) -> Report``; :mod:`..catalogue` lists them.
 
 Raises:
-    ConfigError: (on import) a package of the extra ``penstock[spark]`` is missing. So do topics, stores and lag.
+    ConfigError: (on import) a package of the extra ``penstock-mq[spark]`` is missing. So do topics, stores and lag.
 """
 
 from __future__ import annotations

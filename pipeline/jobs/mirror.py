@@ -11,12 +11,13 @@ from collections import defaultdict, deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError, OutcomeUnknown
 
+from ..options import setting
 from ..spark.registration import register
-from .framework.config import setting
 from .framework.reading import claim_checkpoint, ended_by_signals, follow, local_path, own_errors, same_servers
-from .framework.report import Plot, Report, Table
+from .framework.report import Report, Table
 from .framework.topics import check_target, copies, require_topic
 
 RATES_MAX = 1000

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.proto.errors import ConfigError, Corrupt, PenstockError, StorageError
+from penstock.runtime.nearest import hint
 
-from ..columns.schema import nearest
 from ..lake.lake import Lake, Manifest
-from ..stores.options import parse_time_ms
-from .framework.config import setting
+from ..options import parse_time_ms, setting
 from .framework.reading import local_path, require_absent
 from .framework.report import Report, Table
 
@@ -118,7 +117,7 @@ def find(spark: Any, config: Config, report: Report) -> Any:
         raise ConfigError(f"{lake.root}: an empty lake: no manifest in its directory manifests; archive into it first")
     topics = sorted({topic for manifest in manifests for topic, *_ in manifest.queues})
     if config.topic is not None and config.topic not in topics:
-        close = nearest(config.topic, topics)
+        close = hint(config.topic, topics)
         raise ConfigError(f"{lake.root}: no message of the topic {config.topic!r}{close}; it has {len(topics)} topics")
     chosen = [manifest for manifest in manifests if _may_match(manifest, config)]
     lake.require_files(chosen)

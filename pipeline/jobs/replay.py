@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.client import Producer
-from penstock.client.produce.keys import RESERVED
-from penstock.formats.record.properties import TRANSIENT_PREFIX
+from penstock.formats.record.properties import RESERVED, TRANSIENT_PREFIX
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
+from ..options import setting
 from ..spark.registration import register
 from . import query
-from .framework.config import setting
 from .framework.reading import own_errors
 from .framework.report import Report, Table
 from .framework.topics import check_target, copies, require_topic
@@ -187,7 +186,7 @@ def write(
 
 
 def used_before(name_server: str, producer_id: str) -> tuple[bool, bool, list[str]]:
-    """Whether a job of this id has written, or begun to, and whether, as exactly-once, it was decided and is published.
+    """True if a job of this id has written, or begun to; and True if, as exactly-once, it was decided and is published.
 
     Brokers keep that for days. Last, the broker groups that are down and were not asked.
 
@@ -195,11 +194,17 @@ def used_before(name_server: str, producer_id: str) -> tuple[bool, bool, list[st
         BrokerUnavailable, NameserverUnavailable.
     """
     from penstock.proto.wire.pipeline_pb2 import WriterName
+    from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
     from ..topics.cluster import cluster
 
     calls, request = cluster(name_server).calls, WriterName(writer=producer_id)
-    asked = calls.shards().keys()
-    states = [calls.staging(broker, "QueryWriter", request, QUERY_TIMEOUT_S) for broker in asked]
+    view = calls.directory.cluster()
+    asked = [shard.broker_name for shard in view.shards]
+    states = [calls.at_master(broker, "QueryWriter", request, QUERY_TIMEOUT_S, service=StagingStub) for broker in asked]
     is_published = any(state.exists and state.decided_batch >= 0 for state in states)
-    return any(state.exists for state in states), is_published, sorted(calls.known() - asked)
+    return (
+        any(state.exists for state in states),
+        is_published,
+        sorted({shard.broker_name for shard in view.absent}.difference(asked)),
+    )

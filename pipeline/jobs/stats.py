@@ -15,13 +15,14 @@ from typing import Any
 
 from pyarrow import fs
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
+from ..options import setting
 from ..stores.files import open_file_system
-from .framework.config import setting
 from .framework.reading import list_stores, read_stores, require_names
-from .framework.report import Plot, Report, Table
+from .framework.report import Report, Table
 from .query import require_times
 
 log = logging.getLogger(__name__)

@@ -17,11 +17,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
-from .framework.config import setting
+from ..options import setting
 from .framework.reading import read_stores
-from .framework.report import Plot, Report, Table
+from .framework.report import Report, Table
 from .framework.topics import read_topics, require_topic
 
 SHARES = [0.5, 0.99, 0.999, 1.0]

@@ -18,7 +18,7 @@ def register(spark: Any) -> None:
     """Make the formats of Penstock known to ``spark``; registering again is harmless.
 
     Raises:
-        ConfigError: the packages of the extra ``penstock[spark]`` are missing.
+        ConfigError: the packages of the extra ``penstock-mq[spark]`` are missing.
     """
     require_spark()
     for module, name in SOURCES:

@@ -2,18 +2,13 @@
 
 Also the columns of the views that sum up: :mod:`.parts`.
 
-A queue entry is 20 bytes, big-endian: physical offset i64, size i32, tags code i64. Places that were allocated and not
-used, and the fillers in front of a queue that began late (size 2^31 - 1), are no entries.
-
-An index file has a header of 40 bytes (begin and end time, begin and end offset i64; used slots and one more than the
-entries i32), slots of 4 bytes (the number of the newest entry, 0: none), entries of 20: key hash i32, physical offset
-i64, seconds since the begin i32, entry before in the chain i32. Their number of slots is no field of it: the first
-entry must have the header's begin offset, and the last its end offset.
+Of a queue, places that were not used and fillers are no entries. The number of an index file's slots is no field of it:
+the first entry must have the header's begin offset, and the last its end offset. The layouts:
+:mod:`penstock.formats.queue_entry`, :mod:`penstock.formats.index_file`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +19,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.formats.directory import CONSUME_QUEUE, INDEX, file_start, is_index_file_name
+from penstock.formats.index_file import (
+    HEADER_BYTES,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    SLOT_BYTES,
+    IndexEntry,
+    IndexHeader,
+    entry_at,
+    likely_slots,
+)
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, are_messages
 from penstock.proto.errors import Corrupt
 
 from .files import FileReader, open_file_system
@@ -62,7 +69,7 @@ PART_COLUMNS = QUEUE_PART_COLUMNS | {
 }
 """``offsets``: a digest of the queue offsets alone. ``hasEntries``: whether consume queues name these messages.
 ``physicalOffset``: of the first one in the stretch. ``entries``: see :data:`.parts.PART_ENTRY`. ``innerBatches``: how
-many of them are inner batches; ``batches``: their units, see :data:`.inner_batches.BATCH_UNIT`. ``isLight``: whether
+many of them are inner batches; ``batches``: their units, see :mod:`penstock.formats.batch_unit`. ``isLight``: whether
 this is a part of a light queue (``%LMQ%``), whose messages have rows of their own queues, too; such rows are there
 where this column is read. With ``onCorrupt=emit`` damage has a row of its own, with its place and bytes and the reason
 in ``corrupt``."""
@@ -75,18 +82,11 @@ INDEX_COLUMNS = {
     "storeTimestamp": "timestamp",
     "previousEntry": "int",
 }
-QUEUE_ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-INDEX_ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-ENTRY_BYTES = 20
 Longs = npt.NDArray[np.int64]
-assert QUEUE_ENTRY.itemsize == INDEX_ENTRY.itemsize == ENTRY_BYTES
-_HEADER = struct.Struct(">qqqqii")
-FILLER_SIZE = (1 << 31) - 1
 TASK_BYTES = 16 << 20
-DEFAULT_SLOTS, DEFAULT_ENTRIES = 5_000_000, 20_000_000
 QUEUE_ID_MAX = (1 << 31) - 1
 POSITION_MAX = (1 << 63) - 1
-INDEX_ENTRIES = 1 << 20
+_ENTRIES_AT_ONCE = 1 << 20
 """Of an index file, read at once: 20 MiB."""
 _HEADER_TRIES = 3
 
@@ -117,23 +117,24 @@ class DerivedSplit:
 def find_queue_files(root: str) -> tuple[list[QueueFile], list[str]]:
     """The files of all consume queues of the store, by topic, queue and position; and which names none can have."""
     file_system, path = open_file_system(root)
-    folder = f"{path}/consumequeue"
+    folder = f"{path}/{CONSUME_QUEUE}"
     found, wrong = [], set()
     for info in file_system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True)):
         parts = str(info.path)[len(folder) + 1 :].split("/")
         if info.type != fs.FileType.File or not info.size or len(parts) != 3:
             continue
         topic, queue, name = parts
-        if len(name) != 20 or not all(part.isascii() and part.isdecimal() for part in (queue, name)):
+        start = file_start(name)
+        if start is None or not (queue.isascii() and queue.isdecimal()):
             continue
         if int(queue) > QUEUE_ID_MAX:
             reason = f"queues have numbers up to {QUEUE_ID_MAX}: move the directory out of the store"
             wrong.add(f"{folder}/{topic}/{queue}: {reason}")
-        elif int(name) > POSITION_MAX or int(name) % ENTRY_BYTES:
+        elif start > POSITION_MAX or start % ENTRY_BYTES:
             reason = f"queue files are named after a multiple of {ENTRY_BYTES} below 2^63: move it out of the store"
             wrong.add(f"{info.path}: {reason}")
         else:
-            found.append(QueueFile(info.path, topic, int(queue), int(name), info.size))
+            found.append(QueueFile(info.path, topic, int(queue), start, info.size))
     found.sort(key=lambda file: (file.topic, file.queue_id, file.start))
     return found, sorted(wrong)
 
@@ -188,10 +189,9 @@ def pack_queues(store: Store, files: Iterable[QueueFile]) -> Iterator[DerivedSpl
 def plan_index(store: Store) -> Iterator[DerivedSplit]:
     """One task per index file."""
     file_system, path = open_file_system(store.root)
-    selector = fs.FileSelector(f"{path}/index", allow_not_found=True)
+    selector = fs.FileSelector(f"{path}/{INDEX}", allow_not_found=True)
     for info in sorted(file_system.get_file_info(selector), key=lambda info: str(info.path)):
-        name = info.base_name
-        if info.type == fs.FileType.File and len(name) == 17 and name.isdecimal():
+        if info.type == fs.FileType.File and is_index_file_name(info.base_name):
             start = _start(store)
             yield DerivedSplit(store.root, store.broker_name, index_path=info.path, start=start, end=store.end)
 
@@ -200,8 +200,8 @@ def read_queue_file(file_system: fs.FileSystem, file: QueueFile) -> tuple[Longs,
     """The queue offsets of the entries in a file, and these."""
     with FileReader(file_system, file.path) as reader:
         data = reader.read(0, file.size // ENTRY_BYTES * ENTRY_BYTES)
-    entries = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY)
-    numbers = np.flatnonzero(is_entry(entries))
+    entries = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(ENTRY)
+    numbers = np.flatnonzero(are_messages(entries))
     return numbers + file.start // ENTRY_BYTES, entries[numbers]
 
 
@@ -228,12 +228,6 @@ def read_queue(split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.
             "tagsCode": entries["tags_code"],
         }
         yield batch_of(values, len(offsets), schema)
-
-
-def is_entry(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Which places hold an entry."""
-    found: npt.NDArray[np.bool_] = (entries["size"] > 0) & (entries["size"] != FILLER_SIZE)
-    return found
 
 
 def read_index(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -280,15 +274,14 @@ class IndexFile:
 
     def newest(self) -> npt.NDArray[np.int32]:
         """The number of each slot's newest entry."""
-        return self._reader.read(_HEADER.size, 4 * self.slots).view(">i4").astype(np.int32)
+        return self._reader.read(HEADER_BYTES, SLOT_BYTES * self.slots).view(">i4").astype(np.int32)
 
     def entries(self) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
         """Neighbouring entries, some at once, and the number of the first of them."""
-        start = _HEADER.size + 4 * self.slots
-        for number in range(1, self.count + 1, INDEX_ENTRIES):
-            wanted = min(INDEX_ENTRIES, self.count + 1 - number)
-            data = self._reader.read(start + ENTRY_BYTES * number, ENTRY_BYTES * wanted)
-            if len(data) < ENTRY_BYTES * wanted:
+        for number in range(1, self.count + 1, _ENTRIES_AT_ONCE):
+            wanted = min(_ENTRIES_AT_ONCE, self.count + 1 - number)
+            data = self._reader.read(entry_at(self.slots, number), INDEX_ENTRY_BYTES * wanted)
+            if len(data) < INDEX_ENTRY_BYTES * wanted:
                 raise Corrupt(f"{self.path}: cut short while it was read: load the store again")
             yield number, data.view(INDEX_ENTRY)
 
@@ -296,38 +289,36 @@ class IndexFile:
         """Begin, entries and slots. A broker may write the header while it is read, which is then read again."""
         former = b""
         for _ in range(_HEADER_TRIES):
-            header = self._reader.read(0, _HEADER.size).tobytes()
-            if len(header) < _HEADER.size:
-                raise Corrupt(f"{self.path}: {len(header)} bytes are no index file: rebuild the index")
-            begin_ms, _, begin_offset, end_offset, _, count = _HEADER.unpack(header)
-            if count <= 1:
-                return begin_ms, 0, 0
-            if header == former:
+            data = self._reader.read(0, HEADER_BYTES).tobytes()
+            if len(data) < HEADER_BYTES:
+                raise Corrupt(f"{self.path}: {len(data)} bytes are no index file: rebuild the index")
+            header = IndexHeader.decode(data)
+            if header.index_count <= 1:
+                return header.begin_timestamp, 0, 0
+            if data == former:
                 break
-            slots = _infer_slots(self._reader, size, count - 1, (begin_offset, end_offset))
+            slots = _infer_slots(self._reader, size, header)
             if slots:
-                return begin_ms, count - 1, slots
-            former = header
+                return header.begin_timestamp, header.index_count - 1, slots
+            former = data
         raise Corrupt(f"{self.path}: its header and its entries disagree: rebuild the index")
 
 
-def _infer_slots(reader: FileReader, size: int, count: int, offsets: tuple[int, int]) -> int:
-    def fits(slots: int) -> bool:
-        first = _HEADER.size + 4 * slots + ENTRY_BYTES
-        if slots <= 0 or first + ENTRY_BYTES * count > size:
-            return False
-        ends = (first, first + ENTRY_BYTES * (count - 1))
-        found = tuple(int(reader.read(at, ENTRY_BYTES).view(INDEX_ENTRY)["physical_offset"][0]) for at in ends)
-        # Entry 0 is never used; a log that begins at 0 makes it look like the first one.
-        before, entry = (bool(reader.read(at, ENTRY_BYTES).any()) for at in (first - ENTRY_BYTES, first))
-        return found == offsets and entry and not before
+def _infer_slots(reader: FileReader, size: int, header: IndexHeader) -> int:
+    count = header.index_count - 1
 
-    body = size - _HEADER.size
-    candidates = [DEFAULT_SLOTS] if body == 4 * DEFAULT_SLOTS + ENTRY_BYTES * DEFAULT_ENTRIES else []
-    candidates += [body // 84] if body % 84 == 0 else []  # four entries per slot, as by default
-    for slots in candidates:
+    def fits(slots: int) -> bool:
+        if slots <= 0 or entry_at(slots, count + 1) > size:
+            return False
+        before, first, last = (reader.read(entry_at(slots, at), INDEX_ENTRY_BYTES).tobytes() for at in (0, 1, count))
+        found = tuple(IndexEntry.decode(data).physical_offset for data in (first, last))
+        # Entry 0 is never used; a log that begins at 0 makes it look like the first one.
+        return found == (header.begin_offset, header.end_offset) and any(first) and not any(before)
+
+    for slots in likely_slots(size):
         if fits(slots):
             return slots
+    body = size - HEADER_BYTES
     for slots in range(body // 4 % 5 or 5, body // 4, 5):  # the entries are to fill the rest
         if fits(slots):
             return slots

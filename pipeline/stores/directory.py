@@ -25,6 +25,7 @@ from typing import NamedTuple
 from pyarrow import fs
 
 from penstock.formats.checkpoint import CHECKPOINT_BYTES, Own, Standard, decode_own
+from penstock.formats.directory import ABORT, CHECKPOINT, COMMIT_LOG, EPOCHS, OWN_CHECKPOINT, file_start
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 
 from .files import FileReader, open_file_system
@@ -46,19 +47,19 @@ def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> S
         raise ConfigError(f"{root}: no such directory")
     if kind != fs.FileType.Directory:
         raise ConfigError(f"{root}: not a directory: give the store's root, which holds commitlog/")
-    files = _log_files(file_system, f"{path}/commitlog", root)
+    files = _log_files(file_system, f"{path}/{COMMIT_LOG}", root)
     size = Counter(file.size for file in files if file.size).most_common(1)[0][0]
     files, gaps = _check_chain(files, size)
-    is_open = file_system.get_file_info(f"{path}/abort").type != fs.FileType.NotFound
+    is_open = file_system.get_file_info(f"{path}/{ABORT}").type != fs.FileType.NotFound
     # Before the end is looked for, so that a running broker's log reaches at least as far.
-    standard = Standard.decode(_read(file_system, f"{path}/checkpoint"))
-    own = decode_own(_read(file_system, f"{path}/penstockCheckpoint"), standard, f"{path}/penstockCheckpoint")
+    standard = Standard.decode(_read(file_system, f"{path}/{CHECKPOINT}"))
+    own = decode_own(_read(file_system, f"{path}/{OWN_CHECKPOINT}"), standard, f"{path}/{OWN_CHECKPOINT}")
     files, found = _find_end(file_system, files, is_open=is_open)
     complete = not is_open
     if up_to == "confirm" and not is_open:
         gaps += _lost(files[-1], found, standard, own)
     elif up_to == "confirm":
-        has_epochs = file_system.get_file_info(f"{path}/epochFileCheckpoint").type != fs.FileType.NotFound
+        has_epochs = file_system.get_file_info(f"{path}/{EPOCHS}").type != fs.FileType.NotFound
         confirmed, complete = _confirmed(standard, own, has_epochs=has_epochs)
         if confirmed is not None:
             if confirmed <= files[0].start and found.position > 0:
@@ -85,9 +86,9 @@ def _log_files(file_system: fs.FileSystem, directory: str, root: str) -> list[Lo
         raise WrongStore(f"{directory}: {error}") from error
     files = []
     for info in infos:
-        name = info.base_name
-        if info.type == fs.FileType.File and len(name) == 20 and name.isascii() and name.isdecimal():
-            files.append(LogFile(info.path, int(name), info.size, info.size, True))
+        start = file_start(info.base_name)
+        if info.type == fs.FileType.File and start is not None:
+            files.append(LogFile(info.path, start, info.size, info.size, True))
     files.sort(key=lambda file: file.start)
     while files and files[-1].size == 0:
         files.pop()  # left over from allocating it
@@ -167,8 +168,8 @@ def _lost(last: LogFile, found: _End, standard: Standard, own: Own) -> list[Dama
         return [Damage(end, max(end, last.start + last.size), f"the closed log ends {found.tail}")]
     if own.positions is not None and own.positions.clean and own.positions.end > end:
         told = f"the log was closed at {own.positions.end}"
-    elif max(standard.physic_ms, standard.logics_ms) > found.newest_ms > 0:
-        known_ms = max(standard.physic_ms, standard.logics_ms)
+    elif max(standard.physic_msg_timestamp, standard.logics_msg_timestamp) > found.newest_ms > 0:
+        known_ms = max(standard.physic_msg_timestamp, standard.logics_msg_timestamp)
         told = f"the checkpoint knows of a record stored at {known_ms}, the last one is of {found.newest_ms}"
     else:
         return []
@@ -185,9 +186,9 @@ def _cut(files: list[LogFile], confirmed: int) -> list[LogFile]:
 def _confirmed(standard: Standard, own: Own, *, has_epochs: bool) -> tuple[int | None, bool]:
     """Up to where the log is confirmed, None where nothing says so; and whether the queues reach that far."""
     if own.positions is not None:
-        confirmed = max(own.positions.derived, standard.confirm, own.confirmed)
+        confirmed = max(own.positions.derived, standard.confirm_phy_offset, own.confirmed)
         return confirmed, confirmed == own.positions.derived
-    return (standard.confirm if has_epochs else None), False
+    return (standard.confirm_phy_offset if has_epochs else None), False
 
 
 def _read(file_system: fs.FileSystem, path: str) -> bytes:

@@ -1,45 +1,16 @@
-"""Inner batches: client batches that RocketMQ keeps as one record each, and their units in batch consume queues.
-
-Topics with the attribute ``queue.type=BatchCQ`` have such records, with INNER_BATCH in SYSFLAG. Their queues lie in
-``batchconsumequeue/<topic>/<queue id>``: units of 46 bytes, big-endian, in the log's order from the first place on.
-
-| Offset | Size | Field |
-|---|---|---|
-| 0 | 8 | physical offset of the record |
-| 8 | 4 | its size |
-| 12 | 8 | tags code |
-| 20 | 8 | store time, ms |
-| 28 | 8 | queue offset of its first message: the property INNER_BASE, or the record's queue offset |
-| 36 | 2 | how many messages it holds: the property INNER_NUM |
-| 38 | 4 | compacted offset, -1: none |
-| 42 | 4 | reserved, 0 |
-"""
+"""The units of inner batches (:mod:`penstock.formats.batch_unit`), from their records."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.formats.batch_unit import BatchUnit, messages_of, pack_units
 from penstock.formats.record.layout import SysFlag
-from penstock.formats.record.properties import INNER_BASE, INNER_NUM, decode_properties
+from penstock.formats.record.properties import decode_properties
 
 from .files import Bytes
 
-BATCH_UNIT = np.dtype(
-    [
-        ("physical_offset", ">i8"),
-        ("size", ">i4"),
-        ("tags_code", ">i8"),
-        ("store_timestamp", ">i8"),
-        ("base", ">i8"),
-        ("count", ">i2"),
-        ("compacted_offset", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)
-BATCH_UNIT_BYTES = 46
-assert BATCH_UNIT.itemsize == BATCH_UNIT_BYTES
-_BASE_MAX, _COUNT_MAX = (1 << 63) - 1, (1 << 15) - 1
 Rows = npt.NDArray[np.void]
 
 
@@ -61,17 +32,10 @@ def batch_units(buffer: Bytes, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.N
         row = rows[number]
         at = int(row["properties_position"])
         properties = decode_properties(buffer[at : at + int(row["properties_size"])].tobytes())
-        count = _number(properties.get(INNER_NUM, ""), _COUNT_MAX)
-        if count is None:
+        messages = messages_of(properties, int(row["queue_offset"]))
+        if messages is None:
             continue
-        base = _number(properties.get(INNER_BASE, ""), _BASE_MAX)
-        offset = int(row["queue_offset"]) if base is None else base
+        place = row["physical_offset"], row["size"], row["tags_code"], row["store_timestamp"]
         numbers.append(number)
-        units.append((*(row[name] for name in BATCH_UNIT.names[:4]), offset, count, -1, 0))  # type: ignore[index]
-    return np.array(numbers, np.int64), np.array(units, BATCH_UNIT)
-
-
-def _number(text: str, most: int) -> int | None:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        return None
-    return int(text) if int(text) <= most else None
+        units.append(BatchUnit(*place, *messages))
+    return np.array(numbers, np.int64), pack_units(units)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import Final
 
 from penstock.proto.errors import ConfigError
 
-from ..columns.schema import nearest
+from ..options import TEXT, TIME, Given, Option, Options, choice, setting, size, whole
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
-_NAMES = (
-    *("storePath", "path", "paths", "brokerName", "view", "topics", "queueIds", "startTimestamp", "endTimestamp"),
-    *("startPhysicalOffset", "endPhysicalOffset", "verify", "onCorrupt", "splitBytes", "upTo", "batchRows"),
-    *("properties", "decompress", "useConsumeQueue", "partOffsets"),
-)
 SPLIT_BYTES = 128 << 20
 """A quarter of a second of work, beside which the start of a task is small."""
 BATCH_ROWS = 10_000
@@ -31,8 +25,8 @@ _READ_BY = {
     "verify": ("messages", "parts", "segments"),
 }
 """The views that options are for which change what is read; those for speed are passed over elsewhere."""
-_TIME = "a time as 2030-01-31, 2030-01-31T12:30:00+01:00, or milliseconds since 1970, but not of eight digits"
-_SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_ROOT = "the store's root, which holds commitlog/; several with commas, patterns and URIs too"
+_POSITION = whole(0, expected="a log position from 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,65 +34,74 @@ class StoreOptions:
     """What to read, of which stores. Times in ms, ranges half-open, None where nothing limits."""
 
     roots: tuple[str, ...]
-    broker_names: tuple[str, ...] = ()  # none: from the folders
-    view: str = "messages"
-    topics: tuple[str, ...] = ()  # none: all
-    queue_ids: tuple[int, ...] = ()
-    start_timestamp_ms: int | None = None
-    end_timestamp_ms: int | None = None
-    start_physical_offset: int | None = None
-    end_physical_offset: int | None = None
-    verify: str = "crc"  # an unnoticed flipped bit costs more than the checksum
-    on_corrupt: str = "fail"
-    split_bytes: int = SPLIT_BYTES
-    up_to: str = "confirm"
-    batch_rows: int = BATCH_ROWS
-    properties: str = "map"
-    decompress: bool = True
-    use_consume_queue: bool = True
-    part_offsets: int = PART_OFFSETS
+    broker_names: tuple[str, ...] = setting(
+        "names of these directories' brokers, in their order; else those of the folders", (), name="brokerName"
+    )
+    view: str = setting("what a row is", "messages", kind=choice(*VIEWS))
+    topics: tuple[str, ...] = setting("only these topics", ())
+    queue_ids: tuple[int, ...] = setting(
+        "only these queue numbers", (), name="queueIds", kind=whole(0, expected="a number from 0")
+    )
+    start_timestamp_ms: int | None = setting("stored at that time or later", None, name="startTimestamp", kind=TIME)
+    end_timestamp_ms: int | None = setting("stored before that time", None, name="endTimestamp", kind=TIME)
+    start_physical_offset: int | None = setting(
+        "from this position of the log on", None, name="startPhysicalOffset", kind=_POSITION
+    )
+    end_physical_offset: int | None = setting(
+        "before this position of the log", None, name="endPhysicalOffset", kind=_POSITION
+    )
+    # An unnoticed flipped bit costs more than the checksum.
+    verify: str = setting(
+        "checksums; none of them; or full, also against neighbours and queue entries",
+        "crc",
+        kind=choice("crc", "none", "full"),
+    )
+    on_corrupt: str = setting(
+        "at damage: fail, skip it, or emit a row that says why",
+        "fail",
+        name="onCorrupt",
+        kind=choice("fail", "skip", "emit"),
+    )
+    split_bytes: int = setting("of the log in one task", SPLIT_BYTES, name="splitBytes", kind=size(4096, 1 << 40))
+    up_to: str = setting(
+        "of a store in use: what its last checkpoint calls confirmed, or all that is there",
+        "confirm",
+        name="upTo",
+        kind=choice("confirm", "end"),
+    )
+    batch_rows: int = setting("rows handed to Spark at once", BATCH_ROWS, name="batchRows", kind=whole(1, 1_000_000))
+    properties: str = setting("a map, raw as one text, or none", "map", kind=choice("map", "raw", "none"))
+    decompress: bool = setting("false: bodies as they are stored", True)
+    use_consume_queue: bool = setting(
+        "false: scan the log, also where queues could tell positions", True, name="useConsumeQueue"
+    )
+    part_offsets: int = setting(
+        "of the views parts and queue_parts: offsets that one row sums up",
+        PART_OFFSETS,
+        name="partOffsets",
+        kind=whole(1, 1 << 40),
+    )
+
+
+OPTIONS: Final = Options(
+    SOURCE,
+    StoreOptions,
+    (
+        Option("storePath", _ROOT, TEXT, (), several=True),
+        Option("path", f"what load(…) is given: {_ROOT}", TEXT, (), several=True),
+        Option("paths", "what load([…]) is given, written by Spark", TEXT),
+    ),
+)
 
 
 def parse_options(given: Mapping[str, str]) -> StoreOptions:
-    """The options, whose names Spark may have lower-cased.
+    """The options of a read.
 
     Raises:
-        ConfigError: an unknown option, or a value that is not one of the option's.
+        ConfigError: an unknown option, a value that is not one of the option's, or two options that exclude each other.
     """
-    by_case = {name.lower(): name for name in _NAMES}
-    values: dict[str, str] = {}
-    for key, value in given.items():
-        name = by_case.get(key.lower())
-        if name is None:
-            raise ConfigError(f"{SOURCE}: no option {key!r}{nearest(key, _NAMES)}; there are {', '.join(_NAMES)}")
-        values[name] = value
-    options = StoreOptions(
-        roots=_roots(values),
-        broker_names=_list(values, "brokerName"),
-        view=_one_of(values, "view", VIEWS),
-        topics=_list(values, "topics"),
-        queue_ids=tuple(
-            _parsed(values, "queueIds", name, _whole, "a number from 0") for name in _list(values, "queueIds")
-        ),
-        start_timestamp_ms=_optional(values, "startTimestamp", parse_time_ms, _TIME),
-        end_timestamp_ms=_optional(values, "endTimestamp", parse_time_ms, _TIME),
-        start_physical_offset=_optional(values, "startPhysicalOffset", _whole, "a log position from 0"),
-        end_physical_offset=_optional(values, "endPhysicalOffset", _whole, "a log position from 0"),
-        verify=_one_of(values, "verify", ("crc", "none", "full")),
-        on_corrupt=_one_of(values, "onCorrupt", ("fail", "skip", "emit")),
-        split_bytes=_given(values, "splitBytes", parse_bytes, "a size", SPLIT_BYTES),
-        up_to=_one_of(values, "upTo", ("confirm", "end")),
-        batch_rows=_given(values, "batchRows", int, "a number", BATCH_ROWS),
-        properties=_one_of(values, "properties", ("map", "raw", "none")),
-        decompress=_one_of(values, "decompress", ("true", "false")) == "true",
-        use_consume_queue=_one_of(values, "useConsumeQueue", ("true", "false")) == "true",
-        part_offsets=_given(values, "partOffsets", int, "a number", PART_OFFSETS),
-    )
-    limits = (("split_bytes", 4096, 1 << 40), ("batch_rows", 1, 1_000_000), ("part_offsets", 1, 1 << 40))
-    for name, low, high in limits:
-        value = getattr(options, name)
-        if not low <= value <= high:
-            raise ConfigError(f"{SOURCE}: {_camel(name)} is {value}: {low} to {high} are allowed")
+    values = OPTIONS.read(given)
+    options = StoreOptions(roots=_roots(values), **values.fields())
     for name, views in _READ_BY.items():
         if name in values and options.view not in views:
             raise ConfigError(f"{SOURCE}: {name} does nothing in the view {options.view}: it is for {', '.join(views)}")
@@ -111,42 +114,12 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
     return options
 
 
-def parse_time_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them or of an ISO 8601 time, UTC where it names no zone.
-
-    Raises:
-        ValueError: neither, or eight digits, which may be both.
-    """
-    if text.lstrip("-").isdecimal():
-        if len(text) == 8 and text.isdecimal():
-            raise ValueError(
-                f"{text} may be a date or milliseconds since 1970: write {text[:4]}-{text[4:6]}-{text[6:]}"
-            )
-        return int(text)
-    time = datetime.fromisoformat(text)
-    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def parse_bytes(text: str) -> int:
-    """A number of bytes, also as ``64k``, ``16m``, ``1g``.
-
-    Raises:
-        ValueError: neither.
-    """
-    plain = text.strip().lower().removesuffix("b").removesuffix("i")
-    factor = _SIZES.get(plain[-1:], 1)
-    return int(plain[:-1] if factor > 1 else plain) * factor
-
-
-def _roots(values: Mapping[str, str]) -> tuple[str, ...]:
-    given = [name for name in ("storePath", "path", "paths") if name in values]
-    if not given:
-        raise ConfigError(f"{SOURCE}: storePath is missing: name the store's root, which holds commitlog/")
-    if len(given) > 1:
-        raise ConfigError(f"{SOURCE}: {given[0]} and {given[1]} are both given: name the stores once")
-    if given == ["paths"]:
-        return _paths(values["paths"])
-    return _list(values, given[0])
+def _roots(values: Given) -> tuple[str, ...]:
+    chosen = values.at_most_one("storePath", "path", "paths")
+    if chosen is None:
+        raise ConfigError(f"{SOURCE}: storePath is missing: name {_ROOT}")
+    roots: tuple[str, ...] = _paths(values["paths"]) if chosen == "paths" else values[chosen]
+    return roots
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -158,49 +131,3 @@ def _paths(text: str) -> tuple[str, ...]:
     if not isinstance(found, list) or not found or not all(isinstance(path, str) and path for path in found):
         raise ConfigError(f"{SOURCE}: paths is {text!r}: it is Spark's own, for load([…]): use storePath")
     return tuple(found)
-
-
-def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """The names in an option; none where it is not given."""
-    found = tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
-    if name in values and not found:
-        remedy = (
-            "name the store's root, which holds commitlog/" if name.endswith("ath") else "name one, or leave it out"
-        )
-        raise ConfigError(f"{SOURCE}: {name} is empty: {remedy}")
-    return found
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(f"{number} is negative")
-    return number
-
-
-def _one_of(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """The value of an option, of which the first allowed one is the default."""
-    value = values.get(name, allowed[0]).lower()
-    if value not in allowed:
-        raise ConfigError(f"{SOURCE}: {name} is {values[name]!r}: {', '.join(allowed)} are allowed")
-    return value
-
-
-def _optional(values: Mapping[str, str], name: str, parse: Callable[[str], int], what: str) -> int | None:
-    return None if name not in values else _parsed(values, name, values[name], parse, what)
-
-
-def _given(values: Mapping[str, str], name: str, parse: Callable[[str], int], what: str, default: int) -> int:
-    return default if name not in values else int(_parsed(values, name, values[name], parse, what))
-
-
-def _parsed(values: Mapping[str, str], name: str, text: str, parse: Callable[[str], Any], what: str) -> Any:
-    try:
-        return parse(text)
-    except ValueError:
-        raise ConfigError(f"{SOURCE}: {name} is {values[name]!r}: expected {what}") from None
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)

@@ -18,13 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.formats.delay_levels import delivery_times
+from penstock.formats.queue_entry import ENTRY_BYTES, HASH_MIN
 from penstock.proto.errors import StorageError
-from penstock.proto.names import LIGHT_PREFIX
+from penstock.proto.names import LIGHT_PREFIX, SCHEDULE_TOPIC
 
 from ..columns import part_kernels as kernels
 from ..columns.columns import Bytes, Rows, text_column
 from .deletions import find_deletion_rows
-from .derived import ENTRY_BYTES, DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
+from .derived import DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
 from .files import open_file_system
 from .inner_batches import batch_units, is_inner_batch
 from .scan.scanning import has_no_entry
@@ -39,16 +41,7 @@ PART_ENTRY = np.dtype(
     ]
 )
 """One message in the column ``entries``; the messages of a row are in the order of the log."""
-DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""RocketMQ's default ``messageDelayLevel``: delayed messages have their time of delivery in place of the tag."""
 Longs = npt.NDArray[np.int64]
-
-
-def delivery_times(queue_ids: Any, stored_ms: Any) -> Any:
-    """What queue entries of :data:`DELAY_TOPIC` hold in place of the tags code, by default."""
-    levels = np.clip(queue_ids, 0, len(DELAY_LEVELS_S) - 1)
-    return stored_ms + np.array(DELAY_LEVELS_S, np.int64)[levels] * 1000
 
 
 class _Parts:
@@ -102,7 +95,7 @@ class PartWriter:
         firsts = firsts[:count]
         names = text_column(buffer, topics[firsts], topic_sizes[firsts], pa.string())
         tags = rows["tags_code"]
-        delayed = pc.equal(names, DELAY_TOPIC).to_numpy(zero_copy_only=False)[groups]
+        delayed = pc.equal(names, SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)[groups]
         if delayed.any():
             tags = np.where(delayed, delivery_times(queue_ids, rows["store_timestamp"]), tags)
         parts = _Parts(count, groups, offsets, physical, rows["size"], tags)
@@ -263,7 +256,7 @@ def compare_part(
     tags = _tags(topic, queue_id, records, named["tags_code"], same)
     other_tags = same & (named["tags_code"] != tags)
     if has_extension:
-        other_tags &= named["tags_code"] >= -(1 << 31)
+        other_tags &= named["tags_code"] >= HASH_MIN
     told: list[tuple[int, str]] = []
     for index in np.flatnonzero(~has_entry & ~late)[:examples].tolist():
         told.append((int(wanted[index]), f"the record at {records['physical_offset'][index]} has no queue entry"))
@@ -285,7 +278,7 @@ def compare_part(
     jumps = np.flatnonzero(wanted[1:] != wanted[:-1] + 1)
     following = [f"queue offset {wanted[index + 1]} follows {wanted[index]} in the log" for index in jumps[:examples]]
     total = int(np.count_nonzero(~same & ~late)) + int(np.count_nonzero(other_tags)) + len(alone) + len(jumps)
-    if not total and reached is None and not has_extension and topic != DELAY_TOPIC:
+    if not total and reached is None and not has_extension and topic != SCHEDULE_TOPIC:
         total = 1
         text = f"{len(records)} records and {len(offsets)} queue entries differed, and none was found that does"
         told.append((int(np.concatenate([wanted, offsets, [0]])[0]), text))
@@ -299,7 +292,7 @@ def compare_part(
 
 def _tags(topic: str, queue_id: int, records: Any, found: Any, same: npt.NDArray[np.bool_]) -> Any:
     """The tags codes that the entries of the records are to have."""
-    if topic != DELAY_TOPIC:
+    if topic != SCHEDULE_TOPIC:
         return records["tags_code"]
     delays = np.unique((found - records["store_timestamp"])[same])
     if len(delays) == 1 and delays[0] >= 0:

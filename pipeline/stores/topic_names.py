@@ -24,10 +24,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE
 from penstock.proto.errors import ConfigError, StorageError
 from penstock.proto.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, is_system_topic
+from penstock.runtime.nearest import hint
 
-from ..columns.schema import nearest
 from .derived import list_queue_files
 from .files import open_file_system
 from .model import Store
@@ -63,13 +64,13 @@ def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
     missing -= known
     topic = min(missing)
     roots = ", ".join(store.root for store in stores)
-    hint = nearest(topic, sorted(known))
+    near = hint(topic, known)
     if all(_has_none(store, missing) or (store.is_open and store not in nameless) for store in stores):
         raise ConfigError(
-            f"{SOURCE}: there is no topic {topic!r} in {roots}{hint}: no queue or topics.json has the name, nor "
+            f"{SOURCE}: there is no topic {topic!r} in {roots}{near}: no queue or topics.json has the name, nor "
             "a record of a closed store; set useConsumeQueue to false to read without looking for it"
         )
-    log.warning("no queue of the topic was found topic=%s%s stores=%s", topic, hint, roots)
+    log.warning("no queue of the topic was found topic=%s%s stores=%s", topic, near, roots)
 
 
 def require_queue_ids(stores: Sequence[Store], options: StoreOptions) -> None:
@@ -112,7 +113,7 @@ def _names(root: str) -> set[str]:
     """The topics that have queues, and those that the broker's configuration lists."""
     file_system, path = open_file_system(root)
     found: set[str] = set()
-    for folder in ("consumequeue", "batchconsumequeue"):
+    for folder in (CONSUME_QUEUE, BATCH_QUEUE):
         infos = file_system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
         found.update(info.base_name for info in infos if info.type == fs.FileType.Directory)
     return found | set(_configured(root))
@@ -145,7 +146,7 @@ def _configured(root: str) -> dict[str, Any]:
 
 
 def _has_none(store: Store, topics: set[str], queue_ids: Set[int] = frozenset()) -> bool:
-    """Whether the closed store certainly has no record of the topics (of any, without one) and queues."""
+    """True if the closed store certainly has no record of the topics (of any, without one) and queues."""
     if store.is_open or store.gaps:
         return False
     from .scan.messages import read_split  # with its kernels, which most queries do not need here

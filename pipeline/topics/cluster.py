@@ -8,15 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
-from penstock.client.cluster.admin_calls import AdminCalls
-from penstock.client.cluster.connections import Connections
-from penstock.client.cluster.retry import back_off_s
-from penstock.client.cluster.shards import ShardCalls
+from penstock.client import MessageQueue
+from penstock.client.cluster import Calls, offsets_by_broker, offsets_in, queues_in, topic_offsets, topic_queues
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -26,16 +22,23 @@ from penstock.proto.errors import (
     RouteNotFound,
     TopicNotFound,
 )
-from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
+from penstock.proto.wire.broker_pb2 import (
+    CommitOffsetsReply,
+    CommitOffsetsRequest,
+    GroupName,
+    QueryOffsetsReply,
+    QueryOffsetsRequest,
+)
+from penstock.proto.wire.nameserver_pb2 import QueueData, TopicRoute
+from penstock.proto.wire.pipeline_pb2 import TopicPositions, TopicPositionsRequest
+from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
+from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import PLAIN, Security, SecurityFiles
 
-from ..columns.schema import nearest
 from .offsets import Offsets, Queue, Range
 from .options import SourceOptions
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CALLS_AT_ONCE = 16
 GONE_ASKED_S = 1.0
@@ -66,8 +69,7 @@ class Cluster:
 
     def __init__(self, name_server: str, security: Security = PLAIN) -> None:
         self.name_server = name_server
-        self.connections = Connections(name_server, tls=security.tls, credentials=security.credentials)
-        self.calls = ShardCalls(self.connections)
+        self.calls = Calls.to(name_server, tls=security.tls, credentials=security.credentials)
 
     def topics(self, options: SourceOptions) -> list[str]:
         """The topics that are read, sorted.
@@ -79,13 +81,12 @@ class Cluster:
             return sorted(options.topics)
         if options.assigned:
             return sorted({queue.topic for queue in options.assigned})
-        found: nameserver_pb2.TopicNames = self.connections.query_nameserver("ListTopics", common_pb2.Empty(), 3.0)
         pattern = re.compile(options.pattern)
-        return sorted(
+        return [
             topic
-            for topic in found.topics
+            for topic in self.calls.directory.topics()
             if pattern.fullmatch(topic) and (options.system_topics or not names.is_system_topic(topic))
-        )
+        ]
 
     def positions(
         self,
@@ -162,7 +163,7 @@ class Cluster:
                         raise
         return self._only_assigned(options, found)
 
-    def route(self, topic: str) -> nameserver_pb2.TopicRoute:
+    def route(self, topic: str) -> TopicRoute:
         """The route of a topic.
 
         Raises:
@@ -174,20 +175,30 @@ class Cluster:
             raise _down(topic, [part.broker_name for part in route.absent])
         return route
 
-    def known_route(self, topic: str) -> nameserver_pb2.TopicRoute:
+    def known_route(self, topic: str) -> TopicRoute:
         """The same, also where no member of the topic's broker groups lives: then without shards."""
-        route = self.calls.route(topic)
+        route = self.calls.directory.route(topic)
         if not route.exists:
             if not route.shards:
                 raise RouteNotFound(f"topic {topic}: the nameservers {self.name_server} know no living broker")
             raise TopicNotFound(f"topic {topic} does not exist at any living broker: create it first")
         return route
 
+    def topic_positions(
+        self, broker: str, topic: str, timeout_s: float, *, timestamp_ms: int | None = None
+    ) -> TopicPositions:
+        """Range, mean size and, with a time, the offset at it, of each queue of ``topic`` at that broker group."""
+        request = TopicPositionsRequest(
+            topic=topic, timestamp_ms=timestamp_ms or 0, with_timestamp=timestamp_ms is not None
+        )
+        answer: TopicPositions = self.calls.at_reader(broker, "QueryTopic", request, timeout_s, service=PositionsStub)
+        return answer
+
     def _require_gone(self, topic: str, brokers: list[str]) -> None:
-        """Nothing, if one of the groups says that it has no such topic, or if there are none."""
+        """Return if one of the groups says that it has no such topic, or if there are no groups; else raise."""
         for broker in brokers:
             try:
-                self.calls.positions(broker, topic, GONE_ASKED_S)
+                self.topic_positions(broker, topic, GONE_ASKED_S)
             except TopicNotFound:
                 return
             except PenstockError as error:
@@ -204,7 +215,7 @@ class Cluster:
         found = []
         for queues in self.route(topic).queues:
             try:
-                answer = self.calls.positions(queues.broker_name, topic, timeout_s)
+                answer = self.topic_positions(queues.broker_name, topic, timeout_s)
             except PenstockError as error:
                 log.info("creation not told topic=%s broker=%s error=%s", topic, queues.broker_name, error)
             else:
@@ -217,42 +228,28 @@ class Cluster:
         Raises:
             ConfigError: none does. BrokerUnavailable: none of those that answer, and others do not.
         """
-        calls = AdminCalls(self.connections)
-        request = broker_pb2.GroupName(group=group)
-        timeout_s = max(timeout_s, GONE_ASKED_S)
-        answers, silent = calls.everywhere("DescribeGroup", request, timeout_s, skip=GroupNotFound)
+        calls, timeout_s = self.calls, max(timeout_s, GONE_ASKED_S)
+        answers, silent = calls.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
         if answers:
             return
         if silent:
             raise BrokerUnavailable(f"group {group}: unknown to those who answer, and {', '.join(silent)} do not")
         raise ConfigError(
-            f"option group: no broker knows {group!r}{nearest(group, calls.groups(timeout_s))}; give a group that has "
+            f"option group: no broker knows {group!r}{hint(group, calls.groups(timeout_s))}; give a group that has "
             "committed offsets, or other startingOffsets"
         )
 
     def committed(self, group: str, queues: Iterable[Queue], timeout_s: float) -> dict[Queue, int]:
         """The committed offsets of ``group``, without the queues where it has none."""
-        by_broker: dict[str, dict[str, list[int]]] = {}
+        by_broker: dict[str, list[Queue]] = {}
         for queue in queues:
-            by_broker.setdefault(queue.broker, {}).setdefault(queue.topic, []).append(queue.queue_id)
+            by_broker.setdefault(queue.broker, []).append(queue)
         found: dict[Queue, int] = {}
-        for broker, topics in by_broker.items():
-            request = broker_pb2.QueryOffsetsRequest(
-                group=group,
-                queues=[common_pb2.TopicQueues(topic=topic, queue_ids=ids) for topic, ids in topics.items()],
-            )
-            answer = self.calls.at(
-                broker,
-                lambda address, left_s, request=request: self.connections.broker(address).QueryOffsets(  # type: ignore[misc]
-                    request, timeout=left_s
-                ),
-                timeout_s,
-                reading=True,
-            )
-            for part in answer.offsets:
-                for queue_id, offset in zip(part.queue_ids, part.offsets, strict=True):
-                    if offset >= 0:
-                        found[Queue(part.topic, broker, queue_id)] = offset
+        for broker, own in by_broker.items():
+            request = QueryOffsetsRequest(group=group, queues=topic_queues(own))
+            answer: QueryOffsetsReply = self.calls.at_reader(broker, "QueryOffsets", request, timeout_s)
+            told = offsets_in(answer.offsets, broker)
+            found.update({Queue(*queue): offset for queue, offset in told.items() if offset >= 0})
         return found
 
     def commit(self, group: str, offsets: Offsets, timeout_s: float) -> list[Queue]:
@@ -263,53 +260,39 @@ class Cluster:
         Raises:
             PenstockError: of the first broker group that took nothing, when the others have been asked.
         """
-        by_broker: dict[str, dict[str, dict[int, int]]] = {}
-        for queue, offset in offsets.items():
-            by_broker.setdefault(queue.broker, {}).setdefault(queue.topic, {})[queue.queue_id] = offset
         refused: list[Queue] = []
         failed: PenstockError | None = None
-        for broker, topics in by_broker.items():
+        own = {MessageQueue(*queue): offset for queue, offset in offsets.items()}
+        for broker, of_broker in offsets_by_broker(own).items():
             try:
-                refused += self._commit(broker, group, topics, timeout_s)
+                refused += self._commit(broker, group, of_broker, timeout_s)
             except PenstockError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
         return refused
 
-    def _commit(self, broker: str, group: str, topics: dict[str, dict[int, int]], timeout_s: float) -> list[Queue]:
-        while topics:
-            request = broker_pb2.CommitOffsetsRequest(
-                group=group,
-                offsets=[
-                    common_pb2.TopicOffsets(topic=topic, queue_ids=list(queues), offsets=list(queues.values()))
-                    for topic, queues in topics.items()
-                ],
-            )
+    def _commit(self, broker: str, group: str, offsets: dict[MessageQueue, int], timeout_s: float) -> list[Queue]:
+        while offsets:
+            request = CommitOffsetsRequest(group=group, offsets=topic_offsets(offsets))
             try:
-                answer = self.calls.at(
-                    broker,
-                    lambda address, left_s, request=request: self.connections.broker(address).CommitOffsets(  # type: ignore[misc]
-                        request, timeout=left_s
-                    ),
-                    timeout_s,
-                    reading=True,
-                )
+                answer: CommitOffsetsReply = self.calls.at_reader(broker, "CommitOffsets", request, timeout_s)
             except TopicNotFound as error:
                 gone = error.details.get("topic")
-                if gone not in topics:
+                left = {queue: offset for queue, offset in offsets.items() if queue.topic != gone}
+                if len(left) == len(offsets):
                     raise
                 log.info("progress in a topic that is gone is not committed group=%s topic=%s", group, gone)
-                topics = {topic: queues for topic, queues in topics.items() if topic != gone}
+                offsets = left
             else:
-                return [Queue(part.topic, broker, number) for part in answer.refused for number in part.queue_ids]
+                return [Queue(*queue) for queue in queues_in(answer.refused, broker)]
         return []
 
     def _add(
         self, found: Positions, wanted: tuple[str, str, int | None], times: Offsets | int | None, timeout_s: float
     ) -> None:
         topic, broker, time_ms = wanted
-        answer = self.calls.positions(broker, topic, timeout_s, timestamp_ms=time_ms)
+        answer = self.topic_positions(broker, topic, timeout_s, timestamp_ms=time_ms)
         if answer.is_master and answer.created_ms:  # a slave may tell of a topic that has been made anew since
             found.created[topic, broker] = answer.created_ms
         if answer.is_master:
@@ -342,7 +325,7 @@ class Cluster:
         return found
 
 
-def _readable(parts: Iterable[nameserver_pb2.QueueData]) -> list[str]:
+def _readable(parts: Iterable[QueueData]) -> list[str]:
     return [part.broker_name for part in parts if part.perm & names.PERM_READ]
 
 
@@ -367,23 +350,3 @@ def cluster(name_server: str, security: SecurityFiles | None = None) -> Cluster:
     if known is None:
         known = _clusters[key] = Cluster(name_server, files.read())
     return known
-
-
-def riding_through(call: Callable[[], T], timeout_s: float) -> T:
-    """``call()``, made again while a broker or nameserver is not there; the last time when ``timeout_s`` are over.
-
-    Raises:
-        PenstockError: the last one.
-    """
-    deadline = time.monotonic() + timeout_s
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            return call()
-        except PenstockError as error:
-            left_s = deadline - time.monotonic()
-            if not error.retryable or left_s <= 0:
-                raise
-            log.info("cluster not ready, trying again error=%s", error)
-            time.sleep(min(back_off_s(attempt), left_s))

@@ -72,7 +72,7 @@ def nested(offsets: Offsets) -> Document:
 
 
 def flat(document: Mapping[str, Any]) -> dict[Queue, int]:
-    """The inverse of :func:`nested`. Raises TypeError, ValueError or AttributeError when it is none."""
+    """The inverse of :func:`nested`. Raises TypeError, ValueError or AttributeError for anything else."""
     return {
         Queue(topic, broker, int(queue_id)): int(offset)
         for topic, brokers in document.items()

@@ -3,8 +3,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -43,7 +42,7 @@ class AppendHeader(_message.Message):
     writer: str
     run: str
     later: bool
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., later: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: bool = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., later: bool = ...) -> None: ...
 
 class AppendReceipt(_message.Message):
     __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "record_sizes")
@@ -63,7 +62,7 @@ class AppendReceipt(_message.Message):
     duplicate: bool
     epoch: int
     record_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ..., record_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: bool = ..., epoch: _Optional[int] = ..., record_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AppendAnswer(_message.Message):
     __slots__ = ("receipt", "error")
@@ -120,7 +119,7 @@ class FetchHeader(_message.Message):
     max_wait_ms: int
     verify: bool
     in_order: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: _Optional[bool] = ..., in_order: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: bool = ..., in_order: bool = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("results", "suggested_broker_id")
@@ -175,7 +174,7 @@ class CreateTopicRequest(_message.Message):
     config: _common_pb2.TopicConfig
     auto: bool
     update: bool
-    def __init__(self, config: _Optional[_Union[_common_pb2.TopicConfig, _Mapping]] = ..., auto: _Optional[bool] = ..., update: _Optional[bool] = ...) -> None: ...
+    def __init__(self, config: _Optional[_Union[_common_pb2.TopicConfig, _Mapping]] = ..., auto: bool = ..., update: bool = ...) -> None: ...
 
 class TopicName(_message.Message):
     __slots__ = ("topic",)
@@ -242,7 +241,7 @@ class CommitOffsetsRequest(_message.Message):
     session_id: int
     offsets: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicOffsets]
     force: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., session_id: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[_common_pb2.TopicOffsets, _Mapping]]] = ..., force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., session_id: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[_common_pb2.TopicOffsets, _Mapping]]] = ..., force: bool = ...) -> None: ...
 
 class CommitOffsetsReply(_message.Message):
     __slots__ = ("refused",)
@@ -294,7 +293,7 @@ class SearchOffsetRequest(_message.Message):
     queue_id: int
     timestamp_ms: int
     upper: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., upper: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., upper: bool = ...) -> None: ...
 
 class QueueOffset(_message.Message):
     __slots__ = ("offset",)
@@ -409,7 +408,7 @@ class BrokerStatus(_message.Message):
         lag_bytes: int
         in_sync: bool
         learner: bool
-        def __init__(self, broker_id: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., in_sync: _Optional[bool] = ..., learner: _Optional[bool] = ...) -> None: ...
+        def __init__(self, broker_id: _Optional[int] = ..., written_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., in_sync: bool = ..., learner: bool = ...) -> None: ...
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -456,7 +455,7 @@ class BrokerStatus(_message.Message):
     is_elected: bool
     is_learner: bool
     is_acting: bool
-    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_following: _Optional[bool] = ..., not_following_because: _Optional[str] = ..., gave_up: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., is_elected: _Optional[bool] = ..., is_learner: _Optional[bool] = ..., is_acting: _Optional[bool] = ...) -> None: ...
+    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_following: bool = ..., not_following_because: _Optional[str] = ..., gave_up: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., is_elected: bool = ..., is_learner: bool = ..., is_acting: bool = ...) -> None: ...
 
 class TransferMasterRequest(_message.Message):
     __slots__ = ("to_broker_id",)

@@ -2,8 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -54,7 +53,7 @@ class GroupConfig(_message.Message):
     consume_enable: bool
     retry_max_times: int
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, group: _Optional[str] = ..., consume_enable: _Optional[bool] = ..., retry_max_times: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., consume_enable: bool = ..., retry_max_times: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class BrokerIdentity(_message.Message):
     __slots__ = ("cluster", "broker_name", "broker_id", "address")

@@ -2,8 +2,7 @@ from penstock.proto.wire import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -31,7 +30,7 @@ class Register(_message.Message):
     unclean_epoch: int
     unclean_allowed: bool
     coordinator: str
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., former_id: _Optional[int] = ..., handed_over: _Optional[bool] = ..., unclean_epoch: _Optional[int] = ..., unclean_allowed: _Optional[bool] = ..., coordinator: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., epoch: _Optional[int] = ..., master_id: _Optional[int] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., former_id: _Optional[int] = ..., handed_over: bool = ..., unclean_epoch: _Optional[int] = ..., unclean_allowed: bool = ..., coordinator: _Optional[str] = ...) -> None: ...
 
 class RegisterQuery(_message.Message):
     __slots__ = ("identity",)

@@ -2,8 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -23,7 +22,7 @@ class RangeRequest(_message.Message):
     SERIALIZABLE_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     serializable: bool
-    def __init__(self, key: _Optional[bytes] = ..., serializable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., serializable: bool = ...) -> None: ...
 
 class RangeResponse(_message.Message):
     __slots__ = ("kvs",)
@@ -109,4 +108,4 @@ class TxnResponse(_message.Message):
     RESPONSES_FIELD_NUMBER: _ClassVar[int]
     succeeded: bool
     responses: _containers.RepeatedCompositeFieldContainer[ResponseOp]
-    def __init__(self, succeeded: _Optional[bool] = ..., responses: _Optional[_Iterable[_Union[ResponseOp, _Mapping]]] = ...) -> None: ...
+    def __init__(self, succeeded: bool = ..., responses: _Optional[_Iterable[_Union[ResponseOp, _Mapping]]] = ...) -> None: ...

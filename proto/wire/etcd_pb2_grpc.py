@@ -5,7 +5,7 @@ import warnings
 
 from penstock.proto.wire import etcd_pb2 as penstock_dot_proto_dot_wire_dot_etcd__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in penstock/proto/wire/etcd_pb2_grpc.py depends on'
+        + f' but the generated code in penstock/proto/wire/etcd_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class KVStub:
+class KVStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -46,7 +46,7 @@ class KVStub:
                 _registered_method=True)
 
 
-class KVServicer:
+class KVServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Range(self, request, context):
@@ -82,7 +82,7 @@ def add_KVServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class KV:
+class KV(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -3,8 +3,7 @@ from penstock.proto.wire import coordination_pb2 as _coordination_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -28,7 +27,7 @@ class BrokerReport(_message.Message):
         store_instance: str
         end_offset: int
         candidacy: BrokerReport.Candidacy
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicConfig, _Mapping]]] = ..., auto_create_topics: _Optional[bool] = ..., store_instance: _Optional[str] = ..., end_offset: _Optional[int] = ..., candidacy: _Optional[_Union[BrokerReport.Candidacy, _Mapping]] = ...) -> None: ...
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[_common_pb2.TopicConfig, _Mapping]]] = ..., auto_create_topics: bool = ..., store_instance: _Optional[str] = ..., end_offset: _Optional[int] = ..., candidacy: _Optional[_Union[BrokerReport.Candidacy, _Mapping]] = ...) -> None: ...
     class Candidacy(_message.Message):
         __slots__ = ("epoch", "log_epoch", "hears_master", "is_acting", "priority", "is_doubtful")
         EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -43,7 +42,7 @@ class BrokerReport(_message.Message):
         is_acting: bool
         priority: int
         is_doubtful: bool
-        def __init__(self, epoch: _Optional[int] = ..., log_epoch: _Optional[int] = ..., hears_master: _Optional[bool] = ..., is_acting: _Optional[bool] = ..., priority: _Optional[int] = ..., is_doubtful: _Optional[bool] = ...) -> None: ...
+        def __init__(self, epoch: _Optional[int] = ..., log_epoch: _Optional[int] = ..., hears_master: bool = ..., is_acting: bool = ..., priority: _Optional[int] = ..., is_doubtful: bool = ...) -> None: ...
     class Heartbeat(_message.Message):
         __slots__ = ("end_offset", "confirm_offset", "role", "epoch", "candidacy")
         END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -108,7 +107,7 @@ class ShardView(_message.Message):
     epoch: int
     members: _containers.RepeatedCompositeFieldContainer[ShardMember]
     auto_create_topics: bool
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ShardMember, _Mapping]]] = ..., auto_create_topics: _Optional[bool] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ShardMember, _Mapping]]] = ..., auto_create_topics: bool = ...) -> None: ...
 
 class QueueData(_message.Message):
     __slots__ = ("broker_name", "read_queues", "write_queues", "perm")
@@ -143,7 +142,7 @@ class TopicRoute(_message.Message):
     shards: _containers.RepeatedCompositeFieldContainer[ShardView]
     attributes: _containers.ScalarMap[str, str]
     absent: _containers.RepeatedCompositeFieldContainer[QueueData]
-    def __init__(self, topic: _Optional[str] = ..., exists: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., attributes: _Optional[_Mapping[str, str]] = ..., absent: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., exists: bool = ..., queues: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., attributes: _Optional[_Mapping[str, str]] = ..., absent: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ...) -> None: ...
 
 class ShardName(_message.Message):
     __slots__ = ("broker_name",)

@@ -6,7 +6,7 @@ import warnings
 from penstock.proto.wire import common_pb2 as penstock_dot_proto_dot_wire_dot_common__pb2
 from penstock.proto.wire import nameserver_pb2 as penstock_dot_proto_dot_wire_dot_nameserver__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -19,14 +19,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in penstock/proto/wire/nameserver_pb2_grpc.py depends on'
+        + f' but the generated code in penstock/proto/wire/nameserver_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class NameserverStub:
+class NameserverStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -87,7 +87,7 @@ class NameserverStub:
                 _registered_method=True)
 
 
-class NameserverServicer:
+class NameserverServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def BrokerSession(self, request_iterator, context):
@@ -215,7 +215,7 @@ def add_NameserverServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Nameserver:
+class Nameserver(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -2,8 +2,7 @@ from penstock.proto.wire import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -27,13 +26,13 @@ class StageHeader(_message.Message):
     coordinator: str
     keep_ms: int
     later: bool
-    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., key: _Optional[str] = ..., chunk: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., coordinator: _Optional[str] = ..., keep_ms: _Optional[int] = ..., later: _Optional[bool] = ...) -> None: ...
+    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., key: _Optional[str] = ..., chunk: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., coordinator: _Optional[str] = ..., keep_ms: _Optional[int] = ..., later: bool = ...) -> None: ...
 
 class StageReply(_message.Message):
     __slots__ = ("duplicate",)
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     duplicate: bool
-    def __init__(self, duplicate: _Optional[bool] = ...) -> None: ...
+    def __init__(self, duplicate: bool = ...) -> None: ...
 
 class LanesRequest(_message.Message):
     __slots__ = ("lanes",)
@@ -108,7 +107,7 @@ class WriterState(_message.Message):
     coordinator: str
     layout: _containers.ScalarMap[str, str]
     content: str
-    def __init__(self, exists: _Optional[bool] = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., decided_batch: _Optional[int] = ..., finished: _Optional[bool] = ..., keys: _Optional[_Iterable[_Union[StagedKey, _Mapping]]] = ..., coordinator: _Optional[str] = ..., layout: _Optional[_Mapping[str, str]] = ..., content: _Optional[str] = ...) -> None: ...
+    def __init__(self, exists: bool = ..., run: _Optional[str] = ..., epoch: _Optional[int] = ..., decided_batch: _Optional[int] = ..., finished: bool = ..., keys: _Optional[_Iterable[_Union[StagedKey, _Mapping]]] = ..., coordinator: _Optional[str] = ..., layout: _Optional[_Mapping[str, str]] = ..., content: _Optional[str] = ...) -> None: ...
 
 class StagedKey(_message.Message):
     __slots__ = ("key", "chunks")
@@ -186,7 +185,7 @@ class PublishReply(_message.Message):
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     records: int
     duplicate: bool
-    def __init__(self, records: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+    def __init__(self, records: _Optional[int] = ..., duplicate: bool = ...) -> None: ...
 
 class TopicPositionsRequest(_message.Message):
     __slots__ = ("topic", "timestamp_ms", "with_timestamp")
@@ -196,7 +195,7 @@ class TopicPositionsRequest(_message.Message):
     topic: str
     timestamp_ms: int
     with_timestamp: bool
-    def __init__(self, topic: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., with_timestamp: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., with_timestamp: bool = ...) -> None: ...
 
 class QueuePosition(_message.Message):
     __slots__ = ("queue_id", "min_offset", "max_offset", "mean_record_bytes", "time_offset", "time_matched")
@@ -212,7 +211,7 @@ class QueuePosition(_message.Message):
     mean_record_bytes: int
     time_offset: int
     time_matched: bool
-    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., mean_record_bytes: _Optional[int] = ..., time_offset: _Optional[int] = ..., time_matched: _Optional[bool] = ...) -> None: ...
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., mean_record_bytes: _Optional[int] = ..., time_offset: _Optional[int] = ..., time_matched: bool = ...) -> None: ...
 
 class TopicPositions(_message.Message):
     __slots__ = ("topic", "epoch", "queues", "is_master", "created_ms", "log_offset")
@@ -228,7 +227,7 @@ class TopicPositions(_message.Message):
     is_master: bool
     created_ms: int
     log_offset: int
-    def __init__(self, topic: _Optional[str] = ..., epoch: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., is_master: _Optional[bool] = ..., created_ms: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., epoch: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., is_master: bool = ..., created_ms: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
 
 class ArchiveWatermark(_message.Message):
     __slots__ = ("name", "offset", "force", "updated_timestamp_ms")
@@ -240,7 +239,7 @@ class ArchiveWatermark(_message.Message):
     offset: int
     force: bool
     updated_timestamp_ms: int
-    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., force: _Optional[bool] = ..., updated_timestamp_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., force: bool = ..., updated_timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class ArchiveWatermarks(_message.Message):
     __slots__ = ("watermarks",)

@@ -6,7 +6,7 @@ import warnings
 from penstock.proto.wire import common_pb2 as penstock_dot_proto_dot_wire_dot_common__pb2
 from penstock.proto.wire import pipeline_pb2 as penstock_dot_proto_dot_wire_dot_pipeline__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -19,14 +19,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in penstock/proto/wire/pipeline_pb2_grpc.py depends on'
+        + f' but the generated code in penstock/proto/wire/pipeline_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class StagingStub:
+class StagingStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -77,7 +77,7 @@ class StagingStub:
                 _registered_method=True)
 
 
-class StagingServicer:
+class StagingServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def OpenWriter(self, request, context):
@@ -182,7 +182,7 @@ def add_StagingServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Staging:
+class Staging(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -402,7 +402,7 @@ class Staging:
             _registered_method=True)
 
 
-class PositionsStub:
+class PositionsStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -428,7 +428,7 @@ class PositionsStub:
                 _registered_method=True)
 
 
-class PositionsServicer:
+class PositionsServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def QueryTopic(self, request, context):
@@ -476,7 +476,7 @@ def add_PositionsServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Positions:
+class Positions(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

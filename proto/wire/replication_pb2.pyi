@@ -2,8 +2,7 @@ from penstock.proto.wire import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -33,7 +32,7 @@ class ReplicaReport(_message.Message):
         tail_bytes: int
         tail_crc: int
         learner: bool
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., learner: _Optional[bool] = ...) -> None: ...
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., learner: bool = ...) -> None: ...
     class Ack(_message.Message):
         __slots__ = ("epoch", "written_offset", "flushed_offset", "stamp")
         EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -89,7 +88,7 @@ class ReplicationHeader(_message.Message):
         tail_bytes: int
         tail_crc: int
         sync: bool
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: _Optional[bool] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., sync: _Optional[bool] = ...) -> None: ...
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: bool = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., sync: bool = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Any
 
+from penstock.formats.epochs import Epoch
 from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgument, PenstockError, WrongCluster
 from penstock.proto.wire import common_pb2
 from penstock.runtime.clock import Clock, SystemClock
@@ -14,7 +15,7 @@ from penstock.runtime.clock import Clock, SystemClock
 from .. import frames
 from ..admission import name_of, starting_offset, tail_of
 from ..config import ReplicationConfig
-from ..epochs import Epoch, EpochHistory
+from ..epochs import EpochHistory
 from ..interfaces import ReplicaLog
 from ..notices import Notices
 from .progress import Progress, ReplicaProgress

@@ -67,7 +67,7 @@ class Progress:
     """The master's table of slaves.
 
     Where masters are elected (``others``, :meth:`require`), a byte is confirmed when *every* member of the
-    sync-state set has it and the set has enough members: see ``docs/failover-protocol.md``.
+    sync-state set has it and the set has enough members: see ``docs/internals/failover-protocol.md``.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.proto.errors import ConfigError
 
-FILE_BYTES_MAX = 1024 * 1024
+from ..conf import lines_of, read_limited
 
 
 def require_private(path: str | Path) -> None:
@@ -34,23 +34,14 @@ def read_pairs(path: str | Path) -> dict[str, str]:
         ConfigError: names file and line, and nothing of the line.
     """
     require_private(path)
+    content = read_limited(path)
     try:
-        with open(path, "rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX} bytes: not a file of keys")
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
     pairs: dict[str, str] = {}
-    for number, raw in enumerate(content.split(b"\n"), start=1):
-        try:
-            line = raw.decode().strip()
-        except UnicodeDecodeError:
-            raise ConfigError(f"{path}:{number}: not UTF-8 text") from None
-        if not line or line[0] in "#!":
-            continue
-        at = min((place for place in (line.find("="), line.find(":")) if place >= 0), default=0)
-        key, value = line[:at].strip(), line[at + 1 :].strip()
+    for number, _, key, value in lines_of(text):
         if not key or not value:
             raise ConfigError(f"{path}:{number}: not of the form key = value")
         if key in pairs:

@@ -44,16 +44,29 @@ class ClientAuth(Enum):
 class TlsSettings:
     """TLS of a server process: of its port, and of all connections that it opens to others of the cluster."""
 
-    mode: TlsServerMode = key("tls.server.mode", default=TlsServerMode.disabled)  # noqa: RUF009
+    mode: TlsServerMode = key(  # noqa: RUF009
+        "tls.server.mode",
+        default=TlsServerMode.disabled,
+        doc="enforcing: TLS and nothing else",
+        differs="permissive: a port takes both; refused here",
+    )
     cert_path: str = key("tls.server.certPath", default="", doc="the certificate and those it is from, PEM")
     key_path: str = key("tls.server.keyPath", default="", doc="its key, PEM, without a password")
     trust_path: str = key("tls.server.trustCertPath", default="", doc="authorities of the cluster's certificates, PEM")
-    client_auth: ClientAuth = key("tls.server.need.client.auth", default=ClientAuth.none)  # noqa: RUF009
+    client_auth: ClientAuth = key(  # noqa: RUF009
+        "tls.server.need.client.auth",
+        default=ClientAuth.none,
+        doc="require: clients must show a certificate",
+        differs="also optional; refused here",
+    )
     client_cert_path: str = key("tls.client.certPath", default="", doc="shown to other servers; default: the server's")
-    client_key_path: str = key("tls.client.keyPath", default="")
+    client_key_path: str = key("tls.client.keyPath", default="", doc="its key")
     client_trust_path: str = key("tls.client.trustCertPath", default="", doc="default: as tls.server.trustCertPath")
     server_name: str = key(
-        "tls.client.serverName", default="", doc="the name that other servers' certificates have; default: their host"
+        "tls.client.serverName",
+        default="",
+        doc="the name that other servers' certificates have; default: their host",
+        differs="has no such key",
     )
 
     def __post_init__(self) -> None:
@@ -114,7 +127,9 @@ class AuthenticationSettings:
     """Who may call, and as whom this process calls others."""
 
     is_enabled: bool = key("authenticationEnabled", default=False, doc="take signed calls of known users alone")
-    users_path: str = key("authConfigPath", default="", doc="users: lines of accessKey = secretKey")
+    users_path: str = key(
+        "authConfigPath", default="", doc="users: lines of accessKey = secretKey", differs="a directory of RocksDB"
+    )
     inner: str = key(_INNER, default="", doc='of brokers and nameservers: {"accessKey":…,"secretKey":…}', secret=True)
 
     def __post_init__(self) -> None:

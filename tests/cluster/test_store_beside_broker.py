@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from penstock.client import Admin, Producer
-from penstock.client.cluster.connections import Connections
-from penstock.client.cluster.shards import ShardCalls
+from penstock.client.cluster import Calls
 from penstock.pipeline.jobs.archive import marks as archive_marks
 from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import ConfigError, WrongStore
@@ -53,9 +53,6 @@ def _confirmed_end(root: Path) -> int:
 
 
 def _watermarked(nameservers: str) -> dict[str, dict[str, int]]:
-    connections = Connections(nameservers)
-    try:
-        calls = ShardCalls(connections)
-        return {name: dict(calls.archive_watermarks(name)) for name in calls.shards()}
-    finally:
-        connections.close()
+    with contextlib.closing(Calls.to(nameservers)) as calls:
+        names = list(calls.directory.shards())
+    return {name: dict(marks) for name, marks in archive_marks.archive_marks(nameservers, names).items()}

@@ -183,7 +183,7 @@ def test_a_topic_made_anew_is_data_loss_that_may_be_tolerated(
 ) -> None:
     topic = f"anew-{count}"
     monkeypatch.setattr("penstock.pipeline.topics.read.stream.SHRUNK_S", 0.5)
-    monkeypatch.setattr("penstock.client.cluster.shards.VIEW_AGE_S", 0.0)  # the master has just come back
+    monkeypatch.setattr("penstock.client.cluster.directory.VIEW_AGE_S", 0.0)  # the master has just come back
     with Admin(brokers.nameservers) as admin:
         admin.create_topic(topic, queues=1)
         send(brokers, topic, 0, 100)

@@ -24,7 +24,8 @@ pool_size = int(sys.argv[3])
 mode = FlushMode.ASYNC_FLUSH if pool_size else FlushMode.SYNC_FLUSH
 store = Store.open(
     store_config(
-        Path(sys.argv[1]), flush_mode=mode, flush_thorough_interval_ms=30, transient_store_pool_size=pool_size
+        Path(sys.argv[1]), flush_mode=mode, flush_thorough_interval_ms=30, is_pooled=pool_size > 0,
+        pool_size=pool_size or 1,
     )
 )
 number = int(sys.argv[2])

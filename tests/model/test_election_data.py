@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock.formats.epochs import Epoch
 from penstock.proto.register import new_register
-from penstock.replication.epochs import Epoch, EpochHistory, common_end
+from penstock.replication.epochs import EpochHistory, common_end
 from penstock.replication.master.progress import level_from
 from tests.model.test_election_leases import Registers
 

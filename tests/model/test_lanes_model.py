@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.client.cluster.queues import WriteQueues
 from penstock.client.produce.config import ProducerConfig
+from penstock.client.produce.health import BrokerHealth
 from penstock.client.produce.lanes import LANES, Failure, Lanes
 from penstock.client.produce.parts import Batch, Kind, Part
-from penstock.client.produce.selection import BrokerHealth, WriteQueues
 from penstock.proto.errors import BrokerUnavailable, NotMaster
 
 BROKEN = BrokerUnavailable("broker: unavailable: Socket closed", status="UNAVAILABLE")

@@ -216,11 +216,11 @@ def broken(parts: dict[str, Any]) -> dict[str, Any]:
     sent, read, received = parts["sent"], parts["read"], parts["received"]
     parts["read"] = read[read["sequence"] != 50]  # I1, and a gap: I5
     parts["read"]["sequence"][10] = 9_999  # I2, I3, and the message that was there is lost: I1
-    received["end_ns"][[200, 204]] = received["end_ns"][[204, 200]]  # I4
+    received["end_ns"][[200, 207]] = received["end_ns"][[207, 200]]  # I4
     parts["again"] = received[300:304].copy()  # one more than allowed: I7
     parts["again"]["end_ns"] += 3 * histories.MS
     parts["looks"]["offset"][15] = 0  # I5
-    sent["epoch"][396] = 1  # I9
+    sent["epoch"][397] = 1  # I9
     return parts
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from penstock.bench.spark.generate import TOPIC, generate
 from penstock.cli.main import main
+from penstock.judge.conditions import Conditions
+from penstock.judge.history import Op, Outcome
 from penstock.pipeline.jobs import audit
-from penstock.pipeline.jobs.audit.history import OK, READ, SEND
 from penstock.proto.errors import ConfigError
 from tests.support.cluster import histories
 from tests.support.cluster.cluster import cluster
@@ -21,7 +22,7 @@ from tests.support.cluster.histories import MS, STREAM
 from tests.unit.pipeline.test_store_splits import rows as rows_of
 
 COUNT = 60
-CONDITIONS = {**histories.CONDITIONS, "windows": [], "duplicates_allowed": 0}
+CONDITIONS = Conditions()
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def sent(store: str) -> Any:
     """The sends of what the store holds."""
     made = histories.rows(COUNT)
-    made["op"], made["outcome"], made["stream"], made["epoch"] = SEND, OK, STREAM, 1
+    made["op"], made["outcome"], made["stream"], made["epoch"] = Op.SEND, Outcome.OK, STREAM, 1
     for number, row in enumerate(rows_of(Path(store))):
         made["sequence"][number], made["shard"][number] = number, 0
         made["queue"][number], made["offset"][number] = row["queueId"], row["queueOffset"]
@@ -74,7 +75,7 @@ def test_stores_stand_for_reads_that_a_history_has_not(spark: Any, store: str, s
 
 def test_what_nobody_read_is_found_in_the_store_of_its_shard(spark: Any, store: str, sent: Any, tmp_path: Path) -> None:
     read = sent.copy()
-    read["op"], read["epoch"] = READ, 0
+    read["op"], read["epoch"] = Op.READ, 0
     history = str(histories.write(tmp_path / "h", {"sent": sent, "read": read[:-3]}, CONDITIONS))
     report = audit.run(spark, audit.Config(history=history, store=(store,)))
     assert violations(report) == {"I1": 3}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify import job as verify
-from penstock.pipeline.stores.derived import ENTRY_BYTES, INDEX_ENTRY
 from penstock.pipeline.stores.parts import PART_ENTRY
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import STATE_TOPIC
@@ -23,7 +23,7 @@ from tests.unit.pipeline.test_lives import parts
 
 NAME = "multi-queue"
 READ = ("commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "epochFileCheckpoint")
-FIRST_ENTRY = 40 + 4 * 100 + ENTRY_BYTES
+FIRST_ENTRY = 40 + 4 * 100 + INDEX_ENTRY_BYTES
 """Of an index file with 100 slots."""
 
 
@@ -119,7 +119,7 @@ def test_wrong_hashes_behind_a_change_of_master_are_not_explained_by_it(spark: A
     (path,) = (root / "index").iterdir()
     content = bytearray(path.read_bytes())
     count = int.from_bytes(content[36:40], "big") - 1
-    entries = np.frombuffer(content, INDEX_ENTRY, count, 40 + 4 * 50 + ENTRY_BYTES)
+    entries = np.frombuffer(content, INDEX_ENTRY, count, 40 + 4 * 50 + INDEX_ENTRY_BYTES)
     behind = entries["physical_offset"] >= 12_712
     entries["key_hash"][behind] ^= 1
     path.write_bytes(content)
@@ -131,9 +131,9 @@ def test_a_key_that_stands_there_twice_is_no_difference(spark: Any, store: Path)
     path = sorted((store / "index").iterdir())[number]
     content = bytearray(path.read_bytes())
     count = int.from_bytes(content[36:40], "big")
-    at = FIRST_ENTRY + ENTRY_BYTES * (count - 2)  # the last entry
-    content[at + ENTRY_BYTES : at + 2 * ENTRY_BYTES] = content[at : at + ENTRY_BYTES]
-    content[at + 2 * ENTRY_BYTES - 4 : at + 2 * ENTRY_BYTES] = (count - 1).to_bytes(4, "big")  # the entry before
+    at = FIRST_ENTRY + INDEX_ENTRY_BYTES * (count - 2)  # the last entry
+    content[at + INDEX_ENTRY_BYTES : at + 2 * INDEX_ENTRY_BYTES] = content[at : at + INDEX_ENTRY_BYTES]
+    content[at + 2 * INDEX_ENTRY_BYTES - 4 : at + 2 * INDEX_ENTRY_BYTES] = (count - 1).to_bytes(4, "big")
     slot = 40 + 4 * (int.from_bytes(content[at : at + 4], "big") % 100)
     content[slot : slot + 4] = count.to_bytes(4, "big")
     content[36:40] = (count + 1).to_bytes(4, "big")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -13,11 +14,11 @@ from typing import Any
 import pytest
 
 from penstock.client import Admin, Producer
-from penstock.client.cluster.connections import Connections
-from penstock.client.cluster.shards import ShardCalls
+from penstock.client.cluster import Calls
 from penstock.pipeline.jobs import dead_letters, mirror, replay, trace
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.archive import topic as archive_topic
+from penstock.pipeline.jobs.archive.marks import archive_marks
 from penstock.pipeline.jobs.framework.topics import ORIGIN
 from penstock.proto.errors import ConfigError, DataLoss, GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
 from tests.support.cluster.cluster import Cluster, cluster
@@ -334,12 +335,9 @@ def test_a_broker_that_dies_under_a_stream_delays_it_and_nothing_is_lost_or_doub
 
 
 def marks(brokers: Cluster, name: str) -> dict[str, int]:
-    connections = Connections(brokers.nameservers)
-    try:
-        calls = ShardCalls(connections)
-        return {broker: calls.archive_watermarks(broker)[name] for broker in calls.shards()}
-    finally:
-        connections.close()
+    with contextlib.closing(Calls.to(brokers.nameservers)) as calls:
+        names = list(calls.directory.shards())
+    return {broker: marks[name] for broker, marks in archive_marks(brokers.nameservers, names).items()}
 
 
 def test_a_topic_is_archived_run_by_run_and_replayed_in_order(

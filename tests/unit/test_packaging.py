@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
+
+from penstock.proto.distribution import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = (
     *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "inspection"),
-    *("judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
+    *("pages", "judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
 )
-PACKAGED = {".py", ".pyi", ".proto", ".typed"}
+PACKAGED = {".py", ".pyi", ".proto", ".typed", ".html", ".css", ".jinja"}
 
 
 def test_the_wheel_holds_exactly_the_tracked_code(tmp_path: Path) -> None:
@@ -31,6 +35,14 @@ def test_the_wheel_holds_exactly_the_tracked_code(tmp_path: Path) -> None:
     assert packed == {
         name.removeprefix("sources/") if name.startswith("sources/") else f"penstock/{name}" for name in kept
     }
+
+
+def test_the_distribution_is_called_what_the_code_and_the_documents_say() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == DISTRIBUTION
+    listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    pages = [ROOT / name for name in listed.stdout.split() if (ROOT / name).exists()]
+    foreign = re.compile(r"pip install '?penstock(?!-mq)\b|\bpenstock\[")
+    assert [str(page) for page in pages if page != Path(__file__) and foreign.search(page.read_text())] == []
 
 
 def test_spark_finds_the_data_sources_by_itself() -> None:

@@ -112,7 +112,7 @@ def _find_properties(address, start, end, names, name_ends, found):
 
 @njit([types.Tuple((types.int64, types.int64, types.float64))(types.int64, types.int64)], nogil=True, cache=True)
 def _number_at(address, length):
-    """(kind, whole number, number) of the text, _NULL if it is none."""
+    """(kind, whole number, number) of the text, _NULL if it is no number."""
     at, sign = 0, 1
     if length > 0 and (load_u8(address, 0) == 45 or load_u8(address, 0) == 43):
         sign = -1 if load_u8(address, 0) == 45 else 1
@@ -379,7 +379,7 @@ def judge_records(
 ):
     """Say YES, NO or DAMAGED of the records at ``positions`` of ``log``; answers how many were judged.
 
-    It ends behind a record that is none, and when ``work_max`` is used up; one is judged whatever it takes. ``found``,
+    It ends behind bytes that are no record, and when ``work_max`` is used up; one is judged anyway. ``found``,
     ``stack`` and ``doubles`` are memory, of the sizes that the program needs.
     """
     address, work = address_of(log), 0

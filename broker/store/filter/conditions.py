@@ -21,7 +21,7 @@ class Condition:
     """One condition. For one thread at a time.
 
     Raises:
-        InvalidArgument: the text is none; the error shows where, and what was expected.
+        InvalidArgument: the text is no condition; the error shows where, and what was expected.
     """
 
     def __init__(self, text: str) -> None:

@@ -4,7 +4,7 @@
 NULL``, ``[NOT] CONTAINS``, ``STARTSWITH``, ``ENDSWITH`` (a text), ``TRUE``, ``FALSE``, ``NULL``, unary ``+`` and ``-``,
 parentheses, comments; literals are decimals, floating-point numbers and ``'texts'`` with ``''`` for a quote. Keywords
 know no case, property names do. A property that is missing is NULL, and so is a comparison of its text with a number
-if the text is none; NULL is neither true nor false. No text has an empty part.
+if the text is no number; NULL is neither true nor false. No text has an empty part.
 Source: RocketMQ's ``SelectorParser``; differs: a number in a property may be written as any number, where RocketMQ
 refuses ``10.5`` beside a whole one; ``NOT`` binds as in SQL, where RocketMQ takes ``NOT a = 3`` for ``(NOT a) = 3``.
 """
@@ -77,7 +77,7 @@ def parse_condition(text: str) -> Program:
     """The program of a condition.
 
     Raises:
-        InvalidArgument: it is none; the error shows where, and what was expected.
+        InvalidArgument: it is no condition; the error shows where, and what was expected.
     """
     return _Parser(text).parse()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.formats.checkpoint import Positions
+from penstock.formats.directory import index_file_name, is_index_file_name
 from penstock.formats.hashing import index_key_hash
 from penstock.proto.errors import Corrupt, StorageError
 from penstock.runtime.clock import Clock
@@ -24,7 +23,6 @@ from .index_kernels import COUNT, END_MS, put_keys
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[0-9]{17}", re.ASCII)
 _NO_SLOTS: Ints = np.zeros(1, np.int32)
 _NO_BYTES: Bytes = np.zeros(1, np.uint8)
 _ROUNDS_MAX = 4
@@ -68,7 +66,7 @@ class Index:
         """
         if not self.enabled:
             return True
-        names = [name for name in self._disk.list(self._directory) if _NAME.fullmatch(name)]
+        names = [name for name in self._disk.list(self._directory) if is_index_file_name(name)]
         expected = f"{positions.index_file:017d}" if positions and positions.index_file else ""
         if (positions is None and not clean) or (expected and expected not in names):
             return self._start_anew(names)
@@ -294,8 +292,7 @@ class Index:
         log.info("index file made path=%s", path)
 
     def _next_name(self) -> str:
-        moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000).astimezone()
-        name = moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
+        name = index_file_name(self._clock.wall_ms())
         last = self._files[-1].path.rpartition("/")[2] if self._files else ""
         return name if name > last else f"{int(last) + 1:017d}"
 

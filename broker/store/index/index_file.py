@@ -1,18 +1,4 @@
-"""One index file: header, hash slots, entries.
-
-``<root>/index/<yyyyMMddHHmmssSSS>``, 40 + 4 slots + 20 entries bytes, big-endian, sparse:
-
-| Offset | Type | Header field |
-|---|---|---|
-| 0 | i64 | beginTimestamp, store time of the first entry |
-| 8 | i64 | endTimestamp |
-| 16 | i64 | beginPhyOffset |
-| 24 | i64 | endPhyOffset |
-| 32 | i32 | hashSlotCount, slots in use |
-| 36 | i32 | indexCount, number of the next entry; the first is 1 |
-
-Then the slots, i32 each: number of the newest entry of its chain, 0 for none. Then the entries: keyHash i32,
-physical offset i64, seconds after beginTimestamp i32, number of the entry before in the chain i32.
+"""One index file (:mod:`penstock.formats.index_file`), growing or full.
 
 Entries are only ever appended, so after a crash the slots are made from them again. Nothing is mapped: writing to a
 mapped hole on a full disk kills the process.
@@ -20,25 +6,29 @@ mapped hole on a full disk kills the process.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from penstock.formats.index_file import (
+    HEADER,
+    HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
+    SLOT_BYTES,
+    IndexEntry,
+    entry_at,
+    file_bytes,
+    slot_at,
+)
 from penstock.proto.errors import Corrupt, WrongStore
 
 from ..disk import Bytes, Disk, storage_error
 from ..queues.kernels import Ints, Longs
-from .index_kernels import BEGIN_MS, BEGIN_OFFSET, COUNT, END_MS, ENTRY, PAGE_SLOTS, USED_SLOTS, rebuild_slots
+from .index_kernels import BEGIN_MS, BEGIN_OFFSET, COUNT, END_MS, PAGE_SLOTS, USED_SLOTS, rebuild_slots
 
-HEADER_BYTES = 40
-_HEADER = struct.Struct(">4q2i")
-_ENTRY = struct.Struct(">iqii")
 _BUFFERED = 1 << 14
 _READ_ENTRIES = 1 << 18
-assert _HEADER.size == HEADER_BYTES
-assert _ENTRY.size == ENTRY
 
 
 class Found(NamedTuple):
@@ -62,7 +52,6 @@ class IndexFile:
         self._written = header.copy()  # the header in the file, which others read while it grows
         self._disk = disk
         self._slot_count = slots
-        self._entries_at = HEADER_BYTES + 4 * slots
         self._descriptor = -1
 
     @classmethod
@@ -72,7 +61,7 @@ class IndexFile:
         Raises:
             WrongStore: it is of another size than configured.
         """
-        size, found = HEADER_BYTES + 4 * slots + ENTRY * entries, disk.size(path)
+        size, found = file_bytes(slots, entries), disk.size(path)
         if found not in (0, size):
             raise WrongStore(
                 f"{path}: has {found} bytes, index files of this store have {size}: maxHashSlotNum or maxIndexNum is "
@@ -86,7 +75,7 @@ class IndexFile:
             disk.truncate(file.descriptor, size)
         data = disk.pread(file.descriptor, HEADER_BYTES, 0)
         if len(data) == HEADER_BYTES:
-            file.header[:] = _HEADER.unpack(data)
+            file.header[:] = HEADER.unpack(data)
         file.header[COUNT] = file.buffered_first = max(1, min(int(file.header[COUNT]), entries))
         file._written[:] = file.header
         return file
@@ -106,13 +95,13 @@ class IndexFile:
         file = cls(disk, path, slots, entries, header)
         try:
             file._descriptor = disk.open(path, create=True)
-            disk.truncate(file._descriptor, file._entries_at + ENTRY * entries)
-            disk.pwrite(file._descriptor, _HEADER.pack(*header), 0)
+            disk.truncate(file._descriptor, file_bytes(slots, entries))
+            disk.pwrite(file._descriptor, HEADER.pack(*header), 0)
         except OSError as error:
             file.close()
             raise storage_error(error, path, "making the index file") from error
         file.slots = np.zeros(slots, np.int32)
-        file.buffer = np.zeros(_BUFFERED * ENTRY, np.uint8)
+        file.buffer = np.zeros(_BUFFERED * INDEX_ENTRY_BYTES, np.uint8)
         return file
 
     @property
@@ -129,21 +118,21 @@ class IndexFile:
     def begin_writing(self) -> None:
         """Have the slots in memory, as a file that grows must."""
         if self.slots is None:
-            data = self._disk.pread(self.descriptor, 4 * self._slot_count, HEADER_BYTES)
+            data = self._disk.pread(self.descriptor, SLOT_BYTES * self._slot_count, HEADER_BYTES)
             self.slots = np.zeros(self._slot_count, np.int32)
             self.slots[: len(data) // 4] = np.frombuffer(data, ">i4", len(data) // 4)
-            self.buffer = np.zeros(_BUFFERED * ENTRY, np.uint8)
+            self.buffer = np.zeros(_BUFFERED * INDEX_ENTRY_BYTES, np.uint8)
 
     def restore(self, count: int) -> None:
         """Let the file have the entries below number ``count``, which are on the disk, and nothing else."""
         self.slots = np.zeros(self._slot_count, np.int32)
-        self.buffer = np.zeros(_BUFFERED * ENTRY, np.uint8)
+        self.buffer = np.zeros(_BUFFERED * INDEX_ENTRY_BYTES, np.uint8)
         self.buffered_first = count  # the header in the file may have counted fewer
         self.header[USED_SLOTS] = 0
         number = 1
         while number < count:
             data = np.frombuffer(self._read(number, min(_READ_ENTRIES, count - number)), np.uint8)
-            entries = len(data) // ENTRY
+            entries = len(data) // INDEX_ENTRY_BYTES
             if entries == 0:
                 raise Corrupt(f"{self.path}: ends before entry {number}: delete the index folder", path=self.path)
             used = rebuild_slots(data, number, entries, self.slots)
@@ -151,17 +140,17 @@ class IndexFile:
                 raise Corrupt(f"{self.path}: an entry from {number} on is damaged", path=self.path)
             self.header[USED_SLOTS] += used
             number += entries
-        first = _ENTRY.unpack(self._read(1, 1)) if count > 1 else None
-        last = _ENTRY.unpack(self._read(count - 1, 1)) if count > 1 else None
+        first = IndexEntry.decode(self._read(1, 1)) if count > 1 else None
+        last = IndexEntry.decode(self._read(count - 1, 1)) if count > 1 else None
         if first is not None and last is not None:
-            self.header[2], self.header[3] = first[1], last[1]
-            self.header[1] = self.header[0] + 1000 * last[2]
+            self.header[2], self.header[3] = first.physical_offset, last.physical_offset
+            self.header[1] = self.header[0] + 1000 * last.seconds
         self.header[COUNT] = count
         announced_ms = int(self._written[END_MS])
         self._written[:] = self.header
         self._written[END_MS] = announced_ms
-        self._disk.pwrite(self.descriptor, _HEADER.pack(*self._written), 0)
-        self._disk.zero(self.descriptor, self._entries_at + ENTRY * count, self._entries_at + ENTRY * self.entries_max)
+        self._disk.pwrite(self.descriptor, HEADER.pack(*self._written), 0)
+        self._disk.zero(self.descriptor, self._entry_at(count), self._entry_at(self.entries_max))
         self.dirty[:] = 1
 
     def count_below(self, physical_offset: int) -> int:
@@ -169,7 +158,7 @@ class IndexFile:
         low, high = 1, int(self.header[COUNT])
         while low < high:
             middle = (low + high) // 2
-            if _ENTRY.unpack(self._read(middle, 1))[1] < physical_offset:
+            if IndexEntry.decode(self._read(middle, 1)).physical_offset < physical_offset:
                 low = middle + 1
             else:
                 high = middle
@@ -183,7 +172,7 @@ class IndexFile:
         """
         count = int(self.header[COUNT]) - self.buffered_first
         if count:
-            self._write(self.buffer[: count * ENTRY], self._entries_at + ENTRY * self.buffered_first)
+            self._write(self.buffer[: count * INDEX_ENTRY_BYTES], self._entry_at(self.buffered_first))
             self.buffered_first += count
 
     def write_slots(self) -> Iterator[tuple[bytes, int]]:
@@ -196,7 +185,7 @@ class IndexFile:
                 return
             self.dirty[page] = 0
             first = page * PAGE_SLOTS
-            yield self.slots[first : first + PAGE_SLOTS].astype(">i4").tobytes(), HEADER_BYTES + 4 * first
+            yield self.slots[first : first + PAGE_SLOTS].astype(">i4").tobytes(), slot_at(first)
 
     def write_header(self) -> None:
         """Write the header, behind all entries and slots: what it counts can be reached by those who read the file.
@@ -204,7 +193,7 @@ class IndexFile:
         Raises:
             DiskFull, StorageError: the file has the header that it had.
         """
-        self._write(_HEADER.pack(*self.header), 0)
+        self._write(HEADER.pack(*self.header), 0)
         self._written[:] = self.header
 
     def announce(self, settled_ms: int) -> None:
@@ -218,7 +207,7 @@ class IndexFile:
         """
         self._written[[BEGIN_MS, BEGIN_OFFSET]] = self.header[[BEGIN_MS, BEGIN_OFFSET]]
         self._written[END_MS] = max(int(self.header[END_MS]), settled_ms) + 1
-        self._write(_HEADER.pack(*self._written), 0)
+        self._write(HEADER.pack(*self._written), 0)
 
     def write(self, data: bytes, position: int) -> None:
         """Write what :meth:`write_slots` gave, behind the entries that it leads to."""
@@ -238,9 +227,9 @@ class IndexFile:
         if self.slots is not None:
             number = int(self.slots[slot])
         else:
-            number = int.from_bytes(self._disk.pread(self.descriptor, 4, HEADER_BYTES + 4 * slot), "big", signed=True)
+            number = int.from_bytes(self._disk.pread(self.descriptor, SLOT_BYTES, slot_at(slot)), "big", signed=True)
         while 0 < number < count:
-            found_hash, physical, seconds, previous = _ENTRY.unpack(self._read(number, 1))
+            found_hash, physical, seconds, previous = IndexEntry.decode(self._read(number, 1))
             stored_ms = base_ms + 1000 * seconds
             if seconds < 0 or stored_ms < begin_ms - 1000:
                 return
@@ -255,11 +244,14 @@ class IndexFile:
             self._disk.close(self._descriptor)
             self._descriptor = -1
 
+    def _entry_at(self, number: int) -> int:
+        return entry_at(self._slot_count, number)
+
     def _read(self, number: int, entries: int) -> bytes:
         if number >= self.buffered_first:
-            at = (number - self.buffered_first) * ENTRY
-            return self.buffer[at : at + entries * ENTRY].tobytes()
-        return self._disk.pread(self.descriptor, entries * ENTRY, self._entries_at + ENTRY * number)
+            at = (number - self.buffered_first) * INDEX_ENTRY_BYTES
+            return self.buffer[at : at + entries * INDEX_ENTRY_BYTES].tobytes()
+        return self._disk.pread(self.descriptor, entries * INDEX_ENTRY_BYTES, self._entry_at(number))
 
     def _write(self, data: bytes | Bytes, position: int) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import from_dtype, njit, types
 
+from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
 from penstock.formats.intrinsics.freshness import drop_stale_kernels
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8, store_i32, store_i64
 from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at
@@ -18,7 +19,6 @@ from ..queues.kernels import equal_at
 
 drop_stale_kernels(__file__)
 
-ENTRY = 20
 BEGIN_MS, END_MS, BEGIN_OFFSET, END_OFFSET, USED_SLOTS, COUNT = range(6)
 """Places in the array of header values."""
 PAGE_SLOTS = 1024
@@ -35,7 +35,6 @@ _REST = int.from_bytes(b"_KEY", "big", signed=True)
 _SEPARATOR = 0x20
 _HASH = 0x23
 _TRANSACTION, _ROLLBACK = SysFlag.TRANSACTION_MASK, SysFlag.TRANSACTION_ROLLBACK
-_SECONDS_MAX = (1 << 31) - 1
 
 
 @njit([types.UniTuple(types.int64, 4)(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
@@ -71,8 +70,8 @@ def _find_keys(address, start, end, readable):
 def _put(address, start, end, prefix, physical, stored_ms, slots, dirty, entries, entries_first, header, count_max):
     """Add the key ``[start, end)`` of a topic whose hash with the sign behind it is ``prefix``; false without room."""
     number = header[COUNT]
-    at = (number - entries_first) * ENTRY
-    if number >= count_max or at + ENTRY > len(entries):
+    at = (number - entries_first) * INDEX_ENTRY_BYTES
+    if number >= count_max or at + INDEX_ENTRY_BYTES > len(entries):
         return False
     key_hash = np.int64(np.int32(carry_hash_at(address, start, end, prefix)))
     if key_hash < 0:
@@ -85,7 +84,7 @@ def _put(address, start, end, prefix, physical, stored_ms, slots, dirty, entries
     seconds = (stored_ms - header[BEGIN_MS]) // 1000 if header[BEGIN_MS] > 0 and stored_ms > header[BEGIN_MS] else 0
     store_i32(entries, at, key_hash)
     store_i64(entries, at + 4, physical)
-    store_i32(entries, at + 12, min(seconds, _SECONDS_MAX))
+    store_i32(entries, at + 12, min(seconds, SECONDS_MAX))
     store_i32(entries, at + 16, previous)
     slots[slot] = number
     dirty[slot // np.uint64(PAGE_SLOTS)] = 1
@@ -164,7 +163,7 @@ def rebuild_slots(entries, first, count, slots):
     """
     used = 0
     for i in range(count):
-        at = i * ENTRY
+        at = i * INDEX_ENTRY_BYTES
         key_hash = load_i32(entries, at)
         slot = np.uint64(key_hash % len(slots))
         if (

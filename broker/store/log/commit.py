@@ -41,7 +41,7 @@ class Committer(LogFollower):
         """All buffers are in use, and the owner's append needs one."""
         if self._config.fast_fail_if_no_buffer and not is_state:
             raise FlowControl(
-                f"transient store pool empty: none of transientStorePoolSize={self._config.transient_store_pool_size} "
+                f"transient store pool empty: none of transientStorePoolSize={self._config.buffers} "
                 "buffers is free, the disk does not keep up; nothing was stored, try again"
             )
         self._flusher.commit()
@@ -50,7 +50,7 @@ class Committer(LogFollower):
         return self._flusher.failure is None
 
     def _is_asked(self) -> bool:
-        """Whether somebody waits for bytes that are not committed; those of a log that was cut are not waited for."""
+        """True if somebody waits for bytes that are not committed; those of a log that was cut are not waited for."""
         return min(self._asked, self._log.appended_offset) > self._log.end_offset
 
     def _bytes_behind(self) -> int:

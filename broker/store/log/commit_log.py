@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.formats.intrinsics.zeros import first_nonzero
 from penstock.formats.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
 from penstock.formats.record.kernels.sealing import make_room, without_seals, write_seals
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK
@@ -26,9 +27,10 @@ from ..config import MIB, FlushMode, StoreConfig
 from ..disk import Bytes, Disk
 from ..queues.kernels import Ints, Longs, Rows, count_records
 from ..results import AppendResult
+from .copying import copy_ascending
 from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files
-from .log_kernels import first_nonzero, same_messages
+from .log_kernels import same_messages
 from .prefault import Prefaulter
 from .transient_store_pool import WriteBuffers
 from .warming import Warming
@@ -36,9 +38,6 @@ from .warming import Warming
 _BLANK = struct.Struct(">ii")
 _PAGE = 4096
 _TAIL_SHARE = 64
-_PIECE_BYTES = 1 << 16  # copied at once: far below where the C library begins to copy several pages in turn
-_HEAD_BYTES = 256  # more than any of its copies leaves for last
-_STEP_BYTES = 64  # less than a record
 ROWS_AT_ONCE = 1 << 13
 _TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
 
@@ -83,12 +82,15 @@ class CommitLog:
         self.directories = LogDirectories(
             disk, config.log_directories, split_paths(config.read_only_log_paths), config.segment_bytes
         )
-        self.files: list[LogFile] = []
+        # Written by the owner thread, read by those that flush and write checkpoints:
+        # min_offset <= confirm_offset <= end_offset <= appended_offset. They only grow, but for cut(), during which the
+        # caller lets no sync run (Flusher.held), and start_at(), before which the log holds nothing.
+        self.files: list[LogFile] = []  # ascending, of one size, without a gap; others iterate over a copy
         self.min_offset = 0
         self.end_offset = 0  # behind the last byte in the files; with buffers a commit moves it, in whatever thread
         self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
         self.whole_end = 0  # the end of a record; behind it there may be a part of one, from a master
-        self.last_store_timestamp_ms = 0
+        self.last_store_timestamp_ms = 0  # of the last record; an append is never stored earlier
         self._warming = Warming(
             disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
         )
@@ -101,7 +103,8 @@ class CommitLog:
         # Called when an append finds no free buffer, and told whether it is of state: commits everything, or refuses.
         self.on_no_buffer: Callable[[bool], None] = lambda is_state: None
         self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
-        self._stamp = 0
+        self._stamp = 0  # of the batch, in QueueEnds.seen; grows, so that nobody has to clear that
+        # Memory of one append: the queues of the batch, and its first offset in each.
         self._touched_queues: Ints = np.zeros(64, np.int32)
         self._touched_offsets: Longs = np.zeros(64, np.int64)
 
@@ -110,8 +113,8 @@ class CommitLog:
         self.files = load_log_files(self._disk, self.directories, self.segment_bytes)
         if self.files:
             self.min_offset, self.end_offset = self.files[0].base, self.files[-1].end
-        if self._config.transient_store_pool_size:
-            self._buffers = WriteBuffers(self._disk, self._config.transient_store_pool_size, self.segment_bytes)
+        if self._config.buffers:
+            self._buffers = WriteBuffers(self._disk, self._config.buffers, self.segment_bytes)
 
     @property
     def appended_offset(self) -> int:
@@ -120,12 +123,10 @@ class CommitLog:
 
     @property
     def is_buffered(self) -> bool:
-        """Whether appends have gone to buffers since :meth:`give_back_buffers`."""
+        """True if appends have gone to buffers since :meth:`give_back_buffers`."""
         return self._buffers is not None and self._buffers.is_in_use
 
-    def append(
-        self, ends: QueueEnds, records: Bytes, *, count: int | None = None, is_state: bool = False
-    ) -> AppendResult:
+    def append(self, ends: QueueEnds, records: Bytes, *, count: int | None, is_state: bool) -> AppendResult:
         """Check, place and patch a batch of complete records, of ``count``; the bytes are visible, not yet synced.
 
         With a pool they are visible, and safe from the process's death, when ``end_offset`` has passed them.
@@ -233,7 +234,7 @@ class CommitLog:
         return self.files[(offset - self.files[0].base) // self.segment_bytes]
 
     def record_at(self, offset: int) -> memoryview | None:
-        """The record that begins at ``offset`` and says so itself, None if none does."""
+        """The record at ``offset``, or None. A record is only believed if its own PHYSICALOFFSET is ``offset``."""
         if not self.min_offset <= offset < self.end_offset or not self.files:
             return None
         file = self.file_of(offset)
@@ -253,7 +254,7 @@ class CommitLog:
         return found
 
     def holds(self, start: int, end: int, sent: Bytes) -> bool:
-        """Whether the records of ``[start, end)``, appended together, have the bodies and queues of those ``sent``."""
+        """True if the records of ``[start, end)``, appended together, have the bodies and queues of those ``sent``."""
         return bool(same_messages(*self._appended(start, end), sent))
 
     def _appended(self, start: int, end: int) -> tuple[Bytes, int, int]:
@@ -443,18 +444,3 @@ class CommitLog:
         if status == PlaceStatus.BAD_QUEUE:
             reason += f", the topic has {len(ends.next_offsets)}"
         return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)
-
-
-def copy_ascending(target: Bytes, at: int, data: Bytes) -> None:
-    """Copy so that a process killed in the middle leaves a beginning of ``data``, and nothing behind a gap.
-
-    The C library's copy stores its first bytes last, and large copies in several places at once. So the head of each
-    piece is copied beforehand, in steps, and the pieces are small: else a killed slave's log would have sound records
-    behind bytes that were never written, which is what damage looks like.
-    """
-    for first in range(0, len(data), _PIECE_BYTES):
-        piece = data[first : first + _PIECE_BYTES]
-        for step in range(0, min(_HEAD_BYTES, len(piece)), _STEP_BYTES):
-            part = piece[step : min(step + _STEP_BYTES, _HEAD_BYTES)]
-            target[at + first + step : at + first + step + len(part)] = part
-        target[at + first : at + first + len(piece)] = piece

@@ -44,14 +44,15 @@ class Flusher(LogFollower):
             thorough_s=config.flush_thorough_interval_ms / 1000,
             least_bytes=_LEAST_BYTES,
         )
-        self.flushed_offset = flushed
+        # Written under ``_condition``: this thread raises it, on_cut() and start_at() set it.
+        self.flushed_offset = flushed  # everything of the log below is on the disk
         self._log = commit_log
         self._on_flushed = on_flushed
         self._on_failed = on_failed
-        self._has_pool = config.transient_store_pool_size > 0
-        self._syncing = threading.Lock()
-        self._cuts = 0
-        self.failure: SyncFailed | None = None
+        self._has_pool = config.buffers > 0
+        self._syncing = threading.Lock()  # held during a sync, and while the log is cut
+        self._cuts = 0  # how often the log was cut: what a sync began before says nothing about the bytes behind
+        self.failure: SyncFailed | None = None  # set once, by any thread, and never taken back
         self.refusal: DiskFull | None = None  # the last commit found no space: nothing more may be appended
         # Called by any thread: a commit has moved the log's end there.
         self.on_committed: Callable[[int], None] = lambda end: None
@@ -136,7 +137,7 @@ class Flusher(LogFollower):
         return self.failure is None
 
     def _is_asked(self) -> bool:
-        """Whether somebody waits for bytes that can be synced: what is not committed cannot."""
+        """True if somebody waits for bytes that can be synced: what is not committed cannot."""
         return min(self._asked, self._log.end_offset) > self.flushed_offset
 
     def _bytes_behind(self) -> int:

@@ -50,7 +50,7 @@ class LogDirectories:
         """Make the writable ones.
 
         Raises:
-            WrongStore: there is none, or a read-only one does not exist.
+            WrongStore: there is no writable one, or a read-only one does not exist.
         """
         if not self.writable:
             raise WrongStore(
@@ -80,7 +80,7 @@ class LogDirectories:
         return fitting[base // self._file_bytes % len(fitting)]
 
     def is_read_only(self, path: str) -> bool:
-        """Whether that file lies in a directory without new files."""
+        """True if that file lies in a directory without new files."""
         return os.path.dirname(path) in self.read_only
 
     def unlink(self, path: str) -> None:

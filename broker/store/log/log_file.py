@@ -7,11 +7,11 @@ import errno
 import itertools
 import logging
 import os
-import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from penstock.formats.directory import file_name, file_start
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
 
 from ..disk import Bytes, Disk, storage_error
@@ -22,7 +22,6 @@ from .warming import Warming
 log = logging.getLogger(__name__)
 
 _PIECE = 1 << 20
-_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _SLOW_S = 0.05
 _SLOW_PAUSE = 10  # an attempt that failed slowly is repeated only after so many times as long
 
@@ -40,11 +39,6 @@ class LogFile:
     def end(self) -> int:
         """Offset behind the file."""
         return self.base + len(self.bytes)
-
-
-def file_name(base: int) -> str:
-    """``00000000001073741824``"""
-    return f"{base:020d}"
 
 
 def load_log_files(disk: Disk, directories: LogDirectories, size: int) -> list[LogFile]:
@@ -94,9 +88,10 @@ def _list_log_files(disk: Disk, directories: LogDirectories) -> dict[int, str]:
             path = f"{directory}/{name}"
             if name.startswith("."):
                 continue
-            if not _NAME.fullmatch(name):
+            base = file_start(name)
+            if base is None:
                 raise WrongStore(f"{path}: not a log file: move it out of this directory", path=path)
-            twice = found.setdefault(int(name), path)
+            twice = found.setdefault(base, path)
             if twice != path:
                 raise WrongStore(f"{path}: the same log file is there as {twice}: move one of them away", path=path)
     return dict(sorted(found.items()))
@@ -119,7 +114,7 @@ def _without_gap(bases: list[int], paths: dict[int, str], directories: LogDirect
 
 
 def _is_blank(disk: Disk, path: str, size: int) -> bool:
-    """Whether the file holds nothing but zeros."""
+    """True if the file holds nothing but zeros."""
     descriptor = disk.open(path)
     try:
         pieces = (disk.pread(descriptor, _PIECE, start) for start in range(0, size, _PIECE))
@@ -156,7 +151,7 @@ def _map_file(disk: Disk, path: str, base: int, size: int, *, must_write: bool) 
 class FileAllocator:
     """Makes log files ahead of need in a thread of its own, so that an append hardly ever waits for one."""
 
-    def __init__(self, disk: Disk, directories: LogDirectories, size: int, warming: Warming | None = None) -> None:
+    def __init__(self, disk: Disk, directories: LogDirectories, size: int, warming: Warming) -> None:
         self.keep_free = 0  # bytes of the disk that no log file may take
         self._failed: StorageError | None = None
         self._not_before = 0.0
@@ -257,15 +252,14 @@ class FileAllocator:
             failure = storage_error(error, path, "allocating the log file")
             log.warning("log file not made path=%s error=%s", path, failure)
             raise failure from error
-        prefault(mapped, 0, AHEAD_BYTES)
-        if self._warming is not None:
-            try:
-                self._warming.warm(path, mapped, descriptor)
-            except StorageError as error:
-                self._disk.close(descriptor)
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(path)
-                log.warning("log file not made path=%s error=%s", path, error)
-                raise
+        prefault(mapped, 0, AHEAD_BYTES, is_file=True)
+        try:
+            self._warming.warm(path, mapped, descriptor)
+        except StorageError as error:
+            self._disk.close(descriptor)
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+            log.warning("log file not made path=%s error=%s", path, error)
+            raise
         log.info("log file made path=%s bytes=%d", path, self._size)
         return LogFile(base, path, descriptor, mapped)

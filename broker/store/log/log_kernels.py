@@ -42,7 +42,7 @@ def find_marks(buffer, rows, count, found):
 
 @njit([types.boolean(_BYTES, types.int64, types.int64, _BYTES)], nogil=True, cache=True)
 def same_messages(buffer, start, stop, sent):
-    """Whether the records of ``buffer[start:stop]``, which are sound, have the bodies and queues of those in ``sent``.
+    """True if the records of ``buffer[start:stop]``, which are sound, have the bodies and queues of those in ``sent``.
 
     Bodies are compared by their checksums. Other properties may differ: a batch that is sent again is encoded again.
     """
@@ -84,12 +84,10 @@ def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
 
 @njit([types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def find_record(buffer, start, stop, physical_base, store_timestamp_min):
-    """Where the first sound record begins in ``buffer[start:stop]`` that says so itself; -1 without one.
+    """The position of the first sound record in ``buffer[start:stop]``, or -1.
 
-    It may end anywhere in ``buffer``.
-
-    Sound: its own physical offset, its lengths and its checksum are right, and it is not older than
-    ``store_timestamp_min``: an older one is a leftover of something cut off before.
+    The record may end anywhere in ``buffer``. Sound: its own physical offset, its lengths and its checksum are right,
+    and it is not older than ``store_timestamp_min``: an older one is a leftover of something cut off before.
     """
     address = address_of(buffer)
     position, end = start, len(buffer)
@@ -108,18 +106,6 @@ def find_record(buffer, start, stop, physical_base, store_timestamp_min):
         # Of eight zero bytes none begins a record, nor do the next four: a size is not zero.
         position += 5 if load_i64(address, position) == 0 else 1
     return np.int64(-1)
-
-
-@njit([types.int64(_BYTES, types.int64, types.int64)], nogil=True, cache=True)
-def first_nonzero(buffer, start, end):
-    """Position of the first byte in ``buffer[start:end]`` that is not zero, ``end`` without one."""
-    address = address_of(buffer)
-    position = start
-    while position + 8 <= end and load_i64(address, position) == 0:
-        position += 8
-    while position < end and load_u8(address, position) == 0:
-        position += 1
-    return position
 
 
 @njit([types.int64(_BYTES, _ROWS, types.int64)], nogil=True, cache=True)

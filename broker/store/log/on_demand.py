@@ -56,7 +56,7 @@ class LogFollower(threading.Thread, abc.ABC):
 
     @abc.abstractmethod
     def _is_asked(self) -> bool:
-        """Whether somebody waits for bytes that can be done now."""
+        """True if somebody waits for bytes that can be done now."""
 
     @abc.abstractmethod
     def _bytes_behind(self) -> int:

@@ -70,7 +70,7 @@ class Placement:
 
     @property
     def is_level(self) -> bool:
-        """Whether the log ends where the last append ended, so that everything in it is known."""
+        """True if the log ends where the last append ended, so that everything in it is known."""
         return self._known_end == self._log.appended_offset
 
     def forget(self) -> None:

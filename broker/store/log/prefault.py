@@ -23,7 +23,7 @@ _PAGE = 4096
 _libc = ctypes.CDLL(None)
 
 
-def prefault(data: Bytes, start: int, stop: int, *, is_file: bool = True) -> None:
+def prefault(data: Bytes, start: int, stop: int, *, is_file: bool) -> None:
     """Bring ``data[start:stop]`` of a mapped file into memory; best effort, releases the interpreter lock."""
     advice = _MADV_POPULATE_READ if is_file else _MADV_POPULATE_WRITE
     base = data.ctypes.data

@@ -82,7 +82,7 @@ class WriteBuffers:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a buffer stands for a file, be anything in it or not."""
+        """True if a buffer stands for a file, be anything in it or not."""
         return bool(self._filling)
 
     def of(self, file: LogFile) -> Bytes | None:

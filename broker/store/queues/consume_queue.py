@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from penstock.formats.directory import is_safe_topic
+from penstock.formats.queue_entry import ENTRY_BYTES
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt
 from penstock.proto.names import LIGHT_PREFIX
@@ -22,9 +24,9 @@ from penstock.proto.names import LIGHT_PREFIX
 from ..absent import AbsentEntries
 from ..disk import Bytes, Disk
 from ..results import Arrived
-from .kernels import ENTRY, GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
+from .kernels import GAP, PLANNED, SPARSE, Ints, Longs, Rows, build_runs, commit_runs, plan_entries
 from .light_kernels import count_lights, expand_lights
-from .queue_files import QueueFiles, is_safe_topic
+from .queue_files import QueueFiles
 from .slots import ARENA_MAX, Slots
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ FILLED_MAX = 1 << 24
 LIGHT_FILLED_MAX = 1 << 16
 """As much for a light queue, whose offsets RocketMQ sometimes skips; an entry further ahead is passed over."""
 _FLUSHED_AT_ONCE = 32
-MAX_OFFSET = ((1 << 63) - 1) // (2 * ENTRY)
+MAX_OFFSET = ((1 << 63) - 1) // (2 * ENTRY_BYTES)
 """The byte position of an entry is a number of 63 bits."""
 _NO_SLOTS: Ints = np.zeros(0, np.int32)
 _MADE_INLINE_MAX = 64
@@ -44,26 +46,29 @@ _MADE_INLINE_MAX = 64
 class ConsumeQueues:
     """The queues of one store."""
 
-    def __init__(
-        self, disk: Disk, directory: str, file_bytes: int, handles_max: int, *, has_lights: bool = False
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, file_bytes: int, handles_max: int, *, has_lights: bool) -> None:
         """``has_lights``: records have entries in the light queues that they name, see :mod:`.light_queues`."""
-        self.slots = Slots()
-        self.files = QueueFiles(disk, directory, file_bytes, handles_max)
+        # Held by the owner thread while it changes what a checkpoint must see as one (slots, arenas, files; and the
+        # dispatched offset and the index with them), and by the checkpoint thread while it writes arenas out.
+        # ``files.making`` may be taken inside, never the other way round.
         self.lock = threading.RLock()
-        self.filled = 0  # blank entries in place of lost records
+        self.slots = Slots()  # only the owner adds and removes; the checkpoint thread empties arenas, under the lock
+        self.files = QueueFiles(disk, directory, file_bytes, handles_max)  # under the lock, but for prepare()
+        self.filled = 0  # blank entries in place of lost records; owner
         self.tells_loss: Callable[[int, int], bool] = lambda start, end: False  # of stretches of the log
         self.has_lights = has_lights
         self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
-        self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")
+        self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")  # calls files.prepare(), without the lock
+        # Memory of one put(), of the owner alone. ``_runs``: the entries of each slot end to end, in order of first
+        # appearance; ``_touched``, ``_run_starts`` and ``_run_counts`` say whose, where and how many.
         self._runs: Bytes = np.zeros(1 << 16, np.uint8)
         self._touched: Ints = np.zeros(1 << 12, np.int32)
         self._run_counts: Ints = np.zeros(1 << 12, np.int32)
         self._run_starts: Longs = np.zeros(1 << 12, np.int64)
         self._light_rows: Rows = np.zeros(0, ROW)
         self._light_slots: Ints = np.zeros(0, np.int32)
-        self._seen: Longs = np.zeros(0, np.int64)
-        self._stamp = 1
+        self._seen: Longs = np.zeros(0, np.int64)  # per slot the stamp of the record that was counted last
+        self._stamp = 1  # grows with every record, so that ``_seen`` is never cleared
 
     def assign(self, buffer: Bytes, rows: Rows, count: int, slots: Ints) -> None:
         """The slot of each row's queue, which is made when it is new; -1 for rows without an entry."""
@@ -145,15 +150,15 @@ class ConsumeQueues:
         with self.lock:
             written = int(slots.next_offsets[slot]) - int(slots.arena_counts[slot])
             if offset >= written:
-                first = (offset - written) * ENTRY
-                end = min((offset - written + count), int(slots.arena_counts[slot])) * ENTRY
+                first = (offset - written) * ENTRY_BYTES
+                end = min((offset - written + count), int(slots.arena_counts[slot])) * ENTRY_BYTES
                 return slots.arena[slot, first:end].copy()
             topic, queue_id = slots.topics[slot], slots.queue_ids[slot]
             data = self.files.read(topic, queue_id, offset, min(count, written - offset))
-        if len(data) < ENTRY:
+        if len(data) < ENTRY_BYTES:
             path = f"{self.files.directory}/{topic}/{queue_id}"
             raise Corrupt(f"{path}: entry {offset} is missing: stop the broker and delete the folder", path=path)
-        return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY)
+        return np.frombuffer(data, np.uint8, len(data) - len(data) % ENTRY_BYTES)
 
     def absent(self, slot: int, offset: int, count: int) -> list[AbsentEntries]:
         """What of ``count`` entries from ``offset`` on another thread should bring before :meth:`entries`."""
@@ -218,7 +223,7 @@ class ConsumeQueues:
         count = int(slots.arena_counts[slot])
         if count:
             offset = int(slots.next_offsets[slot]) - count
-            entries = slots.arena[slot, : count * ENTRY]
+            entries = slots.arena[slot, : count * ENTRY_BYTES]
             self.files.write(slots.topics[slot], slots.queue_ids[slot], offset, entries)
             slots.arena_counts[slot] = 0
 
@@ -265,7 +270,7 @@ class ConsumeQueues:
                 slot = int(touched[at])
                 first, entries = int(self._run_starts[at]), int(self._run_counts[at])
                 offset = int(table.next_offsets[slot]) - int(held[at])
-                run = self._runs[first : first + entries * ENTRY]
+                run = self._runs[first : first + entries * ENTRY_BYTES]
                 self.files.write(table.topics[slot], table.queue_ids[slot], offset, run)
         except BaseException:
             table.new_counts[touched] = 0
@@ -338,7 +343,7 @@ class ConsumeQueues:
         return True
 
     def _is_lost(self, slot: int, row: np.void) -> bool:
-        """Whether the log tells that it has lost records between the queue's last one and this."""
+        """True if the log tells that it has lost records between the queue's last one and this."""
         return self.rebuilding or self.tells_loss(int(self.slots.ends[slot]), int(row["physical_offset"]))
 
     def _add(self, buffer: Bytes, row: np.void) -> None:

@@ -16,15 +16,13 @@ from numba import njit, types
 
 from penstock.formats.intrinsics.freshness import drop_stale_kernels
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, store_i64
+from penstock.formats.queue_entry import ENTRY_BYTES, HASH_MIN, SIZE_AT, TAGS_AT
 from penstock.formats.record.kernels import measure_at, tags_code_at
 from penstock.formats.record.kernels.scanning import RECORD
 from penstock.formats.record.layout import FIXED_BYTES
 
-from .kernels import ENTRY
-
 drop_stale_kernels(__file__)
 
-_INT_MIN = -(1 << 31)
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
 
@@ -35,8 +33,8 @@ def first_and_last_extended(entries, count):
     address = address_of(entries)
     first = last = np.int64(-1)
     for i in range(count):
-        if load_i64(address, i * ENTRY + 12) < _INT_MIN:
-            last = load_i64(address, i * ENTRY)
+        if load_i64(address, i * ENTRY_BYTES + TAGS_AT) < HASH_MIN:
+            last = load_i64(address, i * ENTRY_BYTES)
             if first < 0:
                 first = last
     return first, last
@@ -50,13 +48,13 @@ def set_tags_codes(entries, count, log, base):
     """
     address, log_address = address_of(entries), address_of(log)
     for i in range(count):
-        at = i * ENTRY
-        if load_i64(address, at + 12) >= _INT_MIN:
+        at = i * ENTRY_BYTES
+        if load_i64(address, at + TAGS_AT) >= HASH_MIN:
             continue
-        start, size = load_i64(address, at) - base, load_i32(address, at + 8)
+        start, size = load_i64(address, at) - base, load_i32(address, at + SIZE_AT)
         if start < 0 or size < FIXED_BYTES or start + size > len(log):
             continue
         kind, end, _, _, _, _, _, properties, properties_size = measure_at(log_address, start, start + size)
         if kind == RECORD and end == start + size:
             code = tags_code_at(log_address, properties, properties + properties_size, len(log))
-            store_i64(address, at + 12, code)
+            store_i64(address, at + TAGS_AT, code)

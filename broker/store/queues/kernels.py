@@ -1,7 +1,6 @@
 """Kernels over queue entries and log bytes; each is compiled for one signature when this is imported.
 
-A consume queue entry, big-endian: physical offset i64, record size i32, tags code i64; 20 bytes.
-Slots are numbers for (topic, queue id) pairs, see :mod:`.slots`.
+Entries: :mod:`penstock.formats.queue_entry`. Slots are numbers for (topic, queue id) pairs, see :mod:`.slots`.
 """
 
 # Kernels are typed by their Numba signatures.
@@ -24,6 +23,7 @@ from penstock.formats.intrinsics.memory import (
     store_i32,
     store_i64,
 )
+from penstock.formats.queue_entry import ENTRY_BYTES, FILLER_SIZE, HASH_MAX, HASH_MIN, SIZE_AT, TAGS_AT
 from penstock.formats.record.kernels import ROW, count_records, find_byte, gather, measure_at, place_batch, scan
 from penstock.formats.record.kernels.record_crc import WRONG as CRC_WRONG
 from penstock.formats.record.kernels.record_crc import record_crc_at
@@ -38,9 +38,6 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.void]
 
-ENTRY = 20
-BLANK_SIZE = 0x7FFFFFFF
-"""Size in the entries that fill a queue in front of its first message."""
 PLANNED, SPARSE, RESTARTED, GAP = 0, 1, 2, 3
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -53,7 +50,6 @@ _TRANSACTION = SysFlag.TRANSACTION_MASK
 _PREPARED = SysFlag.TRANSACTION_PREPARED
 _ROLLBACK = SysFlag.TRANSACTION_ROLLBACK
 _INNER_BATCH = SysFlag.INNER_BATCH
-_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
 @njit([types.uint64(types.int64, types.int64, types.int64, types.uint64)], nogil=True, cache=True)
@@ -81,7 +77,7 @@ def key_hash(key):
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def equal_at(left, left_start, right, right_start, size):
-    """Whether the same ``size`` bytes stand at two places; both addresses."""
+    """True if the same ``size`` bytes stand at two places; both addresses."""
     whole = size & ~7
     for i in range(0, whole, 8):
         if load_i64(left, left_start + i) != load_i64(right, right_start + i):
@@ -232,7 +228,7 @@ def plan_entries(
         total = new_counts[slot] + (held if held + new_counts[slot] > arena_max else 0)
         run_starts[np.uint64(t)] = bytes_needed
         run_counts[np.uint64(t)] = total
-        bytes_needed += total * ENTRY
+        bytes_needed += total * ENTRY_BYTES
     return status, planned, count, bytes_needed
 
 
@@ -252,17 +248,17 @@ def build_runs(rows, start, end, slots, new_counts, touched, count, arena, run_s
         at = run_starts[np.uint64(t)]
         held = run_counts[np.uint64(t)] - new_counts[slot]
         if held > 0:
-            copy_bytes(out, at, arena[slot], 0, held * ENTRY)
-        cursors[slot] = at + held * ENTRY
+            copy_bytes(out, at, arena[slot], 0, held * ENTRY_BYTES)
+        cursors[slot] = at + held * ENTRY_BYTES
     for i in range(start, end):
         slot = slots[np.uint64(i)]
         if slot >= 0:
             row = rows[np.uint64(i)]
             at = cursors[np.uint64(slot)]
-            cursors[np.uint64(slot)] = at + ENTRY
+            cursors[np.uint64(slot)] = at + ENTRY_BYTES
             store_i64(out, at, row.physical_offset)
-            store_i32(out, at + 8, row.size)
-            store_i64(out, at + 12, row.tags_code)
+            store_i32(out, at + SIZE_AT, row.size)
+            store_i64(out, at + TAGS_AT, row.tags_code)
 
 
 @njit(
@@ -277,13 +273,13 @@ def commit_runs(
     for t in range(count):
         slot = np.uint64(touched[np.uint64(t)])
         at, total = run_starts[np.uint64(t)], run_counts[np.uint64(t)]
-        last = at + (total - 1) * ENTRY
-        ends[slot] = load_i64(out, last) + load_i32(out, last + 8)
+        last = at + (total - 1) * ENTRY_BYTES
+        ends[slot] = load_i64(out, last) + load_i32(out, last + SIZE_AT)
         next_offsets[slot] += new_counts[slot]
         if arena_counts[slot] + new_counts[slot] > arena_max:
             arena_counts[slot] = 0
         else:
-            copy_bytes(arena[slot], arena_counts[slot] * ENTRY, out, at, total * ENTRY)
+            copy_bytes(arena[slot], arena_counts[slot] * ENTRY_BYTES, out, at, total * ENTRY_BYTES)
             arena_counts[slot] += total
         new_counts[slot] = 0
 
@@ -301,22 +297,22 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
     """Choose from ``count`` entries those to return; answers (entries looked at, chosen, their bytes).
 
     Entries below ``log_start`` and blank ones are passed over; at one that cannot be true it ends, with -1 chosen.
-    ``tags`` are sorted. A tags code
-    that is no 32-bit hash says nothing about the tag, so its record is chosen. Stops at the limits; one record
+    ``tags`` are sorted. A tags code that
+    is no 32-bit hash says nothing about the tag, so its record is chosen. Stops at the limits; one record
     is chosen whatever its size.
     """
     found, total = 0, np.int64(0)
     for i in range(count):
-        at = i * ENTRY
+        at = i * ENTRY_BYTES
         physical = load_i64(entries, at)
-        size = load_i32(entries, at + 8)
-        if physical < log_start or size == BLANK_SIZE:
+        size = load_i32(entries, at + SIZE_AT)
+        if physical < log_start or size == FILLER_SIZE:
             continue
         if size < FIXED_BYTES or physical + size > log_end:
             return i, -1, physical
         if filtered:
-            code = load_i64(entries, at + 12)
-            if _INT_MIN <= code <= _INT_MAX:
+            code = load_i64(entries, at + TAGS_AT)
+            if HASH_MIN <= code <= HASH_MAX:
                 low, high = 0, len(tags)
                 while low < high:
                     middle = (low + high) // 2
@@ -350,7 +346,9 @@ def touch_records(buffer, positions, sizes):
 
 @njit([types.int64(_BYTES, _LONGS, _INTS, types.int64, types.boolean)], nogil=True, cache=True)
 def first_damaged(buffer, positions, sizes, base, whole):
-    """The first of the entries' records at ``positions`` of a log file that does not say so itself; -1 without one.
+    """The number of the first record that is not what its entry says, or -1: ``positions`` in a log file, and sizes.
+
+    A record is only believed if its own size and PHYSICALOFFSET are those of the entry.
 
     ``whole``: lengths and checksums of the record are proved as well.
     """
@@ -380,9 +378,9 @@ def count_valid_entries(entries, count, previous_end, log_end):
     """(entries that may be true, end of the last one's record): sizes positive, records behind each other."""
     end = previous_end
     for i in range(count):
-        physical = load_i64(entries, i * ENTRY)
-        size = load_i32(entries, i * ENTRY + 8)
-        if physical == 0 and size == BLANK_SIZE:
+        physical = load_i64(entries, i * ENTRY_BYTES)
+        size = load_i32(entries, i * ENTRY_BYTES + SIZE_AT)
+        if physical == 0 and size == FILLER_SIZE:
             continue
         if size < FIXED_BYTES or physical < end or physical + size > log_end:
             return i, end

@@ -1,7 +1,8 @@
 """Queues of RocketMQ that Penstock does not write: batch consume queues, and extensions of consume queues.
 
 * ``batchconsumequeue/<topic>/<queue id>``: topics with the attribute ``queue.type=BatchCQ`` keep whole client batches
-  as one record and one entry of 46 bytes. Such a topic is neither read nor written here; ``penstock store query`` does.
+  as one record and one unit (:mod:`penstock.formats.batch_unit`). Such a topic is neither read nor written here;
+  ``penstock store query`` does.
 * ``consumequeue_ext/<topic>/<queue id>``: what entries of a plain queue refer to, see :mod:`.ext_kernels`. Its files
   are kept as long as there are entries that do.
 """
@@ -9,23 +10,20 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 import numpy as np
 
+from penstock.formats.directory import BATCH_QUEUE, EXTENSIONS, file_name, file_starts, is_safe_topic
+from penstock.formats.queue_entry import ADDRESS_BASE, ENTRY, HASH_MIN
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import Forbidden
 
 from ..disk import Disk, make_directories_durably
 from ..log.commit_log import Chunk
 from .consume_queue import ConsumeQueues
-from .kernels import ENTRY, Ints
-from .queue_files import is_safe_topic
+from .kernels import Ints
 
-_LOWEST = -(1 << 63)
-_EXTENDED_BELOW = -(1 << 31)
 _ENTRIES_AT_ONCE = 2048
-_FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 
 
 class OtherQueues:
@@ -33,8 +31,8 @@ class OtherQueues:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
-        self._batches = f"{root}/batchconsumequeue"
-        self._extensions = f"{root}/consumequeue_ext"
+        self._batches = f"{root}/{BATCH_QUEUE}"
+        self._extensions = f"{root}/{EXTENSIONS}"
         self.batch_topics: set[str] = set()
         self._extended: set[str] = set()
 
@@ -87,11 +85,11 @@ class OtherQueues:
                     self._align(f"{self._extensions}/{topic}/{queue_id}", _first_address(queues, slot))
 
     def _align(self, directory: str, address: int | None) -> None:
-        names = [name for name in self._disk.list(directory) if _FILE_NAME.fullmatch(name)]
+        starts = file_starts(self._disk.list(directory))
         # The last file tells RocketMQ where to go on; and the next begins where a file ends.
-        gone = [name for name, following in itertools.pairwise(names) if address is None or int(following) <= address]
-        for name in gone:
-            self._disk.unlink(f"{directory}/{name}")
+        gone = [start for start, following in itertools.pairwise(starts) if address is None or following <= address]
+        for start in gone:
+            self._disk.unlink(f"{directory}/{file_name(start)}")
         if gone:
             self._disk.sync_directory(directory)
 
@@ -106,10 +104,10 @@ def _first_address(queues: ConsumeQueues, slot: int) -> int | None:
     """The address that the first entry with an extension refers to; None without one."""
     offset, end = int(queues.slots.min_offsets[slot]), int(queues.slots.next_offsets[slot])
     while offset < end:
-        entries = queues.entries(slot, offset, min(_ENTRIES_AT_ONCE, end - offset)).reshape(-1, ENTRY)
-        codes = entries[:, 12:20].copy().view(">i8")[:, 0]
-        extended = np.flatnonzero(codes < _EXTENDED_BELOW)
+        entries = queues.entries(slot, offset, min(_ENTRIES_AT_ONCE, end - offset)).view(ENTRY)
+        codes = entries["tags_code"]
+        extended = np.flatnonzero(codes < HASH_MIN)
         if len(extended):
-            return int(codes[extended[0]]) - _LOWEST
+            return int(codes[extended[0]]) - ADDRESS_BASE
         offset += len(entries)
     return None

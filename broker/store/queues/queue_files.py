@@ -8,35 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.formats.directory import file_name, file_starts, is_safe_topic
+from penstock.formats.queue_entry import ENTRY_BYTES, FILLER
 from penstock.proto.errors import WrongStore
 
 from ..absent import AbsentEntries
 from ..disk import Bytes, Disk, storage_error
-from .kernels import BLANK_SIZE, ENTRY
 
 log = logging.getLogger(__name__)
 
 SYNC_ALL_FROM = 64
 """More files than this are synced by one call for the whole file system."""
 _FILLED_AT_ONCE = 1 << 16
-BLANK_ENTRY = bytes(8) + BLANK_SIZE.to_bytes(4, "big") + bytes(8)
-
-_SAFE_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
-_FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
-
-
-def is_safe_topic(topic: str) -> bool:
-    """Whether a topic that stands in a log can name a directory.
-
-    Broader than what may be created: RocketMQ stores topics of up to 255 characters.
-    """
-    return _SAFE_TOPIC.fullmatch(topic) is not None
 
 
 class QueueName(NamedTuple):
@@ -81,8 +69,7 @@ class QueueFiles:
             for queue_id in queue_ids or ():
                 if queue_id.isdecimal() and queue_id.isascii():
                     names = self._disk.list(f"{self.directory}/{topic}/{queue_id}")
-                    bases = [int(name) for name in names if _FILE_NAME.fullmatch(name)]
-                    found.append(QueueName(topic, int(queue_id), bases))
+                    found.append(QueueName(topic, int(queue_id), file_starts(names)))
                     continue
                 log.warning("queue directory ignored path=%s/%s/%s", self.directory, topic, queue_id)
             if queue_ids is None:
@@ -111,7 +98,7 @@ class QueueFiles:
         Raises:
             DiskFull, StorageError: some or none are written; the same call may be repeated.
         """
-        position = offset * ENTRY
+        position = offset * ENTRY_BYTES
         end = position + len(entries)
         taken = 0
         path = ""
@@ -130,13 +117,13 @@ class QueueFiles:
 
     def fill_blank(self, topic: str, queue_id: int, offset: int) -> None:
         """Let a queue without files begin at ``offset``: the entries before it in that file are blank."""
-        self.fill(topic, queue_id, offset * ENTRY // self.file_bytes * self.file_bytes // ENTRY, offset)
+        self.fill(topic, queue_id, offset * ENTRY_BYTES // self.file_bytes * self.file_bytes // ENTRY_BYTES, offset)
 
     def fill(self, topic: str, queue_id: int, start: int, end: int) -> None:
         """Write blank entries ``[start, end)``."""
         while start < end:
             count = min(end - start, _FILLED_AT_ONCE)
-            self.write(topic, queue_id, start, BLANK_ENTRY * count)
+            self.write(topic, queue_id, start, FILLER * count)
             start += count
 
     def prepare(self, topic: str, queue_id: int, is_wanted: Callable[[], bool]) -> None:
@@ -157,9 +144,9 @@ class QueueFiles:
 
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
         """Entries from ``offset`` on, at most ``count``, of one file; fewer where it ends, none if it is missing."""
-        position = offset * ENTRY
+        position = offset * ENTRY_BYTES
         base = position - position % self.file_bytes
-        size = min(count * ENTRY, base + self.file_bytes - position)
+        size = min(count * ENTRY_BYTES, base + self.file_bytes - position)
         path = self._path(topic, queue_id, base)
         try:
             return self._disk.pread(self._handle(path), size, position - base)
@@ -171,7 +158,7 @@ class QueueFiles:
     def absent(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """What another thread should bring before :meth:`read`, which would wait for the disk."""
         found: list[AbsentEntries] = []
-        position, end = offset * ENTRY, (offset + count) * ENTRY
+        position, end = offset * ENTRY_BYTES, (offset + count) * ENTRY_BYTES
         while position < end:
             base = position - position % self.file_bytes
             size = min(end, base + self.file_bytes) - position
@@ -186,7 +173,7 @@ class QueueFiles:
 
     def trim(self, queue: QueueName, offset: int) -> None:
         """Remove every entry from ``offset`` on."""
-        position = offset * ENTRY
+        position = offset * ENTRY_BYTES
         for base in queue.bases:
             path = self._path(queue.topic, queue.queue_id, base)
             if base > position or (base == position and base > queue.bases[0]):
@@ -213,8 +200,8 @@ class QueueFiles:
     def remove_leading(self, topic: str, queue_id: int, offset: int) -> int:
         """Delete files that hold nothing from ``offset`` on, but never the last; how many were."""
         queue = f"{self.directory}/{topic}/{queue_id}"
-        bases = [int(name) for name in self._disk.list(queue) if _FILE_NAME.fullmatch(name)]
-        gone = [base for base in bases[:-1] if base + self.file_bytes <= offset * ENTRY]
+        bases = file_starts(self._disk.list(queue))
+        gone = [base for base in bases[:-1] if base + self.file_bytes <= offset * ENTRY_BYTES]
         for base in gone:
             path = self._path(topic, queue_id, base)
             self._close(path)
@@ -257,7 +244,7 @@ class QueueFiles:
         self._handles.clear()
 
     def _path(self, topic: str, queue_id: int, base: int) -> str:
-        return f"{self.directory}/{topic}/{queue_id}/{base:020d}"
+        return f"{self.directory}/{topic}/{queue_id}/{file_name(base)}"
 
     def _handle(self, path: str, *, create: bool = False) -> int:
         handle = self._handles.get(path)
@@ -278,7 +265,7 @@ class QueueFiles:
 
     def _create(self, path: str) -> int:
         queue, _, name = path.rpartition("/")
-        before = f"{queue}/{int(name) - self.file_bytes:020d}"  # a long queue's directory takes long to list
+        before = f"{queue}/{file_name(int(name) - self.file_bytes)}"  # a long queue's directory takes long to list
         if int(name) == 0 or (before not in self._handles and not self._disk.list(queue)):
             # It may be there, of a process that was killed before its name was synced.
             self._disk.make_directories(queue)

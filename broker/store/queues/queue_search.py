@@ -1,6 +1,6 @@
 """Searching the entries of a queue, of which some may be blank.
 
-Blank entries (0, 0x7FFFFFFF, 0) fill a queue in front of its first message, and stand for records that its log has
+Blank entries (fillers) fill a queue in front of its first message, and stand for records that its log has
 lost (``penstock store rebuild``). What is searched by grows over the others: position in the log, store time.
 """
 
@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from penstock.formats.queue_entry import ENTRY, FILLER_SIZE
+
 from ..disk import Bytes
-from .kernels import BLANK_SIZE, ENTRY
 
 _AT_ONCE = 2048
 
@@ -23,12 +24,11 @@ def next_used(read: EntryReader, offset: int, end: int) -> tuple[int, int, int] 
     """(offset, physical offset, size) of the first entry of ``[offset, end)`` that is not blank; None without one."""
     count = 1
     while offset < end:
-        entries = read(offset, min(count, end - offset)).reshape(-1, ENTRY)
-        sizes = entries[:, 8:12].copy().view(">i4")[:, 0]
-        used = np.flatnonzero(sizes != BLANK_SIZE)
+        entries = read(offset, min(count, end - offset)).view(ENTRY)
+        used = np.flatnonzero(entries["size"] != FILLER_SIZE)
         if len(used):
             first = int(used[0])
-            return offset + first, int.from_bytes(entries[first, :8].tobytes(), "big", signed=True), int(sizes[first])
+            return offset + first, int(entries["physical_offset"][first]), int(entries["size"][first])
         offset += len(entries)
         count = _AT_ONCE
     return None
@@ -41,8 +41,8 @@ def last_used(read: EntryReader, start: int, end: int) -> int | None:
         at = first = max(start, end - count)
         last = None
         while at < end:
-            entries = read(at, end - at).reshape(-1, ENTRY)
-            used = np.flatnonzero(entries[:, 8:12].copy().view(">i4")[:, 0] != BLANK_SIZE)
+            entries = read(at, end - at).view(ENTRY)
+            used = np.flatnonzero(entries["size"] != FILLER_SIZE)
             last = at + int(used[-1]) if len(used) else last
             at += len(entries)
         if last is not None:

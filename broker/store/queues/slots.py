@@ -18,10 +18,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from penstock.formats.queue_entry import ENTRY_BYTES
 from penstock.proto.names import LIGHT_PREFIX
 
 from ..disk import Bytes
-from .kernels import ENTRY, Ints, Longs, Rows, assign_slots, key_hash, topic_hash
+from .kernels import Ints, Longs, Rows, assign_slots, key_hash, topic_hash
 
 ARENA_MAX = 64
 """Entries that a queue collects in memory before they are written: 1280 bytes per queue, one call per 64."""
@@ -53,7 +54,7 @@ class Slots:
         self.cursors: Longs = np.zeros(_FIRST_CAPACITY, np.int64)
         self.arena_counts: Ints = np.zeros(_FIRST_CAPACITY, np.int32)
         self.new_counts: Ints = np.zeros(_FIRST_CAPACITY, np.int32)
-        self.arena = np.zeros((_FIRST_CAPACITY, ARENA_MAX * ENTRY), np.uint8)
+        self.arena = np.zeros((_FIRST_CAPACITY, ARENA_MAX * ENTRY_BYTES), np.uint8)
 
     def __len__(self) -> int:
         return sum(map(len, self.by_topic.values()))
@@ -168,7 +169,7 @@ class Slots:
         size = 2 * len(self.next_offsets)
         for name in ("next_offsets", "ends", "min_offsets", "cursors", "arena_counts", "new_counts"):
             setattr(self, name, _grown(getattr(self, name), size))
-        arena = np.zeros((size, ARENA_MAX * ENTRY), np.uint8)
+        arena = np.zeros((size, ARENA_MAX * ENTRY_BYTES), np.uint8)
         used = np.flatnonzero(self.arena_counts[: len(self.arena)])
         arena[used] = self.arena[used]  # the rest was never written, and takes no memory
         self.arena = arena

@@ -1,4 +1,4 @@
-"""Reading and writing the two files that say how far the derived ones are; their layout: ``proto/checkpoint``."""
+"""Reading and writing the two files that say how far the derived ones are; see :mod:`penstock.formats.checkpoint`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock.formats.checkpoint import (
     encode_hint,
     encode_slot,
 )
+from penstock.formats.directory import CHECKPOINT, OWN_CHECKPOINT
 
 from ..disk import Disk
 
@@ -25,7 +26,7 @@ class Checkpoint:
         self.confirmed = 0  # what lies below was confirmed, as far as :meth:`read` can tell
         self._disk = disk
         self._root = root
-        self._paths = (f"{root}/penstockCheckpoint", f"{root}/checkpoint")
+        self._paths = (f"{root}/{OWN_CHECKPOINT}", f"{root}/{CHECKPOINT}")
         self._sequence = 0
         self._own = self._standard = -1
         self.standard = Standard.decode(self._content(1))
@@ -41,7 +42,7 @@ class Checkpoint:
         self.is_known = own.positions is not None
         if own.positions is None:
             return None
-        self.confirmed = max(self.standard.confirm, own.confirmed)
+        self.confirmed = max(self.standard.confirm_phy_offset, own.confirmed)
         return own.positions._replace(flushed=max(own.positions.flushed, own.flushed))
 
     def begin(self) -> None:

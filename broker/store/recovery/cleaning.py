@@ -79,7 +79,7 @@ class DiskUse(NamedTuple):
 
 
 def is_writable(was_writable: bool, percent: int, rules: CleaningRules) -> bool:
-    """Whether messages are welcome: refused above ``full_from``, welcome again only at ``forced_from`` or below."""
+    """True if messages are welcome: refused above ``full_from``, welcome again only at ``forced_from`` or below."""
     if percent > rules.full_from:
         return False
     return was_writable or percent <= rules.forced_from

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+from penstock.formats.directory import ABORT, LOCK
 from penstock.proto.errors import StoreLocked
 
 from ..disk import Disk
@@ -24,7 +25,7 @@ class StoreLock:
         """
         self._disk = disk
         self._name = os.path.realpath(root)
-        path = f"{root}/lock"
+        path = f"{root}/{LOCK}"
         with _held_guard:
             if self._name in _held:
                 raise StoreLocked(f"{root}: this process ({os.getpid()}) has the store open already", pid=os.getpid())
@@ -52,7 +53,7 @@ class AbortMarker:
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
         self._root = root
-        self._path = f"{root}/abort"
+        self._path = f"{root}/{ABORT}"
 
     def exists(self) -> bool:
         return self._disk.exists(self._path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.formats.intrinsics.zeros import first_nonzero
 from penstock.formats.record.kernels import ScanStatus
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ROW
@@ -14,7 +15,7 @@ from penstock.proto.errors import Corrupt, WrongStore
 
 from ..log.commit_log import ROWS_AT_ONCE, Chunk, CommitLog
 from ..log.log_file import LogFile
-from ..log.log_kernels import find_record, first_nonzero, first_torn, first_unsealed
+from ..log.log_kernels import find_record, first_torn, first_unsealed
 from .marks import track
 from .recovery import Damage, MarkTracker, Verdict, judge
 
@@ -36,7 +37,7 @@ class LogEnd:
     reason: str  # why it ends there, empty for a log that just ends
 
 
-def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None, *, sealed: bool = False) -> LogEnd:
+def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None, *, sealed: bool) -> LogEnd:
     """Scan the log from ``start``; changes nothing.
 
     ``synced``: everything below it was synced; None for a store of another program. ``sealed``: every record must
@@ -188,7 +189,7 @@ def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -
 
 
 def _sector_lost(file: LogFile, offset: int, later: int) -> bool:
-    """Whether a sector between the damage and the next sound record lacks its end, or all of it.
+    """True if a sector between the damage and the next sound record lacks its end, or all of it.
 
     It lacks its end when it was written out while a record was only in part there, as a slave's may be.
     """

@@ -15,7 +15,7 @@ _SEEN_BYTES = 256
 
 
 def mark_of(buffer: Bytes, rows: Rows, number: int) -> ProducerMark | None:
-    """The mark of record ``number``, whose properties begin as one does; None if they are none."""
+    """The mark of record ``number``, whose properties begin as one does; None if they are no mark."""
     row = rows[number]
     start = int(row["properties_position"])
     size = min(int(row["properties_size"]), _SEEN_BYTES)

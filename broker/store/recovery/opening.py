@@ -9,15 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.formats.checkpoint import Positions
+from penstock.formats.delay_levels import levels_ms
+from penstock.formats.intrinsics.zeros import first_nonzero
 from penstock.proto.errors import Corrupt
 from penstock.runtime.clock import Clock
 
-from ..config import StoreConfig, delay_levels_ms
+from ..config import StoreConfig
 from ..disk import Disk, make_directories_durably
 from ..dispatch import Dispatcher
 from ..index.index import Index
 from ..log.commit_log import CommitLog
-from ..log.log_kernels import first_nonzero
 from ..queues.consume_queue import ConsumeQueues
 from ..queues.other_queues import OtherQueues
 from ..results import RecoveryReport
@@ -179,7 +180,7 @@ class _Opening:
                 )
 
     def _is_unused(self, positions: Positions | None) -> bool:
-        """Whether nothing follows what was the log's end: a quick look, in case somebody else has written."""
+        """True if nothing follows what was the log's end: a quick look, in case somebody else has written."""
         if positions is None or not self._log.files or positions.end >= self._log.files[-1].end:
             return True
         if not self._log.files[0].base <= positions.end or self._log.files[-1].base > positions.end:
@@ -221,13 +222,14 @@ class _Opening:
                 loader.drop()  # some files do not fit the checkpoint: no entry can be believed for looking right
         known = positions if derived is not None else None
         standard = self._checkpoint.standard
-        self._index.settled_ms = standard.index_ms
+        self._index.settled_ms = standard.index_msg_timestamp
         index_good = self._index.load(known, clean=clean if known is not None else not aborted)
         start = derived if derived is not None and loaded and index_good else self._log.min_offset
-        dispatcher = Dispatcher(self._log, self._queues, self._index, delay_levels_ms(self._config.delay_levels))
+        dispatcher = Dispatcher(self._log, self._queues, self._index, levels_ms(self._config.delay_levels))
         dispatcher.offset = start
         dispatcher.deletes = self._deletes
-        dispatcher.last_store_timestamp_ms = min(standard.logics_ms, self._log.last_store_timestamp_ms)
+        last_ms = self._log.last_store_timestamp_ms
+        dispatcher.last_store_timestamp_ms = min(standard.logics_msg_timestamp, last_ms)
         if not clean or start != derived:
             self._queues.rebuilding = rebuilt
             dispatcher.find_batches = self._others.find_batches
@@ -247,7 +249,7 @@ class _Opening:
             self._config.queue_directory,
             self._config.consume_queue_bytes,
             handles,
-            has_lights=self._config.multi_dispatch,
+            has_lights=self._config.has_light_queues,
         )
 
     def _tell(self, report: RecoveryReport) -> None:

@@ -13,13 +13,14 @@ import logging
 
 import numpy as np
 
+from penstock.formats.queue_entry import ENTRY_BYTES, Entry
 from penstock.formats.record.layout import FIXED_BYTES, decode_record
 from penstock.proto.names import LIGHT_PREFIX
 
 from ..disk import Bytes
 from ..log.commit_log import CommitLog
 from ..queues.consume_queue import ConsumeQueues
-from ..queues.kernels import BLANK_SIZE, ENTRY, count_valid_entries
+from ..queues.kernels import count_valid_entries
 from ..queues.light_queues import light_offset
 from ..queues.queue_files import QueueName
 from ..queues.queue_search import EntryReader, first_offset, last_used
@@ -74,12 +75,12 @@ class QueueLoader:
                 self._files.remove(queue.topic, queue.queue_id)
 
     def _is_whole(self, queue: QueueName) -> bool:
-        """Whether the queue has files, and none is missing between two."""
+        """True if the queue has files, and none is missing between two."""
         steps = {later - base for base, later in itertools.pairwise(queue.bases)}
         return bool(queue.bases) and steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
 
     def _load(self, queue: QueueName, derived: int | None, *, clean: bool) -> bool:
-        first = queue.bases[0] // ENTRY
+        first = queue.bases[0] // ENTRY_BYTES
         end = self.end_below(queue, derived) if derived is not None else self._valid_end(queue)
         if derived is None or not clean:
             self._files.trim(queue, end)
@@ -92,7 +93,7 @@ class QueueLoader:
         assert slot is not None, f"queue {queue.queue_id} of {queue.topic} is not loaded"
         self._files.trim(queue, end)
         slots.clear(slot)
-        self._enter(queue, queue.bases[0] // ENTRY, end, clean=True)
+        self._enter(queue, queue.bases[0] // ENTRY_BYTES, end, clean=True)
         if end == 0:
             slots.remove(queue.topic, queue.queue_id)
 
@@ -110,40 +111,39 @@ class QueueLoader:
         slots.min_offsets[slot] = end
         if last is None:
             return True
-        physical, size = self._entry(queue, last)
+        physical, size, _ = self._entry(queue, last)
         slots.ends[slot] = physical + size
         slots.min_offsets[slot] = self._min_offset(queue, first, end)
         return clean or physical < self._log.min_offset or self._agrees(queue, last, physical)
 
-    def _entry(self, queue: QueueName, offset: int) -> tuple[int, int]:
-        """(physical offset, size) of an entry; zeros where there is none."""
-        data = self._files.read(queue.topic, queue.queue_id, offset, 1)
-        return (int.from_bytes(data[:8], "big", signed=True), int.from_bytes(data[8:12], "big", signed=True))
+    def _entry(self, queue: QueueName, offset: int) -> Entry:
+        """That entry; zeros where there is none."""
+        return Entry.decode(self._files.read(queue.topic, queue.queue_id, offset, 1).ljust(ENTRY_BYTES, b"\0"))
 
     def end_below(self, queue: QueueName, derived: int) -> int:
         """The first offset whose entry is missing, or of a record from ``derived`` on."""
-        per_file = self._files.file_bytes // ENTRY
+        per_file = self._files.file_bytes // ENTRY_BYTES
         for base in reversed(queue.bases):
-            low, high = base // ENTRY, base // ENTRY + per_file
+            low, high = base // ENTRY_BYTES, base // ENTRY_BYTES + per_file
             while low < high:
                 middle = (low + high) // 2
-                physical, size = self._entry(queue, middle)
-                if size > 0 and physical < derived:
+                entry = self._entry(queue, middle)
+                if entry.size > 0 and entry.physical_offset < derived:
                     low = middle + 1
                 else:
                     high = middle
-            if low > base // ENTRY:
+            if low > base // ENTRY_BYTES:
                 return low
-        return queue.bases[0] // ENTRY
+        return queue.bases[0] // ENTRY_BYTES
 
     def _valid_end(self, queue: QueueName) -> int:
         """The first offset whose entry cannot be true."""
-        end = queue.bases[0] // ENTRY
-        last = (queue.bases[-1] + self._files.file_bytes) // ENTRY
+        end = queue.bases[0] // ENTRY_BYTES
+        last = (queue.bases[-1] + self._files.file_bytes) // ENTRY_BYTES
         record_end = 0
         while end < last:
             data = np.frombuffer(self._files.read(queue.topic, queue.queue_id, end, _READ_ENTRIES), np.uint8)
-            count = len(data) // ENTRY
+            count = len(data) // ENTRY_BYTES
             valid, record_end = count_valid_entries(data, count, record_end, self._log.end_offset)
             end += valid
             if valid < count or count == 0:
@@ -152,8 +152,8 @@ class QueueLoader:
 
     def _min_offset(self, queue: QueueName, low: int, high: int) -> int:
         """The first entry that is not blank and whose record the log still has."""
-        physical, size = self._entry(queue, low)
-        if size != BLANK_SIZE and physical >= self._log.min_offset:
+        entry = self._entry(queue, low)
+        if not entry.is_filler and entry.physical_offset >= self._log.min_offset:
             return low
         return first_offset(self._reader(queue), low, high, lambda physical: physical >= self._log.min_offset)
 
@@ -164,7 +164,7 @@ class QueueLoader:
         return read
 
     def _agrees(self, queue: QueueName, offset: int, physical: int) -> bool:
-        """Whether the record of an entry says that it is that queue's."""
+        """True if the record of an entry says that it is that queue's."""
         found = self._log.record_at(physical)
         if found is None or len(found) < FIXED_BYTES:
             return False

@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.formats.queue_entry import Entry
+
 from ..disk import Bytes, Disk, storage_error
 from ..index.index import Index
 from ..log.commit_log import CommitLog
 from ..queues.consume_queue import ConsumeQueues
-from ..queues.kernels import BLANK_SIZE
 from ..queues.other_queues import OtherQueues
 from ..queues.queue_search import first_offset
 from .cleaning import DiskUse, FileAge
@@ -136,7 +137,7 @@ class Removal:
         return self._physical(slot, offset) if low <= offset < high else None
 
     def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let the queue begin at ``offset``, unless it begins later already; whether that changed anything.
+        """Let the queue begin at ``offset``, unless it begins later already. Returns True if that changed anything.
 
         The records stay in the log and the entries in the queue's files: it holds until the store is closed.
         """
@@ -199,7 +200,5 @@ class Removal:
         return first_offset(read, low, high, lambda physical: physical >= physical_offset)
 
     def _physical(self, slot: int, offset: int) -> int:
-        entry = self._queues.entries(slot, offset, 1)
-        if int.from_bytes(entry[8:12].tobytes(), "big", signed=True) == BLANK_SIZE:
-            return -1
-        return int.from_bytes(entry[:8].tobytes(), "big", signed=True)
+        entry = Entry.decode(self._queues.entries(slot, offset, 1).tobytes())
+        return -1 if entry.is_filler else entry.physical_offset

@@ -203,7 +203,7 @@ class Truncation:
             confirmed = min(parts.log.confirm_offset, offset)
             with self._flusher.held():  # the last sync has noted what it synced, which is more
                 parts.checkpoint.write_hint(found.whole, confirmed)
-            parts.checkpoint.write(positions, parts.checkpoint.standard._replace(confirm=confirmed))
+            parts.checkpoint.write(positions, parts.checkpoint.standard._replace(confirm_phy_offset=confirmed))
         except OSError as error:
             raise self._checkpoints.fence(error) from error
         try:

@@ -5,39 +5,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from penstock.proto.errors import BrokerUnavailable, PenstockError
 
-from ...cluster.connections import Connections, rpc_error
+from ...cluster import queues_in, rpc_error
 from ...message import MessageQueue
 from ..control import ControlLoop
-from ..local_queue import Buffers, LocalQueue
-from ..offsets import commit_request, refused_queues
-from ..positions import uncommitted
-from ..subscription import Subscription
+from ..core import ConsumerCore
+from ..local_queue import LocalQueue
+from ..offsets import commit_request
+from ..owner import COMMIT_TIMEOUT_S, uncommitted
 from .consumer_session import ConsumerSession
-from .rebalance import Strategy
 
 log = logging.getLogger(__name__)
 
-COMMIT_TIMEOUT_S = 2.0
 OWN_RESET_S = 5.0
 LOG_EVERY = 20
-
-
-@dataclass(slots=True)
-class Member:
-    """Who joins which group, wanting what."""
-
-    group: str
-    client_id: str
-    strategy: Strategy
-    consume_from: str | int
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -56,15 +43,15 @@ class Shard:
 class Commits:
     """Sends commits, and keeps in each queue what its broker has."""
 
-    def __init__(self, connections: Connections, buffers: Buffers, member: Member, control: ControlLoop) -> None:
-        self._connections = connections
-        self._buffers = buffers
-        self._member = member
+    def __init__(self, core: ConsumerCore, control: ControlLoop) -> None:
+        self._core = core
+        self._connections = core.connections
+        self._buffers = core.buffers
         self._control = control
         self._forced: dict[MessageQueue, tuple[int, float]] = {}  # offsets that went back, and when they were sent
 
     def is_own_reset(self, queue: MessageQueue, offset: int) -> bool:
-        """Whether a reset that the broker tells of is the echo of a commit that went back from here."""
+        """True if a reset that the broker tells of is the echo of a commit that went back from here."""
         forced, sent_s = self._forced.get(queue, (-1, 0.0))
         return forced == offset and time.monotonic() - sent_s < OWN_RESET_S
 
@@ -99,7 +86,7 @@ class Commits:
         address = shard.address
         request = self._request(shard, offsets, force)
         try:
-            call = self._connections.broker(address).CommitOffsets.future(request, timeout=COMMIT_TIMEOUT_S)
+            call = self._connections.stub(address).CommitOffsets.future(request, timeout=COMMIT_TIMEOUT_S)
         except PenstockError as error:  # the connections were closed under us
             log.info("commit was not sent error=%s", error.message)
             return
@@ -125,11 +112,10 @@ class Commits:
         by_queue = {local.queue: offset for local, offset in offsets.items()}
         if force:
             self._forced.update({each: (offset, time.monotonic()) for each, offset in by_queue.items()})
-        member = self._member
-        return commit_request(member.group, member.client_id, shard.session_id, by_queue, force=force)
+        return commit_request(self._core.group, self._core.client_id, shard.session_id, by_queue, force=force)
 
     def _note(self, offsets: Mapping[LocalQueue, int], reply: Any, broker_name: str) -> list[MessageQueue]:
-        refused = refused_queues(reply, broker_name)
+        refused = queues_in(reply.refused, broker_name)
         with self._buffers.lock:
             for local, offset in offsets.items():
                 # Also a refused one: it is tried again only with further progress.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,21 +17,21 @@ import grpc
 
 from penstock.proto.errors import BrokerUnavailable, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter
-from penstock.proto.wire.common_pb2 import Empty, TopicQueues
+from penstock.proto.wire.common_pb2 import Empty
 
-from ...cluster.connections import Connections
+from ...cluster import Connections, back_off_s, topic_queues
 from ...message import MessageQueue
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 1.0
 SILENCE_S = 3.0
-RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0
+NOBODY_S = 1.0  # between looks for a living member; a change of the routes ends it
 LOG_EVERY = 20
 
 
 class SessionListener(Protocol):
-    """What a session tells, from its own thread; no call may block."""
+    """Hears of one session, in the session's own thread; no call may block."""
 
     def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None: ...
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None: ...
@@ -91,7 +90,7 @@ class Claims:
         return self.claim(ready)
 
     def is_granted(self, queue: MessageQueue) -> bool:
-        """Whether a grant of ``queue`` that has just come answers a standing claim."""
+        """True if a grant of ``queue`` that has just come answers a standing claim."""
         return queue in self._claimed
 
 
@@ -117,9 +116,9 @@ class ConsumerSession:
         self._subscriptions = dict(subscriptions)
         self._host = host
         self._listener = listener
-        self._lock = threading.Lock()
-        self._stream: _Stream | None = None
-        self._route_changed = threading.Event()
+        self._lock = threading.Lock()  # guards _stream, its claims, and _subscriptions
+        self._stream: _Stream | None = None  # made and ended by the session's thread; others send on it
+        self._route_changed = threading.Event()  # ends a pause
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"penstock-session-{broker_name}", daemon=True)
 
@@ -187,7 +186,7 @@ class ConsumerSession:
             self._route_changed.clear()
             joined, error = self._follow()
             if error is None:
-                self._route_changed.wait(RECONNECT_S_MAX)
+                self._route_changed.wait(NOBODY_S)
                 continue
             failures = 0 if joined else failures + 1
             if self._closed.is_set():
@@ -195,11 +194,10 @@ class ConsumerSession:
             if failures % LOG_EVERY == 1:
                 log.warning("consumer session failed broker=%s error=%s", self.broker_name, error.message)
             if failures or not error.retryable:
-                delay_s = min(RECONNECT_S_MIN * 2 ** min(failures, 10), RECONNECT_S_MAX)
-                self._route_changed.wait(delay_s * (0.5 + random.random()))  # noqa: S311  spreads the members' retries
+                self._route_changed.wait(back_off_s(max(failures, 1)))
 
     def _follow(self) -> tuple[bool, PenstockError | None]:
-        """One stream from its begin to its end: whether it was joined, and what ended it; None: nobody lives."""
+        """Follow one stream to its end. Returns True if it was joined, and its error (None: nobody lives)."""
         joined = False
         error: PenstockError = BrokerUnavailable(f"broker group {self.broker_name}: the broker ended the session")
         error_source = f"broker group {self.broker_name}"
@@ -209,7 +207,7 @@ class ConsumerSession:
                 if address is None:
                     return False, None
                 error_source = f"broker {address}"
-                stream = self._stream = _Stream(address, self._connections.broker(address))
+                stream = self._stream = _Stream(address, self._connections.stub(address))
                 stream.send(self._join())
             if self._closed.is_set():
                 stream.finish()
@@ -275,15 +273,15 @@ class _Stream:
 
     def __init__(self, address: str, stub: Any) -> None:
         self.address = address
-        self.claims = Claims()
-        self.heard_s = time.monotonic()
-        self.call: Any = None
+        self.claims = Claims()  # guarded by the session's lock
+        self.heard_s = time.monotonic()  # written by the session's thread, read by gRPC's
+        self.call: Any = None  # from open on
         self._stub = stub
         self._outgoing: queue.SimpleQueue[ConsumerRequest | None] = queue.SimpleQueue()
         self._order = threading.Lock()  # numbers heartbeats in the order in which they are sent
-        self._heartbeats_sent = 0
-        self._heartbeats_answered = 0
-        self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S
+        self._heartbeats_sent = 0  # guarded by _order
+        self._heartbeats_answered = 0  # the session's thread's; never more than were sent
+        self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S  # gRPC's thread's
         self._is_cancelled = False
 
     def open(self) -> None:
@@ -295,14 +293,14 @@ class _Stream:
         self._outgoing.put(request)
 
     def claim(self, queues: list[MessageQueue]) -> None:
-        for topic, queue_ids in _by_topic(queues).items():
-            self.send(ConsumerRequest(claim=TopicQueues(topic=topic, queue_ids=queue_ids)))
+        for claim in topic_queues(queues):
+            self.send(ConsumerRequest(claim=claim))
 
     def release(self, queues: Iterable[MessageQueue]) -> None:
         with self._order:
             given_back = self.claims.release(queues, self._heartbeats_sent + 1)
-            for topic, queue_ids in _by_topic(given_back).items():
-                self.send(ConsumerRequest(release=TopicQueues(topic=topic, queue_ids=queue_ids)))
+            for release in topic_queues(given_back):
+                self.send(ConsumerRequest(release=release))
             if given_back:
                 self._heartbeats_sent += 1
                 self.send(ConsumerRequest(heartbeat=Empty()))
@@ -343,10 +341,3 @@ class _Stream:
                     self._heartbeats_sent += 1
                     self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S
                     return ConsumerRequest(heartbeat=Empty())
-
-
-def _by_topic(queues: Iterable[MessageQueue]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for each in queues:
-        found.setdefault(each.topic, []).append(each.queue_id)
-    return found

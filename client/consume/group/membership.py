@@ -17,32 +17,20 @@ watch, so a change of members is acted on when it is heard of. The rules:
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from penstock.proto.errors import (
-    CommitRefused,
-    PenstockError,
-    RouteNotFound,
-    TopicNotFound,
-)
-from penstock.proto.names import PERM_READ
-from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.proto.errors import CommitRefused, PenstockError
 
-from ...cluster.connections import Connections
-from ...cluster.routes import Routes
 from ...message import MessageQueue
-from ..consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, ConsumerConfig
-from ..control import ControlLoop
-from ..fetcher import Fetcher
-from ..local_queue import Buffers, LocalQueue, Standing
-from ..offsets import NEVER_COMMITTED, search_offset
-from ..positions import starting_offset, uncommitted
-from ..subscription import Subscription
-from .commits import COMMIT_TIMEOUT_S, Commits, Member, Shard
+from ..core import ConsumerCore
+from ..local_queue import LocalQueue, Standing
+from ..offsets import NEVER_COMMITTED
+from ..owner import COMMIT_TIMEOUT_S, QueueOwner, uncommitted
+from .commits import Commits, Shard
 from .consumer_session import ConsumerSession
-from .mismatches import Mismatches
-from .rebalance import allocate
+from .rebalance import Strategy, allocate
 
 log = logging.getLogger(__name__)
 
@@ -50,76 +38,23 @@ RETRY_GRANT_S = 0.5
 FINISHED_KEPT_S = 60.0
 
 
-class Membership:
-    """Keeps the queues of one member in its :class:`Buffers`: owned while granted, and only then."""
+class Membership(QueueOwner):
+    """Works on the queues that brokers have granted to this member, and only on them.
 
-    def __init__(
-        self,
-        connections: Connections,
-        routes: Routes,
-        config: ConsumerConfig,
-        member: Member,
-        *,
-        buffers: Buffers,
-        fetcher: Fetcher,
-        new_queue: Callable[[MessageQueue], LocalQueue],
-        on_failed: Callable[[PenstockError], None],
-    ) -> None:
-        """``on_failed`` is called, from another thread, when the group cannot be joined whatever is retried."""
-        self._connections = connections
-        self._routes = routes
-        self._config = config
-        self._member = member
-        self._buffers = buffers
-        self._fetcher = fetcher
-        self._new_queue = new_queue
-        self._on_failed = on_failed
-        self._shards: dict[str, Shard] = {}
-        self._mismatches = Mismatches(member.group, member.client_id)
-        self._born_later: set[str] = set()  # topics that did not exist when they were subscribed
+    Fields are written by the control thread, but where it says otherwise.
+    """
+
+    def __init__(self, core: ConsumerCore, strategy: Strategy) -> None:
+        super().__init__(core, "member")
+        self._client_id = core.client_id
+        self._strategy = strategy
+        self._shards: dict[str, Shard] = {}  # sessions by broker name; `commit` and `close` read it in other threads
+        self._mismatches = Mismatches(core.group, core.client_id)
         # Finished here when there was no broker to commit it at: offset, and until when it is trusted.
         self._finished: dict[MessageQueue, tuple[int, float]] = {}
-        self._had_coordinator = False
+        self._had_coordinator = False  # True once a share was computed, which a session that moves may disturb
         self._is_stale = True  # the share must be computed again
-        self._commit_at_s = 0.0
-        self._control = ControlLoop(f"penstock-member-{member.group}", self._tick)
-        self._commits = Commits(connections, buffers, member, self._control)
-
-    # Called by the consumer, from any thread
-
-    def start(self) -> None:
-        """Look up the topics and join; queues arrive as brokers grant them.
-
-        Raises:
-            NameserverUnavailable: no nameserver answers.
-        """
-        for topic in self._member.subscriptions:
-            self._look_up(topic)
-        self._routes.add_listener(self._on_route)
-        self._control.start()
-
-    def subscribe(self, subscription: Subscription) -> None:
-        """Want another topic too, or other messages of one."""
-        self._look_up(subscription.topic)
-
-        def change() -> None:
-            self._member.subscriptions[subscription.topic] = subscription
-            self._tell_subscriptions()
-
-        self._control.post(change)
-
-    def unsubscribe(self, topic: str) -> None:
-        """Want the topic no more; its queues are released."""
-
-        def change() -> None:
-            self._member.subscriptions.pop(topic, None)
-            self._tell_subscriptions()
-
-        self._control.post(change)
-
-    def poke(self) -> None:
-        """Running work of a revoked queue may have ended."""
-        self._control.poke()
+        self._commits = Commits(core, self._control)
 
     def commit(self, offsets: Mapping[MessageQueue, int], timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Commit now.
@@ -144,10 +79,7 @@ class Membership:
                 "more, or beyond the queue's end"
             )
 
-    def close(self, deadline_s: float) -> None:
-        """Commit what is finished, release everything and leave the group; over at about ``deadline_s``."""
-        self._routes.remove_listener(self._on_route)
-        self._control.close(max(deadline_s - time.monotonic(), 0.1))
+    def _end(self, deadline_s: float) -> None:
         for broker_name, shard in list(self._shards.items()):  # a control thread that is late may still add one
             offsets = uncommitted(self._buffers, broker_name)
             if offsets and shard.session_id:
@@ -185,67 +117,43 @@ class Membership:
     def on_lost(self, session: ConsumerSession, error: PenstockError) -> None:
         self._control.post(lambda: self._lost(session, error))
 
-    def _on_route(self, route: TopicRoute) -> None:
-        self._control.post(self._routes_changed)
-
     # The control thread
 
-    def _tick(self, now_s: float) -> float:
-        next_s = now_s + 1.0
-        if self._is_stale:
-            next_s = min(next_s, self._rebalance(now_s))
-        next_s = min(next_s, self._finish_revocations(now_s))
-        if now_s >= self._commit_at_s:
-            self._commit_at_s = now_s + self._config.commit_interval_ms / 1000
-            for shard in self._shards.values():
-                self._commits.send_progress(shard)
-        return min(next_s, self._commit_at_s)
+    def _decide(self, now_s: float) -> float:
+        next_s = self._rebalance(now_s) if self._is_stale else now_s + 1.0
+        return min(next_s, self._finish_revocations(now_s))
 
-    def _look_up(self, topic: str) -> None:
-        try:
-            self._routes.topic(topic)
-        except TopicNotFound:
-            self._born_later.add(topic)
-            log.warning("topic does not exist, consuming begins when it does topic=%s", topic)
-        except RouteNotFound as error:
-            log.warning("topic has no route yet topic=%s error=%s", topic, error.message)
+    def _commit_progress(self) -> None:
+        for shard in self._shards.values():
+            self._commits.send_progress(shard)
 
     def _routes_changed(self) -> None:
         self._is_stale = True
-        self._fetcher.on_routes()
+        self._core.fetcher.on_routes()
         for shard in self._shards.values():
             shard.session.on_routes()
 
-    def _readable_queues(self) -> set[MessageQueue]:
-        found: set[MessageQueue] = set()
-        for topic in self._member.subscriptions:
-            route = self._routes.known(topic)
-            for data in route.queues if route is not None and route.exists else ():
-                if data.perm & PERM_READ and self._is_alive(data.broker_name):
-                    found.update(MessageQueue(topic, data.broker_name, index) for index in range(data.read_queues))
-        return found
-
     def _is_alive(self, broker_name: str) -> bool:
-        shard = self._routes.shard(broker_name)
+        shard = self._directory.shard(broker_name)
         return shard is not None and bool(shard.members)
 
     def _rebalance(self, now_s: float) -> float:
         """Compute the share and act on it; when to look again, if it has to wait."""
-        queues = self._readable_queues()
+        queues = {queue for queue in self._subscribed_queues() if self._is_alive(queue.broker_name)}
         names = sorted({each.broker_name for each in queues})
         for name in names:
             if name not in self._shards:
                 self._open_shard(name)
         coordinator = self._shards[names[0]] if names else None
         if coordinator is not None:
-            if coordinator.members is None or self._member.client_id not in coordinator.members:
+            if coordinator.members is None or self._client_id not in coordinator.members:
                 return now_s + 1.0  # the event that brings the list comes here again
             if now_s < coordinator.settle_until_s:
                 return coordinator.settle_until_s
             self._had_coordinator = True
         self._is_stale = False
         members = coordinator.members if coordinator is not None and coordinator.members else []
-        mine = allocate(self._member.strategy, self._member.client_id, queues, members)
+        mine = allocate(self._strategy, self._client_id, queues, members)
         self._change_share(mine, len(members))
         self._close_shards(set(names))
         return now_s + 1.0
@@ -260,12 +168,12 @@ class Membership:
             for local in lost:
                 self._revoke(local)
             for each in gained:
-                known[each] = self._new_queue(each)
+                known[each] = self._core.new_queue(each)
             self._buffers.lock.notify_all()
         if lost or gained:
             log.info(
                 "share changed group=%s members=%d queues=%d gained=%d lost=%d",
-                self._member.group,
+                self._core.group,
                 members,
                 len(mine),
                 len(gained),
@@ -278,7 +186,7 @@ class Membership:
         local.standing = Standing.REVOKED
         self._buffers.drop_buffered(local)
         local.stop()
-        local.revoke_deadline_s = time.monotonic() + self._config.revoke_timeout_ms / 1000
+        local.revoke_deadline_s = time.monotonic() + self._core.config.revoke_timeout_ms / 1000
 
     def _claim(self, queues: list[MessageQueue]) -> None:
         by_broker: dict[str, list[MessageQueue]] = {}
@@ -333,7 +241,7 @@ class Membership:
             shard.session.release([local.queue for local in locals_])
 
     def _finished_here(self, queue: MessageQueue) -> int:
-        """What this member finished of the queue before its broker went away, if that was lately; else -1.
+        """The offset up to which this member finished the queue before its broker went away lately, else -1.
 
         Not for long: an administrator may have reset the group since.
         """
@@ -344,15 +252,15 @@ class Membership:
 
     def _open_shard(self, name: str) -> None:
         def host() -> str | None:
-            readable = self._routes.readable(name)
+            readable = self._directory.readable(name)
             return readable[1] if readable is not None else None
 
         session = ConsumerSession(
-            self._connections,
+            self._core.connections,
             name,
-            group=self._member.group,
-            client_id=self._member.client_id,
-            subscriptions={topic: each.filter for topic, each in self._member.subscriptions.items()},
+            group=self._core.group,
+            client_id=self._client_id,
+            subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
             host=host,
             listener=self,
         )
@@ -366,10 +274,10 @@ class Membership:
         for name in [name for name in self._shards if name not in needed | in_use and self._is_alive(name)]:
             self._shards.pop(name).session.close()
 
-    def _tell_subscriptions(self) -> None:
+    def _subscriptions_changed(self) -> None:
         self._is_stale = True
         self._mismatches.forget()
-        wanted = {topic: each.filter for topic, each in self._member.subscriptions.items()}
+        wanted = {topic: each.filter for topic, each in self._subscriptions.items()}
         for shard in self._shards.values():
             shard.session.subscribe(wanted)
 
@@ -383,7 +291,7 @@ class Membership:
             return
         shard.session_id, shard.address = session_id, address
         if self._had_coordinator:
-            shard.settle_until_s = time.monotonic() + self._config.settle_ms / 1000
+            shard.settle_until_s = time.monotonic() + self._core.config.settle_ms / 1000
         with self._buffers.lock:
             mine = [
                 each
@@ -401,7 +309,7 @@ class Membership:
     def _lost(self, session: ConsumerSession, error: PenstockError) -> None:
         shard = self._shard_of(session)
         if not error.retryable:
-            self._on_failed(error)
+            self._core.fail(error)
         if shard is None:
             return
         log.info("consumer session lost broker=%s error=%s", session.broker_name, error.message)
@@ -439,17 +347,8 @@ class Membership:
             # What is below is finished here and what is above is held here: nothing is lost by going on.
             self._go_on(local, committed)
             return
-        try:
-            offset = starting_offset(
-                queue,
-                committed=known,
-                min_offset=min_offset,
-                max_offset=max_offset,
-                consume_from=self._consume_from(queue.topic),
-                search=lambda timestamp_ms: search_offset(self._connections, shard.address, queue, timestamp_ms),
-            )
-        except PenstockError as error:
-            log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
+        start = self._find_start(queue, shard.address, lambda: (known, min_offset, max_offset))
+        if start is None:
             self._control.post_at(
                 time.monotonic() + RETRY_GRANT_S,
                 lambda: self._granted(session, queue, committed, min_offset, max_offset, joined_as),
@@ -457,23 +356,9 @@ class Membership:
             return
         with self._buffers.lock:
             if local.epoch == epoch:  # else its user has set the position meanwhile
-                self._buffers.start(local, offset, end=max_offset)
-                local.may_go_back = offset < committed
+                self._buffers.start(local, start.offset, end=max_offset)
+                local.may_go_back = start.offset < committed
         self._go_on(local, committed)
-
-    def _go_on(self, local: LocalQueue, committed: int) -> None:
-        with self._buffers.lock:
-            local.committed = committed
-            local.standing = Standing.OWNED
-            self._buffers.make_ready(local)
-            self._buffers.lock.notify_all()
-        log.info("queue began queue=%s offset=%d committed=%d", local.queue, local.unfinished(), committed)
-        self._fetcher.wake()
-
-    def _consume_from(self, topic: str) -> str | int:
-        # "last" means what arrives after subscribing: in a topic that is younger than that, everything.
-        is_younger = topic in self._born_later and self._member.consume_from == CONSUME_FROM_LAST
-        return CONSUME_FROM_FIRST if is_younger else self._member.consume_from
 
     def _reset(self, queue: MessageQueue, offset: int) -> None:
         if self._commits.is_own_reset(queue, offset):
@@ -484,3 +369,38 @@ class Membership:
             if local is not None and local.standing is Standing.OWNED:
                 self._buffers.start(local, offset)
                 local.committed = offset
+
+
+class Mismatches:
+    """Other members' subscriptions that differ, as brokers tell of them. Thread-safe.
+
+    Each broker group of a topic says the same; a warning is logged when it is new, or has changed.
+    """
+
+    def __init__(self, group: str, client_id: str) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._told: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+
+    def tell(self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None) -> None:
+        """Log that another member wants something else; None stands for one that does not subscribe the topic."""
+        with self._lock:
+            known = self._told.get((topic, other_client_id))
+            self._told[topic, other_client_id] = (expression, other_expression)
+        if known != (expression, other_expression):
+            log.warning(
+                "subscription mismatch group=%s topic=%s client=%s expression=%r other_client=%s other_expression=%r: "
+                "members of a group must subscribe alike, or messages go to members that do not want them",
+                self._group,
+                topic,
+                self._client_id,
+                expression,
+                other_client_id,
+                other_expression,
+            )
+
+    def forget(self) -> None:
+        """The own subscriptions are others now: what is said of them is new."""
+        with self._lock:
+            self._told.clear()

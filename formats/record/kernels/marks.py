@@ -19,7 +19,7 @@ _4, _5, _6 = MARK_PREFIX[4:]
 
 @njit([types.boolean(types.int64, types.int64)], nogil=True, cache=True)
 def is_mark(address, at):
-    """Whether :data:`~.producer_mark.MARK_PREFIX` stands at ``at`` behind ``address``; reads MARK_BYTES bytes."""
+    """True if :data:`~.producer_mark.MARK_PREFIX` stands at ``at`` behind ``address``; reads MARK_BYTES bytes."""
     if load_i32(address, at) != _HEAD:
         return False
     return load_u8(address, at + 4) == _4 and load_u8(address, at + 5) == _5 and load_u8(address, at + 6) == _6

@@ -39,7 +39,7 @@ _WRITABLE_INTS = types.Array(types.int32, 1, "C")
 
 @njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def _is_topic(records, position, topic, topic_size):
-    """Whether the bytes at ``position`` are those of ``topic``; all addresses."""
+    """True if the bytes at ``position`` are those of ``topic``; all addresses."""
     for i in range(topic_size):  # noqa: SIM110  kernels know no generators
         if load_u8(records, position + i) != load_u8(topic, i):
             return False

@@ -36,7 +36,7 @@ def reserve_seals(records, prefix, out):
     """Copy a batch with room for the checksum at the end of each record; answers (bytes written, -1).
 
     ``out`` has room for GROWTH_MAX bytes more per record. A checksum that a record brings is replaced. At a record
-    that is none the copy ends with (0, its number), at one whose properties leave no room with (-1, its number).
+    that is no record the copy ends with (0, its number), at one whose properties leave no room with (-1, its number).
     """
     address = address_of(records)
     start, at, number = np.int64(0), np.int64(0), np.int64(0)
@@ -69,7 +69,7 @@ def reserve_seals(records, prefix, out):
 
 @njit([types.boolean(BYTES)], nogil=True, cache=True)
 def has_seals(records):
-    """Whether a record of the batch ends as with a checksum of the whole record; safe on any bytes."""
+    """True if a record of the batch ends as with a checksum of the whole record; safe on any bytes."""
     address = address_of(records)
     start = np.int64(0)
     while start + FIXED_BYTES <= len(records):

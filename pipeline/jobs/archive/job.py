@@ -18,24 +18,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError, StorageError
 
 from ...columns.schema import CORRUPT_COLUMN, STORE_COLUMNS, as_struct
 from ...lake.lake import Lake, Manifest, folder_name, manifest_name, reach, watermark
 from ...lake.lake_files import COLUMNS, write_sorted
+from ...options import setting
 from ...spark.arrow_types import arrow_schema
 from ...spark.workers import keep_loaded
+from ...stores.epochs import epochs_of
 from ...stores.files import FileReader, open_file_system
 from ...stores.model import LogFile, Store
 from ...stores.options import StoreOptions
 from ...stores.scan.planning import Split, plan_splits
-from ..framework.config import setting
 from ..framework.reading import list_stores, one_task_each, require_names
-from ..framework.report import Plot, Report, Table
+from ..framework.report import Report, Table
 from .check import check_lake
 from .logs import (
     checksums_of,
-    epochs_of,
     epochs_within,
     ranges_of,
     report_holes,
@@ -189,7 +190,7 @@ def _pending(store: Store, manifests: list[Manifest], *, tail: bool) -> list[Log
 
 
 def _is_pending(file: LogFile, manifest: Manifest | None, *, tail: bool) -> bool:
-    """Whether the store has more of the file than the lake: a replica that follows may have less."""
+    """True if the store has more of the file than the lake: a replica that follows may have less."""
     if not file.end or not (file.is_sealed or tail):  # an empty file stays a gap
         return False
     if manifest is None:

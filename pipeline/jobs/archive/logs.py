@@ -32,29 +32,6 @@ _READ_BYTES = 8 << 20
 _SAMPLED_AT_ONCE = 16
 
 
-def epochs_of(store: Store) -> tuple[tuple[int, int], ...] | None:
-    """Each master's epoch and where its part of the log begins, oldest first; None where the store does not say.
-
-    ``epochFileCheckpoint`` has the number of entries, the CRC-32 of what follows, masked with ``0x7FFFFFFF``, and the
-    entries as ``epoch-position``, one in a line.
-    """
-    file_system, root = open_file_system(store.root)
-    path = f"{root}/epochFileCheckpoint"
-    try:
-        with file_system.open_input_file(path) as file:
-            count, crc, lines = file.read().split(b"\n", 2)
-        pairs = (line.split(b"-") for line in lines.splitlines())
-        entries = tuple((int(epoch), int(start)) for epoch, start in pairs)
-        if (int(count), int(crc)) != (len(entries), crc32(lines) & 0x7FFFFFFF):
-            raise ValueError("its count or checksum is another")
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        log.warning("epochs are not known path=%s error=%s", path, error)
-        return None
-    return entries
-
-
 def epochs_within(
     entries: tuple[tuple[int, int], ...] | None, start: int, end: int
 ) -> tuple[tuple[int, int], ...] | None:

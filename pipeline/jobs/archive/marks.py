@@ -10,6 +10,8 @@ from penstock.proto.errors import ConfigError
 
 from ...lake.lake import Lake
 
+CALL_TIMEOUT_S = 10.0
+
 
 def require_groups(namesrv: str, names: list[str]) -> None:
     """Nothing, if the cluster has these broker groups: told before hours of work, not after.
@@ -18,8 +20,9 @@ def require_groups(namesrv: str, names: list[str]) -> None:
         ConfigError: one is missing.
         NameserverUnavailable: no nameserver answers.
     """
-    with _shard_calls(namesrv) as calls:
-        known = sorted(calls.known())
+    with _calls(namesrv) as calls:
+        view = calls.directory.cluster()
+    known = sorted({shard.broker_name for shard in (*view.shards, *view.absent)})
     for name in names:
         if name not in known:
             raise ConfigError(
@@ -29,28 +32,39 @@ def require_groups(namesrv: str, names: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _shard_calls(namesrv: str) -> Iterator[Any]:
-    from penstock.client.cluster.connections import Connections
-    from penstock.client.cluster.shards import ShardCalls
+def _calls(namesrv: str) -> Iterator[Any]:
+    from penstock.client.cluster import Calls
 
-    connections = Connections(namesrv)
-    try:
-        yield ShardCalls(connections)
-    finally:
-        connections.close()
+    with contextlib.closing(Calls.to(namesrv)) as calls:
+        yield calls
 
 
 def set_watermarks(namesrv: str, archive_name: str, marks: dict[str, int]) -> None:
-    """Tell each group's master up to where its log is archived."""
-    with _shard_calls(namesrv) as calls:
+    """Tell each group's master up to where its log is archived: retention keeps what lies from there on.
+
+    Raises:
+        OffsetOutOfRange: beyond the log. InvalidArgument: before the mark that is set.
+    """
+    from penstock.proto.wire.pipeline_pb2 import ArchiveWatermark
+    from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
+
+    with _calls(namesrv) as calls:
         for broker_name, offset in marks.items():
-            calls.set_archive_watermark(broker_name, archive_name, offset)
+            mark = ArchiveWatermark(name=archive_name, offset=offset)
+            calls.at_master(broker_name, "SetArchiveWatermark", mark, CALL_TIMEOUT_S, service=PositionsStub)
 
 
 def archive_marks(namesrv: str, brokers: Iterable[str]) -> dict[str, Mapping[str, int]]:
     """The marks of all archives, by name, at each of these groups."""
-    with _shard_calls(namesrv) as calls:
-        return {broker: calls.archive_watermarks(broker) for broker in brokers}
+    from penstock.proto.wire.common_pb2 import Empty
+    from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
+
+    found: dict[str, Mapping[str, int]] = {}
+    with _calls(namesrv) as calls:
+        for broker in brokers:
+            told = calls.at_reader(broker, "ListArchiveWatermarks", Empty(), CALL_TIMEOUT_S, service=PositionsStub)
+            found[broker] = {mark.name: mark.offset for mark in told.watermarks}
+    return found
 
 
 def require_forward(lake: Lake, name: str, due: Mapping[str, int], marks: Mapping[str, Mapping[str, int]]) -> None:

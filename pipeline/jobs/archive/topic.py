@@ -18,14 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import StorageError
 
 from ...columns.schema import as_struct
 from ...lake.lake import Lake, Manifest
 from ...lake.lake_files import COLUMNS, write_sorted
+from ...options import setting
 from ...topics.offsets import EARLIEST
-from ..framework.config import setting
-from ..framework.report import Plot, Report, Table
+from ..framework.report import Report, Table
 from ..framework.topics import read_topics, require_topic
 from .job import move_in, require_kind, staging, totals
 from .marks import archive_marks, require_forward, set_watermarks
@@ -110,13 +111,15 @@ def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple
     And, of brokers whose masters have told of all topics, the log position below which that is all. Messages that are
     gone are an error of the source.
     """
-    from ...topics.cluster import cluster, riding_through
+    from penstock.client.cluster import again
+
+    from ...topics.cluster import cluster
     from ...topics.options import source_options
 
     given = {"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}
     options = source_options(given, streaming=False)
     view = cluster(config.namesrv)
-    found = riding_through(lambda: view.positions(options, needs_all=True), options.retry_timeout_ms / 1000)
+    found = again(lambda: view.positions(options, needs_all=True), options.retry_timeout_ms / 1000)
     wanted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     count = 0
     for queue, held in found.items():

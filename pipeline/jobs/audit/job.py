@@ -10,7 +10,7 @@
 | I7 | nothing is stored twice; delivered again is at most what the faults explain |
 | I9 | epochs of acknowledged sends of a shard never decrease in real time |
 
-The drill's own checker judges the same in one process; tests keep the two in agreement. With ``store``, acknowledged
+:mod:`penstock.judge` judges each queue and each stretch of a stream, as for drills. With ``store``, acknowledged
 sends that I1 misses are looked for in the data directories: "not on disk" and "on disk, not read" are two defects.
 Where the history has no reads, as that of a load test, the stores' records stand for them, and the report says so.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +27,22 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.formats.record.layout import CRC_MASK
+from penstock.judge.conditions import Conditions
+from penstock.judge.history import HistoryFile, Op, Outcome, read_events
+from penstock.judge.judging import epoch_limits, judge_epochs, judge_groups, settle, was_read
+from penstock.judge.pieces import QUEUE, Column, Group
+from penstock.judge.queues import Queue
+from penstock.judge.tally import SECOND_NS, Tally, percentiles_ms
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
+from ...options import setting
 from ...spark.workers import keep_loaded
-from ..framework.config import setting
 from ..framework.reading import local_path, require_absent
-from ..framework.report import Plot, Report, Table
-from .history import (
-    INVOKE,
-    OK,
-    READ,
-    RECEIVE,
-    SEND,
-    HistoryFile,
-    block_frame,
-    list_history,
-    load_conditions,
-    read_events,
-    read_history,
-)
-from .judging import PIECE_SCHEMA, Group, cut, epoch_limits, groups, judge, judge_epochs, settle, was_read
-from .queues import Queue
-from .splitting import QUEUE, Column
+from ..framework.report import Report, Table
+from .history import block_frame, list_history, load_conditions, read_history
+from .shuffle import PIECE_SCHEMA, cut, groups
 from .stored import PLACE, Stored, Stores, as_reads, shards_of
-from .tally import SECOND_NS, Tally, percentiles_ms
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9")
 ROWS_PER_PART = 6_000_000
@@ -84,8 +76,8 @@ def check(config: Config) -> None:
     """Nothing, if there is a history to judge and the options fit it, as far as can be told without Spark.
 
     Raises:
-        ConfigError: there is none, a store is of no shard of the history, or the output exists.
-        Corrupt: the history or its conditions are none. WrongStore: a directory is no store.
+        ConfigError: no history is there, a store is of no shard of the history, or the output exists.
+        Corrupt: the history or its conditions cannot be read. WrongStore: a directory holds no store.
     """
     _prepared(config)
 
@@ -126,7 +118,7 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
-def _prepared(config: Config) -> tuple[list[HistoryFile], dict[str, Any], list[str]]:
+def _prepared(config: Config) -> tuple[list[HistoryFile], Conditions, list[str]]:
     """The files of the history, its conditions, and the shard of each store."""
     folder = Path(config.history)
     files, conditions = list_history(folder), load_conditions(folder)
@@ -152,7 +144,7 @@ def _holds(tally: Tally, name: str) -> bool | None:
 class _History:
     """The files of a history, and the passes over them."""
 
-    def __init__(self, spark: Any, files: list[HistoryFile], conditions: dict[str, Any]) -> None:
+    def __init__(self, spark: Any, files: list[HistoryFile], conditions: Conditions) -> None:
         self.conditions = self._given = conditions
         self._spark = spark
         self._files = files
@@ -165,9 +157,9 @@ class _History:
         """The sends, all or the acknowledged ones, as a frame of :data:`PLACE`, stream and sequence."""
         from pyspark.sql import functions as f
 
-        events = read_history(self._spark, self._files).where(f.col("op") == SEND)
+        events = read_history(self._spark, self._files).where(f.col("op") == int(Op.SEND))
         if acknowledged:
-            events = events.where(f.col("outcome") == OK)
+            events = events.where(f.col("outcome") == int(Outcome.OK))
         shard = f.get(f.array(*map(f.lit, self._shards)), f.col("shard"))
         crc = f.col("crc").bitwiseAND(f.lit(CRC_MASK))
         return events.select(shard, "queue", "offset", crc, "stream", "sequence").toDF(*PLACE, "stream", "sequence")
@@ -176,7 +168,7 @@ class _History:
         """Let what lies in the stores be what was read at the end."""
         from pyspark.sql import functions as f
 
-        events = read_history(self._spark, self._files).where(f.col("op").isin(INVOKE, SEND))
+        events = read_history(self._spark, self._files).where(f.col("op").isin(int(Op.INVOKE), int(Op.SEND)))
         streams = [row["stream"] for row in events.select("stream").distinct().collect()]
         shards, parts, number = self._shards, self._parts, len(self._files)
 
@@ -195,12 +187,12 @@ class _History:
         shards, conditions = self._shards, self._given
 
         def tell(found: Iterator[Group]) -> Iterator[pa.RecordBatch]:
-            yield _as_row(judge(found, shards, conditions))
+            yield _as_row(judge_groups(found, shards, conditions))
 
         total = _added(self._by_group(tell, _TALLY))
         settle(total, conditions)
         excused = was_read(total)  # else no mode excuses what is missing
-        self.conditions = conditions if excused else {**conditions, "mode": "durable"}
+        self.conditions = conditions if excused else replace(conditions, mode="durable")
         limits = epoch_limits(total)
         if limits:
             total.add(
@@ -278,7 +270,7 @@ def _tell(report: Report, name: str, tally: Tally) -> None:
         report.problem(f"{hidden} more", count=hidden, invariant=name)
 
 
-def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: dict[str, Any]) -> None:
+def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Conditions) -> None:
     """Latencies, and the throughput of each second around the faults."""
     lines: list[list[Any]] = []
     named = (("send to acknowledgement", tally.sends), ("send to first delivery", tally.deliveries))
@@ -303,17 +295,17 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: di
     series = {name: [float(counter[began + at]) for at in axis] for name, counter in counts.items()}
     marks = [
         (
-            window["start_ns"] / SECOND_NS - began,
-            window["end_ns"] / SECOND_NS - began,
-            f"{window.get('what', '')} {window.get('target', '')}".strip(),
+            window.start_ns / SECOND_NS - began,
+            window.end_ns / SECOND_NS - began,
+            f"{window.what} {window.target}".strip(),
         )
-        for window in conditions["windows"]
+        for window in conditions.windows
     ]
     report.plots.append(Plot("Messages per second", "lines", axis, series, "/s", marks))
 
 
 def _search_stores(report: Report, wanted: Any, records: Any) -> None:
-    """Whether what is missing lies on a disk."""
+    """Note how much of what is missing lies on a disk."""
     wanted = wanted.persist()
     try:
         found = wanted.join(records, PLACE, "left_semi").count()
@@ -326,9 +318,9 @@ def _write_messages(events: Any, output: str) -> None:
     """One row per message, for questions that nobody thought of here."""
     from pyspark.sql import functions as f
 
-    sends = events.where(f.col("op") == SEND)
-    reads = events.where(f.col("op") == READ).groupBy(*MESSAGE).agg(f.count("*").alias("reads"))
-    received = events.where(f.col("op") == RECEIVE).groupBy(*MESSAGE)
+    sends = events.where(f.col("op") == int(Op.SEND))
+    reads = events.where(f.col("op") == int(Op.READ)).groupBy(*MESSAGE).agg(f.count("*").alias("reads"))
+    received = events.where(f.col("op") == int(Op.RECEIVE)).groupBy(*MESSAGE)
     delivered = received.agg(f.count("*").alias("deliveries"), f.min("end_ns").alias("first_delivery_ns"))
     joined = (
         sends.drop("op", "line").join(reads, list(MESSAGE), "full_outer").join(delivered, list(MESSAGE), "full_outer")

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.formats.record.layout import CRC_MASK, SysFlag
+from penstock.judge.history import EVENT, NO_KEY, Op, Outcome
+from penstock.judge.pieces import NOBODY, SEQUENCE_BITS, Column
 from penstock.proto.errors import ConfigError
 
 from ...stores.directory import list_store
 from ...stores.options import StoreOptions
 from ...stores.topic_names import require_topics
 from ..framework.reading import has_no_entry, read_stores, require_names
-from .history import EVENT, OK, READ
-from .splitting import NOBODY, SEQUENCE_BITS, Column
 
 PLACE = ["brokerName", "queueId", "queueOffset", "bodyCrc"]
 HEADER = np.dtype([("run", "<u4"), ("stream", "<u4"), ("sequence", "<u8")])
@@ -138,7 +138,7 @@ class Stores:
 def as_reads(batch: pa.RecordBatch, shards: Sequence[str], streams: Collection[int]) -> Column:
     """Rows of :data:`EVENT` with op READ, as somebody who read the queues would have written them."""
     rows = np.zeros(batch.num_rows, EVENT)
-    rows["op"], rows["outcome"], rows["key"] = READ, OK, -1
+    rows["op"], rows["outcome"], rows["key"] = Op.READ, Outcome.OK, NO_KEY
     rows["shard"] = pc.index_in(batch.column("brokerName"), pa.array(shards, pa.string())).to_numpy(False)
     rows["queue"], rows["offset"] = batch.column("queueId").to_numpy(), batch.column("queueOffset").to_numpy()
     rows["crc"] = batch.column("bodyCrc").to_numpy() & CRC_MASK
@@ -161,6 +161,6 @@ def as_reads(batch: pa.RecordBatch, shards: Sequence[str], streams: Collection[i
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> Column:
-    """A column of numbers, -1 where there is none."""
+    """A column of numbers, with -1 for null."""
     column: Column = pc.fill_null(batch.column(name), -1).to_numpy()
     return column

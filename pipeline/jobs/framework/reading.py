@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from pyarrow import fs
 
+from penstock.formats.directory import COMMIT_LOG, SAFE_TOPIC
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import ConfigError, WrongStore
 
@@ -29,18 +29,11 @@ T = TypeVar("T")
 JOB_FILE = "penstock-job.json"
 """In a checkpoint: which job it belongs to, from where to where."""
 FOLLOW_POLL_S = 0.5
-SOUND_NAME = "[%|a-zA-Z0-9_-]{1,255}"
-"""What a topic may be called, whole."""
-
-
-def is_sound_name(topic: str) -> bool:
-    """Whether a topic may be called so."""
-    return re.fullmatch(SOUND_NAME, topic) is not None
 
 
 def is_sound(topic: Any) -> Any:
     """The condition for names that a topic may have."""
-    return topic.rlike(rf"\A{SOUND_NAME}\z")
+    return topic.rlike(rf"\A{SAFE_TOPIC}\z")
 
 
 def has_no_entry(sys_flag: Any) -> Any:
@@ -86,8 +79,8 @@ def require_stores(roots: str | tuple[str, ...]) -> None:
             continue
         if not os.path.isdir(root):
             raise ConfigError(f"{root}: no such directory")
-        if not os.path.isdir(os.path.join(root, "commitlog")):
-            raise WrongStore(f"{root} holds no store: there is no directory {root}/commitlog")
+        if not os.path.isdir(os.path.join(root, COMMIT_LOG)):
+            raise WrongStore(f"{root} holds no store: there is no directory {root}/{COMMIT_LOG}")
 
 
 def require_names(job: str, roots: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
@@ -161,7 +154,7 @@ def local_path(path: str) -> str:
 
 def same_servers(name_server: str) -> str:
     """Nameservers in one order, however they are listed."""
-    return ";".join(sorted(filter(None, (each.strip() for each in re.split("[;,]", name_server)))))
+    return ";".join(sorted(filter(None, (each.strip() for each in name_server.replace(",", ";").split(";")))))
 
 
 def claim_checkpoint(job: str, checkpoint: str, between: Mapping[str, str]) -> None:

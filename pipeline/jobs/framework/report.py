@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError, StorageError
 
 PROBLEMS_MAX = 1000
@@ -23,21 +23,6 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list[Any]]
-
-
-@dataclass(slots=True)
-class Plot:
-    """Lines or bars over one axis. ``x`` are times (ms since 1970) if ``kind`` is ``times``, else names or numbers.
-
-    ``marks`` are stretches of the axis with a text, as the faults of a drill.
-    """
-
-    title: str
-    kind: str  # "times", "lines" or "bars"
-    x: list[Any]
-    series: Mapping[str, Sequence[float | None]]
-    unit: str = ""
-    marks: list[tuple[float, float, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -82,7 +67,7 @@ class Report:
         else:
             from .page import render
 
-            text = render(self.as_document())
+            text = render(self)
         partial = path.with_name(path.name + ".partial")
         try:
             partial.write_text(text, encoding="utf-8")

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
-from ..framework.config import setting
+from ...options import setting
 from ..framework.reading import claim_checkpoint, ended_by_signals, local_path, same_servers
-from ..framework.report import Plot, Report, Table
+from ..framework.report import Report, Table
 from ..framework.topics import require_topic
 
 INTERVAL_S_MIN = 0.1

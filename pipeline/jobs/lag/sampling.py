@@ -11,13 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import grpc
-
-from penstock.client.cluster.admin_calls import AdminCalls
-from penstock.client.cluster.connections import decode_fetch
 from penstock.formats.record.reading import RecordBatch
 from penstock.proto import names
-from penstock.proto.errors import GroupNotFound, PenstockError, TopicNotFound, from_rpc_error
+from penstock.proto.errors import GroupNotFound, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
 from ...topics.cluster import CALLS_AT_ONCE, Cluster
@@ -39,7 +35,7 @@ def require_groups(cluster: Cluster, groups: Iterable[str]) -> list[str]:
     Raises:
         GroupNotFound: one does not; with the nearest name that does. InvalidName: no group may be called so.
     """
-    calls = AdminCalls(cluster.connections)
+    calls = cluster.calls
     checked = [names.check_group(group) for group in groups]
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         told = list(pool.map(lambda group: calls.describe_group(group, TIMEOUT_S), checked))
@@ -101,7 +97,7 @@ def take_sample(
 def _topics_of(cluster: Cluster, group: str, timeout_s: float) -> list[str]:
     """What the group has committed in anywhere, or subscribes to."""
     try:
-        described, silent = AdminCalls(cluster.connections).describe_group(group, timeout_s)
+        described, silent = cluster.calls.describe_group(group, timeout_s)
     except GroupNotFound as error:
         log.warning("group left out of the sample error=%s", error)
         return []
@@ -145,7 +141,7 @@ class _Broker:
         ranges: dict[str, list[tuple[int, int, int]]] = {}
         for topic in sorted({queue.topic for queue in queues}):
             try:
-                answer = self._cluster.calls.positions(self._name, topic, self._timeout_s)
+                answer = self._cluster.topic_positions(self._name, topic, self._timeout_s)
             except TopicNotFound as error:
                 log.info("topic left out of the sample error=%s", error)
                 continue
@@ -171,27 +167,17 @@ class _Broker:
         left = sorted(wanted)
         while left:
             asked, left = left[:QUEUES_AT_ONCE], left[QUEUES_AT_ONCE:]
-            told = self._cluster.calls.at(
-                self._name,
-                lambda address, left_s, asked=asked: self._fetch(address, asked, left_s),  # type: ignore[misc]
-                self._timeout_s,
-                reading=True,
-            )
+            told = self._fetch(asked)
             found |= {place: stored for place, stored in told.items() if stored is not None}
             left += [place for place in asked if place not in told] if told else []
         return found
 
-    def _fetch(
-        self, address: str, asked: list[tuple[str, int, int]], timeout_s: float
-    ) -> dict[tuple[str, int, int], int | None]:
+    def _fetch(self, asked: list[tuple[str, int, int]]) -> dict[tuple[str, int, int], int | None]:
         """The time of each message that the answer has; None for those that it says are not there."""
         header = FetchHeader(client_id=CLIENT_ID, max_bytes=FETCH_BYTES, max_bytes_per_queue=1, max_wait_ms=0)
         for topic, number, offset in asked:
             header.topics.add(topic=topic, queue_ids=[number], offsets=[offset])
-        try:
-            reply, body = decode_fetch(self._cluster.connections.fetch(address, header, timeout_s).result())
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, f"broker {address}") from error
+        reply, body = self._cluster.calls.fetch(self._name, header, self._timeout_s)
         batch = RecordBatch(body)
         found: dict[tuple[str, int, int], int | None] = {}
         row = 0

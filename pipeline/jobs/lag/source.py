@@ -35,9 +35,10 @@ from penstock.proto.errors import ConfigError
 from penstock.runtime.security.credentials import SecurityFiles
 
 from ...columns.schema import as_struct
+from ...options import Options
 from ...spark.arrow_types import arrow_schema
 from ...spark.workers import keep_loaded
-from ...topics.options import SECURITY, Given, security_options
+from ...topics.options import SECURITY, security_given, security_options
 from ...topics.write.sink import BATCH_ID, QUERY_ID
 from .columns import SAMPLE_COLUMNS
 
@@ -65,8 +66,9 @@ class LagDataSource(DataSource):
         options = self.options
         groups, topics = (tuple(filter(None, options.get(name, "").split(","))) for name in ("groups", "topics"))
         samples = options.get("samples")
-        given = {name: value for name, value in options.items() if name in {each.lower() for each in SECURITY}}
-        security = Given(given, tuple(SECURITY)).security()
+        named = {each.name.lower() for each in SECURITY}
+        given = {name: value for name, value in options.items() if name.lower() in named}
+        security = security_given(Options(NAME, None, SECURITY).read(given))
         left = None if samples is None else int(samples)
         return LagStreamReader(options["nameserver"], groups, topics, left, security)
 

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...stores.inner_batches import BATCH_UNIT, BATCH_UNIT_BYTES
-from ..framework.reading import is_sound_name
+from penstock.formats.batch_unit import BATCH_UNIT, BATCH_UNIT_BYTES
+from penstock.formats.directory import BATCH_QUEUE, file_name, is_safe_topic
 
 _UNITS_AT_ONCE = 1 << 16
 
 
 def _path(root: str | Path, topic: str, queue_id: int, part: int) -> Path:
-    return Path(root) / "batchconsumequeue" / topic / str(queue_id) / f".part-{part}"
+    return Path(root) / BATCH_QUEUE / topic / str(queue_id) / f".part-{part}"
 
 
 def write_batch_part(root: str, table: pa.Table) -> int:
     """Write the units of a part of a queue, in the log's order; how many there are. 0, if no queue may be called so."""
     topic, queue_id, part = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
     units = np.frombuffer(b"".join(table.column("batches").to_pylist()), BATCH_UNIT)
-    if not len(units) or not is_sound_name(topic) or queue_id < 0:
+    if not len(units) or not is_safe_topic(topic) or queue_id < 0:
         return 0
     target = _path(root, topic, queue_id, part)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _append(folder: Path, place: int, data: bytes, file_bytes: int) -> int:
     while data:
         start = place - place % file_bytes
         piece, data = data[: start + file_bytes - place], data[start + file_bytes - place :]
-        path = folder / f"{start:020d}"
+        path = folder / file_name(start)
         with path.open("r+b" if path.exists() else "w+b") as file:
             file.truncate(file_bytes)  # what is not written yet stays a hole
             file.seek(place - start)

@@ -22,18 +22,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.formats.delay_levels import delivery_times
+from penstock.formats.directory import CONSUME_QUEUE, file_name, is_safe_topic
+from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import ConfigError
-from penstock.proto.names import LIGHT_PREFIX
+from penstock.proto.names import LIGHT_PREFIX, SCHEDULE_TOPIC
+from penstock.runtime.nearest import hint
 
-from ...columns.schema import nearest
-from ...stores.derived import DEFAULT_ENTRIES, DEFAULT_SLOTS, ENTRY_BYTES, FILLER_SIZE, QUEUE_ENTRY
+from ...options import setting
 from ...stores.directory import list_store
 from ...stores.files import expand_roots
-from ...stores.parts import DELAY_TOPIC, PART_ENTRY, delivery_times
-from ..framework.config import setting
+from ...stores.parts import PART_ENTRY
 from ..framework.lives import Deletions, find_deletions, with_lives
-from ..framework.reading import is_sound_name, read_stores
+from ..framework.reading import read_stores
 from ..framework.report import Report, Table
 from .batch_files import join_batch_files, write_batch_part
 from .index_files import WRITTEN, divide, file_names, write_index_files
@@ -151,7 +154,7 @@ def _require_topics(
     names = read_stores(spark, (store,), columns, view="parts", useConsumeQueue="false", onCorrupt="skip")
     known = sorted(row["topic"] for row in names.select("topic").distinct().collect())
     for topic in missing:
-        text = f"no record in {store} is of the topic {topic!r}{nearest(topic, known)}"
+        text = f"no record in {store} is of the topic {topic!r}{hint(topic, known)}"
         if topic in deletions:
             text = f"no record in {store} is behind the deletion of the topic {topic!r} at {deletions[topic][-1]}"
         if not found:
@@ -249,7 +252,7 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     offsets = found["queue_offset"]
     first, last = int(offsets.min()), int(offsets.max())
     if (
-        not is_sound_name(topic)
+        not is_safe_topic(topic)
         or queue_id < 0
         or file < 0
         or first < file
@@ -257,7 +260,7 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     ):
         return _written(topic, queue_id, file, entries=0, duplicates=0, first=first, last=last)
     places = offsets - file
-    entries = np.zeros(per_file, QUEUE_ENTRY)
+    entries = np.zeros(per_file, ENTRY)
     used = np.zeros(per_file, np.bool_)
     used[places] = True
     # Before the queue's first message stand fillers, as a broker writes them; holes stay unused.
@@ -266,11 +269,11 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
         entries["size"][first - file : last - file] = FILLER_SIZE
     for name in ("physical_offset", "size", "tags_code"):
         entries[name][places] = found[name]
-    if topic == DELAY_TOPIC:
+    if topic == SCHEDULE_TOPIC:
         entries["tags_code"][places] = delivery_times(np.full(len(found), queue_id), found["store_timestamp"])
-    folder = Path(root) / "consumequeue" / topic / str(queue_id)
+    folder = Path(root) / CONSUME_QUEUE / topic / str(queue_id)
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{file * ENTRY_BYTES:020d}"
+    target = folder / file_name(file * ENTRY_BYTES)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_bytes(entries.tobytes())
     draft.replace(target)  # a task may run twice
@@ -308,7 +311,7 @@ def _summarize(report: Report, written: list[Any], deletions: Deletions) -> None
         where = {"topic": queue[0], "queue": queue[1]}
         if not row["entries"]:
             offsets = f"the offsets {row['first']} to {row['last']}"
-            reason = "can hold" if is_sound_name(queue[0]) else "may be called so as to hold"
+            reason = "can hold" if is_safe_topic(queue[0]) else "may be called so as to hold"
             report.problem(f"no queue file {reason} {offsets}", **where)
             continue
         former = before.get(queue)

@@ -9,7 +9,6 @@ both are counted, and no problem.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from penstock.proto.errors import StorageError
 
 from ...spark.arrow_types import arrow_schema
 from ...stores.derived import DerivedSplit, IndexFile, batch_of, open_index
-from ...stores.files import open_file_system
+from ...stores.epochs import epochs_of
 from ...stores.model import Store
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
 from ..framework.report import Report
@@ -111,15 +110,16 @@ def _follow(index: IndexFile, problems: list[str], *, is_open: bool) -> Iterator
 
     A file that its broker writes meanwhile may have newer entries in its slots than its header said.
     """
-    from ...columns import part_kernels as kernels
+    from penstock.formats.index_kernels import check_chains
 
     newest = np.zeros(index.slots, np.int32)
     slots = index.newest()
     wrong, first_wrong = 0, 0
     for first, entries in index.entries():
-        hashes, previous = (np.ascontiguousarray(entries[name], np.int32) for name in ("key_hash", "previous"))
-        count, number = kernels.follow_chains(hashes, previous, first, newest)
-        wrong, first_wrong = wrong + count, first_wrong or number
+        unlinked = np.empty(len(entries), np.uint8)
+        count = check_chains(entries.view(np.uint8), first, len(entries), newest, unlinked)
+        if count:
+            wrong, first_wrong = wrong + count, first_wrong or first + int(np.argmax(unlinked))
         yield first, entries
     if wrong:
         problems.append(
@@ -257,14 +257,8 @@ def _cut_off(sums: Any, store: Store) -> Any:
 
 
 def epoch_starts(store: Store) -> list[int]:
-    """Where each master's part of a log begins, in stores that note it: lines ``epoch-position`` behind two others."""
-    file_system, path = open_file_system(f"{store.root}/epochFileCheckpoint")
-    try:
-        with file_system.open_input_file(path) as file:
-            text = file.read().decode("ascii", "replace")
-    except FileNotFoundError:
-        return []
-    return sorted(int(found[1]) for found in re.finditer(r"^\d+-(\d+)$", text, re.MULTILINE))[-EPOCHS_MAX:]
+    """Where the newest masters' parts of a log begin, in stores that note it."""
+    return [epoch.start for epoch in epochs_of(store) or ()][-EPOCHS_MAX:]
 
 
 def _name_key(report: Report, broker: str, row: Any) -> None:

@@ -5,12 +5,12 @@
 - Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends,
   the bytes and a digest of (offset, position, size, tags code) of records and of entries; parts that differ are
   compared entry by entry, all in one more pass over the log.
-- Where the log deletes topics (:mod:`.verify_lives`), each life of a topic is contiguous, and begins at 0 behind a
+- Where the log deletes topics (:mod:`.lives`), each life of a topic is contiguous, and begins at 0 behind a
   deletion; queues have the last one alone.
 - The index has the hashes of the log's keys, and no others: per 64 MiB of the log, the number and a digest of
   (position, hash); where they differ, key by key. Slots and chains lead to each entry. A store with keys and no index
   is a problem, unless it is left out.
-- Against a replica: blocks of 1 MiB over the common range of both logs, and the records in blocks that differ.
+- Against a replica: its log (:mod:`.replica`).
 
 Records that have no queue entry (half messages, rolled back ones, inner batches) are left out, and queues that repeat
 other queues' records (``%LMQ%``). Queues and index may begin before the log, where retention has deleted its oldest
@@ -31,19 +31,22 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.formats.directory import EXTENSIONS, is_safe_topic
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
 from penstock.proto.errors import ConfigError, StorageError
 
-from ...stores.derived import QUEUE_ENTRY, QueueFile, list_queue_files, read_queue_file
+from ...options import setting
+from ...stores.derived import QueueFile, list_queue_files, read_queue_file
 from ...stores.directory import list_store
-from ...stores.files import FileReader, open_file_system
-from ...stores.model import Damage, Store
+from ...stores.files import open_file_system
+from ...stores.model import Store
 from ...stores.options import PART_OFFSETS
-from ..framework.config import setting
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
-from ..framework.reading import is_sound, is_sound_name, list_stores, one_task_each, require_names
-from ..framework.report import PROBLEMS_MAX, Report, Table
+from ..framework.reading import is_sound, list_stores, require_names
+from ..framework.report import PROBLEMS_MAX, Report
 from .index import prove_index
 from .lives import prove_lives
+from .replica import compare_logs
 
 _SCHEMA = "topic string, brokerName string, physicalOffset bigint, size int, corrupt string"
 _PARTS = (
@@ -55,11 +58,6 @@ _ENTRIES = (
     "topic string, queueId int, part bigint, hasEntries boolean, physicalOffset bigint, entries binary, corrupt string"
 )
 _FOUND = "topic string, queueId int, queueOffset bigint, problem string, messages bigint, late bigint"
-BLOCK_BYTES = 1 << 20
-RUN_BLOCKS = 8
-"""Neighbouring blocks that differ, which one task compares record by record."""
-_BEFORE_BYTES = 8 << 20
-"""In front of a block: a record that begins there may reach into it. Brokers take 4 MiB by default."""
 _TOPICS_MAX = 100
 
 
@@ -108,7 +106,7 @@ def run(spark: Any, config: Config) -> Report:
         prove_index(report, frames)
     if config.replica is not None:
         other = list_store(config.replica, up_to=config.up_to)
-        _replica(spark, report, stores[0], other)
+        compare_logs(spark, report, stores[0], other)
     report.figures["log_bytes"] = sum(file.end for store in stores for file in store.files)
     report.finish()
     report.figures["mb_per_s"] = round(report.figures["log_bytes"] / 1e6 / max(report.seconds, 1e-3), 1)
@@ -148,13 +146,13 @@ def _compare(report: Report, frames: Frames) -> None:
         if row["damaged"]:
             _name_damage(report, frames, row["brokerName"], row["rows"])
     for broker in frames.stores:
-        wrong = [row for row in sound if row["brokerName"] == broker and not is_sound_name(row["topic"])]
+        wrong = [row for row in sound if row["brokerName"] == broker and not is_safe_topic(row["topic"])]
         if wrong:
             _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
     report.figures["records"] = sum(row["messages"] for row in sound)
     report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
     report.figures["queue_entries"] = sum(row["messages"] for row in entries)
-    in_log = [row for row in sound if row["hasEntries"] and is_sound_name(row["topic"])]
+    in_log = [row for row in sound if row["hasEntries"] and is_safe_topic(row["topic"])]
     for row, last in jumps(in_log):
         where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
         report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
@@ -239,7 +237,7 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
                 queue = row["topic"], row["queueId"]
                 reached[queue] = max(row["last"], reached.get(queue, -1))
         topics = tuple({place.topic for place in places})
-        chosen = topics if len(topics) <= _TOPICS_MAX and all(map(is_sound_name, topics)) else ()
+        chosen = topics if len(topics) <= _TOPICS_MAX and all(map(is_safe_topic, topics)) else ()
         log = frames.one(broker, "parts", _ENTRIES, partOffsets=PART_OFFSETS, onCorrupt="emit", topics=chosen)
         # Retention may have deleted log files of an open store since its queues were summed up.
         start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
@@ -279,7 +277,7 @@ class _Comparison:
         self._reached = reached
         self._examples = examples
         file_system, path = open_file_system(store.root)
-        self._has_extension = file_system.get_file_info(f"{path}/consumequeue_ext").type != fs.FileType.NotFound
+        self._has_extension = file_system.get_file_info(f"{path}/{EXTENSIONS}").type != fs.FileType.NotFound
 
     def as_function(self) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
         """Spark counts the parameters of functions, and ``self`` as one."""
@@ -309,10 +307,10 @@ class _Comparison:
         """Offsets and entries of the part, of records that the log has."""
         store = self._store
         file_system, _ = open_file_system(store.root)
-        found = [(np.empty(0, np.int64), np.empty(0, QUEUE_ENTRY))]
+        found = [(np.empty(0, np.int64), np.empty(0, ENTRY))]
         for file in self._files.get((topic, queue_id), ()):
-            first = file.start // QUEUE_ENTRY.itemsize
-            if first + file.size // QUEUE_ENTRY.itemsize <= part or first >= part + PART_OFFSETS:
+            first = file.start // ENTRY_BYTES
+            if first + file.size // ENTRY_BYTES <= part or first >= part + PART_OFFSETS:
                 continue
             try:
                 offsets, entries = read_queue_file(file_system, file)
@@ -339,134 +337,3 @@ def _name_found(report: Report, broker: str, found: list[Any]) -> None:
             report.problem(row["problem"], **where, queue_offset=row["queueOffset"])
     if late:
         report.figures["not_dispatched_yet"] = report.figures.get("not_dispatched_yet", 0) + late
-
-
-def _replica(spark: Any, report: Report, left: Store, right: Store) -> None:
-    """Compares two logs where both have bytes. One that ends earlier lags, which is told, and no problem."""
-    start = max(left.files[0].start, right.files[0].start)
-    end = min(left.end, right.end)
-    report.figures |= {"log_end": left.end, "replica_end": right.end}
-    if left.end != right.end:
-        behind = "replica_lag_bytes" if right.end < left.end else "replica_ahead_bytes"
-        report.figures[behind] = abs(left.end - right.end)
-    if start >= end:
-        report.problem(f"the logs have no byte in common: {left.root} ends at {left.end}, {right.root} at {right.end}")
-        return
-    blocks = [(at, min(at + 64 * BLOCK_BYTES, end)) for at in range(start, end, 64 * BLOCK_BYTES)]
-
-    def compare(block: tuple[int, int]) -> Iterator[pa.RecordBatch]:
-        found = list(differing_blocks(left, right, *block))
-        yield pa.RecordBatch.from_pydict({"block": pa.array(found, pa.int64())})
-
-    differing = sorted(row["block"] for row in one_task_each(spark, blocks, compare, "block bigint").collect())
-    report.figures |= {"compared_bytes": end - start, "differing_blocks": len(differing)}
-    if differing:
-        _name_records(spark, report, (left, right), runs_of(differing, end))
-
-
-def _name_records(spark: Any, report: Report, stores: tuple[Store, Store], runs: list[tuple[int, int]]) -> None:
-    """The records that differ: all are counted, the first ones named."""
-
-    def compare(run: tuple[int, int]) -> Iterator[pa.RecordBatch]:
-        yield differing_records(*stores, *run)
-
-    names = f"{stores[0].root} and {stores[1].root}"
-    # A record that reaches from one run into another is found by both.
-    found = one_task_each(spark, runs, compare, _DIFFERING).dropDuplicates(["physicalOffset"]).persist()
-    try:
-        counts = {row["isRecord"]: row["count"] for row in found.groupBy("isRecord").count().collect()}
-        rows = found.orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
-    finally:
-        found.unpersist()
-    report.figures["differing_records"] = counts.get(True, 0)
-    for row in rows:
-        if row["isRecord"]:
-            where = {"topic": row["topic"], "queue": row["queueId"], "queue_offset": row["queueOffset"]}
-            report.problem(f"{names} differ in a record", offset=row["physicalOffset"], **where)
-        else:
-            text = f"{names} differ from {row['physicalOffset']} on, where neither has a record"
-            report.problem(text, offset=row["physicalOffset"])
-    hidden = sum(counts.values()) - len(rows)
-    if hidden:
-        report.problem(f"{hidden} more records differ", count=hidden)
-    shown = [[row[name] for name in ("physicalOffset", "topic", "queueId", "queueOffset")] for row in rows]
-    report.tables.append(Table("Records that differ", ["position", "topic", "queue", "queue offset"], shown))
-
-
-def runs_of(blocks: list[int], end: int) -> list[tuple[int, int]]:
-    """Neighbouring ones of the sorted blocks together, at most :data:`RUN_BLOCKS`: ``[start, end)`` of each run."""
-    runs: list[tuple[int, int]] = []
-    for block in blocks:
-        if runs and runs[-1][1] == block and block - runs[-1][0] < RUN_BLOCKS * BLOCK_BYTES:
-            runs[-1] = runs[-1][0], min(block + BLOCK_BYTES, end)
-        else:
-            runs.append((block, min(block + BLOCK_BYTES, end)))
-    return runs
-
-
-_DIFFERING = "physicalOffset bigint, topic string, queueId int, queueOffset bigint, isRecord boolean"
-
-
-def differing_records(left: Store, right: Store, start: int, end: int) -> pa.RecordBatch:
-    """The records of either log with bytes in ``[start, end)`` that the other has not, each once.
-
-    Stretches of bytes that differ and belong to no record of either log are one more row, with the first such byte.
-    """
-    unequal = np.flatnonzero(read_log(left, start, end) != read_log(right, start, end)) + start
-    found: dict[int, tuple[str | None, int | None, int | None, bool]] = {}
-    outside = np.ones(len(unequal), np.bool_)
-    for store in (left, right):
-        for positions, sizes, names, queues, offsets in _records(store, max(0, start - _BEFORE_BYTES), end):
-            firsts, lasts = (np.searchsorted(unequal, at) for at in (positions, positions + sizes))
-            for index in np.flatnonzero(lasts > firsts).tolist():
-                outside[firsts[index] : lasts[index]] = False
-                row = names[index].as_py(), int(queues[index]), int(offsets[index]), True
-                found.setdefault(int(positions[index]), row)
-    if outside.any():
-        found.setdefault(int(unequal[outside][0]), (None, None, None, False))
-    kinds = pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.bool_()
-    columns = list(zip(*((at, *found[at]) for at in sorted(found)), strict=True)) or [()] * len(kinds)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, ["physicalOffset", "topic", "queueId", "queueOffset", "isRecord"])
-
-
-def _records(store: Store, start: int, end: int) -> Iterator[tuple[Any, Any, pa.Array, Any, Any]]:
-    """Positions, sizes, topics, queues and queue offsets of the records that begin in ``[start, end)`` of a log."""
-    from ...columns.columns import text_column
-    from ...stores.scan.scanning import FileScan
-
-    file_system, _ = open_file_system(store.root)
-    for file in store.files:
-        first, last = max(start - file.start, 0), min(end - file.start, file.end)
-        if first >= last:
-            continue
-        with FileReader(file_system, file.path) as reader:
-            for piece in FileScan(reader, file.start, file.end, check_crc=False).read(first, last):
-                if not isinstance(piece, Damage):
-                    buffer, rows = piece
-                    starts, lengths = (np.ascontiguousarray(rows[name]) for name in ("topic_position", "topic_size"))
-                    names = text_column(buffer, starts, lengths, pa.string())
-                    yield rows["physical_offset"], rows["size"], names, rows["queue_id"], rows["queue_offset"]
-
-
-def differing_blocks(left: Store, right: Store, start: int, end: int) -> Iterator[int]:
-    """Log positions of the blocks in ``[start, end)`` that are not the same bytes in both logs."""
-    at = start
-    while at < end:
-        stop = min(at + BLOCK_BYTES, end)
-        if not np.array_equal(read_log(left, at, stop), read_log(right, at, stop)):
-            yield at
-        at = stop
-
-
-def read_log(store: Store, start: int, end: int) -> Any:
-    """Bytes ``[start, end)`` of a log; zeros where a file is missing or short."""
-    out = np.zeros(end - start, np.uint8)
-    file_system, _ = open_file_system(store.root)
-    for file in store.files:
-        first, last = max(start, file.start), min(end, file.start + file.size)
-        if first < last:
-            with FileReader(file_system, file.path) as reader:
-                data = reader.read(first - file.start, last - first)
-            out[first - start : first - start + len(data)] = data
-    return out

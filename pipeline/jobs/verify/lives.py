@@ -34,7 +34,7 @@ def prove_lives(report: Report, log: Iterable[Mapping[str, Any]], deletions: Map
 
 
 def _is_whole(row: Mapping[str, Any]) -> bool:
-    """Whether the part has each offset from its first to its last one once."""
+    """True if the part has each offset from its first to its last one once."""
     if row["messages"] != row["last"] - row["first"] + 1:
         return False
     from ...columns.part_kernels import digest_range

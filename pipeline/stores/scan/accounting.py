@@ -29,10 +29,11 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import fs
 
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, are_messages
 from penstock.formats.record.layout import HEAD, IPV6_EXTRA_BYTES, MAGIC_BLANK, MAGIC_V1, TAIL, SysFlag
 from penstock.proto.names import LIGHT_PREFIX
 
-from ..derived import ENTRY_BYTES, QUEUE_ENTRY, QueueFile, is_entry, list_queue_files
+from ..derived import QueueFile, list_queue_files
 from ..files import FileReader, open_file_system
 from ..model import LogFile, Store
 
@@ -87,7 +88,7 @@ class Account:
 
 
 def _ends_at(file_system: fs.FileSystem, file: LogFile, position: int) -> bool:
-    """Whether the file's last record, or, of what is read of it, ends there."""
+    """True if the file's last record, or, of what is read of it, ends there."""
     if position == file.end and not file.is_sealed:
         return True
     with FileReader(file_system, file.path) as reader:
@@ -131,7 +132,7 @@ def account_for(
 def _names_own(
     file_system: fs.FileSystem, files: Sequence[LogFile], queue: QueueFile, positions: Longs, sizes: Longs
 ) -> bool:
-    """Whether the first and the last record in ``files`` that these entries of a queue name are of this queue."""
+    """True if the first and the last record in ``files`` that these entries of a queue name are of this queue."""
     within: Longs = np.flatnonzero((positions >= files[0].start) & (positions < files[-1].start + files[-1].end))
     for number in {int(within[0]), int(within[-1])} if len(within) else ():
         position, size = int(positions[number]), int(sizes[number])
@@ -144,7 +145,7 @@ def _names_own(
 
 
 def _is_of(file_system: fs.FileSystem, file: LogFile, position: int, queue: QueueFile) -> bool:
-    """Whether the record at this position of the log says that it is of the queue."""
+    """True if the record at this position of the log says that it is of the queue."""
     at = position - file.start
     with FileReader(file_system, file.path) as reader:
         head = reader.read(at, _TAIL_AT + 2 * IPV6_EXTRA_BYTES + TAIL.size).tobytes()
@@ -172,8 +173,8 @@ def _entries(
         with FileReader(file_system, file.path) as reader:
             while at < file.size:
                 data = reader.read(at, wanted)
-                entries = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY)
-                used = entries[is_entry(entries)]
+                entries = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(ENTRY)
+                used = entries[are_messages(entries)]
                 positions, sizes = (used[name].astype(np.int64) for name in ("physical_offset", "size"))
                 if len(used):
                     yield positions, sizes
@@ -189,7 +190,7 @@ def _first_file(file_system: fs.FileSystem, files: Sequence[QueueFile], start: i
     for number in range(len(files) - 1, 0, -1):
         with FileReader(file_system, files[number].path) as reader:
             data = reader.read(0, ENTRY_BYTES)
-        entry = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY)
-        if is_entry(entry).any() and entry["physical_offset"][0] <= start:
+        entry = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(ENTRY)
+        if are_messages(entry).any() and entry["physical_offset"][0] <= start:
             return number
     return 0

@@ -97,7 +97,7 @@ def _splits(
 def read_picks(
     reader: FileReader, start: int, picks: tuple[Longs, Longs], *, check_crc: bool
 ) -> Iterator[tuple[Bytes, npt.NDArray[np.void]] | Damage]:
-    """The picked records of a file whose first byte is at ``start`` of the log; what is none of them as damage.
+    """The picked records of a file whose first byte is at ``start`` of the log; anything else there as damage.
 
     Raises:
         StorageError: the file cannot be read.

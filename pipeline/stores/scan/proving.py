@@ -20,10 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.formats.directory import COMMIT_LOG, CONSUME_QUEUE
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, are_messages
 from penstock.proto.errors import ConfigError
 
 from ...columns.columns import ColumnWriter
-from ..derived import ENTRY_BYTES, QUEUE_ENTRY, is_entry
 from ..files import Bytes, FileReader, open_file_system
 from .planning import Split
 from .scanning import has_no_entry
@@ -39,7 +40,7 @@ def require_queues(root: str) -> None:
         ConfigError: it has none.
     """
     file_system, path = open_file_system(root)
-    if file_system.get_file_info(f"{path}/consumequeue").type != fs.FileType.Directory:
+    if file_system.get_file_info(f"{path}/{CONSUME_QUEUE}").type != fs.FileType.Directory:
         raise ConfigError(f"{root}: verify=full compares with the consume queues, and there is no consumequeue/")
 
 
@@ -48,7 +49,7 @@ class Prover:
 
     def __init__(self, split: Split) -> None:
         self._file_system, path = open_file_system(split.root)
-        self._folder, self._log_folder = f"{path}/consumequeue", f"{path}/commitlog"
+        self._folder, self._log_folder = f"{path}/{CONSUME_QUEUE}", f"{path}/{COMMIT_LOG}"
         self._complete = split.queues_complete
         self._topics = ColumnWriter(pa.schema([pa.field("topic", pa.string())]), broker_name="")
         self._last: dict[Queue, int] = {}
@@ -88,7 +89,7 @@ class Prover:
         entries, known = self._entries(queue, offsets)
         if self._complete and not known.all():
             known |= rows["physical_offset"] >= self._log_start()
-        found = is_entry(entries)
+        found = are_messages(entries)
         differs = found & ((entries["physical_offset"] != rows["physical_offset"]) | (entries["size"] != rows["size"]))
         for index in np.flatnonzero(differs).tolist():
             entry = entries[index]
@@ -105,7 +106,7 @@ class Prover:
         if queue not in self._files:
             self._files[queue] = self._list(queue)
         files = self._files[queue]
-        entries = np.zeros(len(offsets), QUEUE_ENTRY)
+        entries = np.zeros(len(offsets), ENTRY)
         known = np.full(len(offsets), True)
         known[offsets < (files[0][0] if files else 0)] = False
         for first, end, path in files:
@@ -114,7 +115,7 @@ class Prover:
                 low, high = int(offsets[inside].min()), int(offsets[inside].max())
                 with FileReader(self._file_system, path) as reader:
                     data = reader.read((low - first) * ENTRY_BYTES, (high - low + 1) * ENTRY_BYTES)
-                read = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(QUEUE_ENTRY)
+                read = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES].view(ENTRY)
                 there = inside[offsets[inside] - low < len(read)]
                 entries[there] = read[offsets[there] - low]
         return entries, known

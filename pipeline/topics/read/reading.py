@@ -16,14 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.cluster.connections import decode_fetch
-from penstock.client.cluster.retry import pause_before_retry_s, reworded
-from penstock.client.consume.subscription import Sql, Subscription, parse_subscription
+from penstock.client.cluster import Sql, Subscription, fetched, parse_subscription, pause_before_retry_s, reworded
 from penstock.formats.record.kernels import ROW, ScanStatus, scan
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -31,7 +28,6 @@ from penstock.proto.errors import (
     DataLoss,
     PenstockError,
     TopicNotFound,
-    from_rpc_error,
 )
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
@@ -123,7 +119,7 @@ class SliceReader:
         while shard.left:
             try:
                 landed, flight = flight or self._start(shard, fresh=attempt > 0), None
-                reply, body = _answer(landed.address, landed.call)
+                reply, body = fetched(landed.call, landed.address)
             except PenstockError as error:
                 attempt += 1
                 pause_s = pause_before_retry_s(error, attempt, deadline)
@@ -154,7 +150,7 @@ class SliceReader:
 
     def _start(self, shard: _Shard, *, fresh: bool = False) -> _Flight:
         asked = shard.left[: shard.at_once]
-        address = self._cluster.calls.address(shard.name, reading=not shard.asks_master, fresh=fresh)
+        address = self._cluster.calls.directory.address(shard.name, reading=not shard.asks_master, fresh=fresh)
         header = FetchHeader(
             client_id=CLIENT_ID, max_bytes=self._options.fetch_bytes, max_wait_ms=WAIT_MS, in_order=True
         )
@@ -168,7 +164,7 @@ class SliceReader:
             )
             header.verify = header.verify or each.is_doubted
         timeout_s = self._options.fetch_timeout_ms / 1000
-        return _Flight(address, asked, self._cluster.connections.fetch(address, header, timeout_s))
+        return _Flight(address, asked, self._cluster.calls.connections.fetch(address, header, timeout_s))
 
     def _take(
         self, shard: _Shard, flight: _Flight, reply: FetchReply, body: memoryview
@@ -237,9 +233,9 @@ class SliceReader:
             self._gone(each)
 
     def _is_told_by_master(self, shard: _Shard, address: str, what: str) -> bool:
-        """Whether the answer counts; else the master is asked from now on."""
+        """True if the answer counts, being the master's; else the master is asked from now on."""
         try:
-            is_master = self._cluster.calls.address(shard.name, fresh=True) == address
+            is_master = self._cluster.calls.directory.address(shard.name, fresh=True) == address
         except PenstockError:  # nobody knows of one just now
             is_master = False
         if not is_master:
@@ -309,21 +305,10 @@ class SliceReader:
         return time.monotonic() + self._timeout_s()
 
 
-def _answer(address: str, call: Any) -> tuple[FetchReply, memoryview]:
-    try:
-        return decode_fetch(call.result())
-    except grpc.RpcError as error:
-        raise from_rpc_error(error, f"broker {address}") from error
-
-
 def check_expression(cluster: Cluster, options: SourceOptions, queue: Queue) -> None:
     """Have the broker of ``queue`` take the filter, reading nothing. Raises the error that it answers."""
     expression = Sql(options.filter_sql) if options.filter_sql else options.sub_expression
     wanted = parse_subscription(queue.topic, expression)
     header = FetchHeader(client_id=CLIENT_ID, max_bytes=1)
     header.topics.add(topic=queue.topic, queue_ids=[queue.queue_id], offsets=[0], filter=wanted.filter)
-
-    def ask(address: str, left_s: float) -> None:
-        _answer(address, cluster.connections.fetch(address, header, left_s))
-
-    cluster.calls.at(queue.broker, ask, options.retry_timeout_ms / 1000, reading=True)
+    cluster.calls.fetch(queue.broker, header, options.retry_timeout_ms / 1000)

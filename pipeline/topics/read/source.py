@@ -69,12 +69,13 @@ class TopicDataSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """Writes a DataFrame; a topic cannot be overwritten, so both modes append."""
-        from ..cluster import riding_through
+        from penstock.client.cluster import again
+
         from ..write.sink import TopicBatchWriter
 
         options = sink_options(self.options, streaming=False)
         made = TopicBatchWriter(options, schema)
-        riding_through(lambda: _check_target(options), options.retry_timeout_ms / 1000)
+        again(lambda: _check_target(options), options.retry_timeout_ms / 1000)
         return made
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
@@ -116,7 +117,9 @@ class TopicReader(DataSourceReader):
         Raises:
             RouteNotFound: a broker group of a topic was down for ``driverRetryTimeoutMs``, with ``failOnDataLoss``.
         """
-        from ..cluster import cluster, riding_through
+        from penstock.client.cluster import again
+
+        from ..cluster import cluster
         from .starting import ending_offsets, starting_offsets
 
         options = self._options
@@ -127,7 +130,7 @@ class TopicReader(DataSourceReader):
             begin, positions = starting_offsets(view, options, timeout_s=timeout_s)
             return begin, ending_offsets(view, options, positions, timeout_s=timeout_s), positions
 
-        begin, end, positions = riding_through(places, timeout_s)
+        begin, end, positions = again(places, timeout_s)
         check_filter(options, positions)
         backwards = sorted(queue for queue in end if begin[queue] > end[queue])
         times = options.starting.timestamp_ms, options.ending.timestamp_ms

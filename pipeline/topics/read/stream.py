@@ -73,14 +73,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where the stream begins: resolved once, and told again in the first end, which Spark stores."""
         if self._initial is None:
-            from ..cluster import cluster, riding_through
+            from penstock.client.cluster import again
+
+            from ..cluster import cluster
             from .starting import starting_offsets
 
             options = self._options
             timeout_s = options.retry_timeout_ms / 1000
             view = cluster(options.name_server, options.security)
             is_pattern = bool(options.pattern)  # of topics that may come later
-            begin, positions = riding_through(
+            begin, positions = again(
                 lambda: starting_offsets(view, options, timeout_s=timeout_s, tolerates_missing=is_pattern), timeout_s
             )
             if positions:
@@ -162,7 +164,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]  # the same object, filled anew
 
     def _positions(self, begin: Mapping[Queue, int], created: Created) -> dict[Queue, int]:
-        from ..cluster import cluster, riding_through
+        from penstock.client.cluster import again
+
+        from ..cluster import cluster
 
         options = self._options
         view = cluster(options.name_server, options.security)
@@ -171,7 +175,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tolerates = bool(options.pattern) or not options.fail_on_data_loss
         held = {queue[:2] for queue in begin}
         while True:
-            found = riding_through(
+            found = again(
                 lambda: view.positions(options, timeout_s=timeout_s, tolerates_missing=tolerates, held=held), timeout_s
             )
             shrunk = [queue for queue in found.certain if found[queue].maximum < begin.get(queue, 0)]
@@ -198,7 +202,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: there is one, and ``failOnDataLoss``.
         """
-        from ..cluster import cluster, riding_through
+        from penstock.client.cluster import again
+
+        from ..cluster import cluster
 
         left = []
         view = cluster(self._options.name_server, self._options.security)
@@ -209,8 +215,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             problem = ""
             if due is not None and self._created.get(place) != due:
                 try:
-                    found = riding_through(
-                        lambda topic=topic, broker=broker: view.calls.positions(broker, topic, timeout_s),  # type: ignore[misc]
+                    found = again(
+                        lambda topic=topic, broker=broker: view.topic_positions(broker, topic, timeout_s),  # type: ignore[misc]
                         timeout_s,
                     )
                 except TopicNotFound:
@@ -238,7 +244,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place in sorted({queue[:2] for queue in begin.keys() - found.keys()} - self._gone - found.absent):
             topic, broker = place
             try:
-                view.calls.positions(broker, topic, min(timeout_s, ASKED_S))
+                view.topic_positions(broker, topic, min(timeout_s, ASKED_S))
             except TopicNotFound:
                 queues = [str(queue) for queue in sorted(begin) if queue[:2] == place]
                 self._tell(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections import deque
@@ -13,14 +12,12 @@ from typing import Any
 import grpc
 import numpy as np
 
-from penstock.client.cluster.hosts import local_host, store_host_of
-from penstock.client.cluster.retry import pause_before_retry_s
-from penstock.client.cluster.shards import ShardCalls
-from penstock.client.produce.columns import Column
-from penstock.client.produce.encoding import mark_property
-from penstock.formats.record.kernels import encode_batch, encoded_bytes
+from penstock.client.cluster import Calls, local_host, pause_before_retry_s, store_host_of
+from penstock.formats.columns import Column
+from penstock.formats.destination import Destination
+from penstock.formats.record.framing import frame_batch, marked
 from penstock.formats.record.layout import Host, SysFlag
-from penstock.proto import frames, names
+from penstock.formats.record.producer_mark import mark_property
 from penstock.proto.errors import ChangedBatch, InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendHeader
 from penstock.proto.wire.pipeline_pb2 import StageHeader
@@ -37,14 +34,8 @@ SAME_AGAIN = (
     "own for other data"
 )
 
-_WRITABLE = 0x200  # PyBUF_WRITE
-_memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
-_memory_at.restype = ctypes.py_object
-_memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
-
-
-LaneKey = tuple[str, str, int, bool]
-"""Topic, broker, lane, and whether its messages are for later."""
+LaneKey = tuple[Destination, str, int]
+"""Destination, broker, lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,7 @@ class Mark:
     lane: int
     sequence: int
     digest: int = 0
-    """What the lane holds of the batch up to here, see :mod:`.digests`; 0: nobody will ask."""
+    """What the lane holds of the batch up to here, see :func:`.content.running`; 0: nobody will ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +62,15 @@ class StageTo:
 
 @dataclass(slots=True)
 class Chunk:
-    """One call's records. ``number``: its place among the chunks that go to its broker; ``later``: as :mod:`.later`."""
+    """One call's records. ``number``: its place among the chunks that go to its broker."""
 
-    topic: str
+    destination: Destination
     broker: str
     bodies: Column
     properties: Column
     queue_ids: np.ndarray[Any, np.dtype[np.int32]]
     sys_flag: int
     mark: Mark | None
-    later: bool = False
     number: int = 0
 
 
@@ -103,7 +93,7 @@ class Sender:
 
     def __init__(
         self,
-        calls: ShardCalls,
+        calls: Calls,
         *,
         send_timeout_ms: int,
         retry_timeout_ms: int,
@@ -173,11 +163,11 @@ class Sender:
 
     def _start(self, lane: _Lane, chunk: Chunk) -> None:
         try:
-            lane.address = self._calls.address(chunk.broker, fresh=lane.attempt > 0)
+            lane.address = self._calls.directory.address(chunk.broker, fresh=lane.attempt > 0)
             timeout_s = max(0.1, min(self._send_timeout_s, lane.deadline - time.monotonic()))
             message = self._frame(chunk, lane.address, timeout_s)
             connections = self._calls.connections
-            start = connections.append if self._stage_to is None else connections.stage_framed
+            start = connections.append if self._stage_to is None else connections.stage
             lane.call = start(lane.address, message, timeout_s)
             lane.call.add_done_callback(lambda _: self._news.set())
         except PenstockError as error:
@@ -224,30 +214,16 @@ class Sender:
         properties, mark, count = chunk.properties, chunk.mark, len(chunk.queue_ids)
         if mark is not None:
             first = mark_property(mark.producer_id, 0, mark.lane, mark.sequence, count, mark.digest)
-            properties = Column(
-                np.concatenate([np.frombuffer(first, np.uint8), properties.data]), properties.ends + len(first)
-            )
-        topic = (names.TIMER_TOPIC if chunk.later else chunk.topic).encode()
-        flags = chunk.sys_flag | store_flag
-        born_bytes = np.frombuffer(born.encode(), np.uint8)
-        size = encoded_bytes(count, len(chunk.bodies.data), len(properties.data), len(topic), flags, len(born_bytes))
-        message, at = frames.allocate(self._header(chunk, count, timeout_s), size)
-        out = np.frombuffer(_memory_at(at, size, _WRITABLE), np.uint8)
-        written = encode_batch(
-            out,
-            chunk.bodies.data,
-            chunk.bodies.ends,
-            properties.data,
-            properties.ends,
-            np.frombuffer(topic, np.uint8),
-            chunk.queue_ids,
-            flags,
-            0,
-            time.time_ns() // 1_000_000,
-            born_bytes,
+            properties = marked(properties, first, count)
+        return frame_batch(
+            self._header(chunk, count, timeout_s),
+            chunk.bodies,
+            properties,
+            topic=chunk.destination.stored_topic,
+            queue_ids=chunk.queue_ids,
+            sys_flag=chunk.sys_flag | store_flag,
+            born_host=born,
         )
-        assert written == size, (written, size)
-        return message
 
     def _header(self, chunk: Chunk, count: int, timeout_s: float) -> AppendHeader | StageHeader:
         if self._stage_to is not None:
@@ -257,14 +233,15 @@ class Sender:
                 batch=to.batch,
                 key=to.key,
                 chunk=chunk.number,
-                topic=chunk.topic,
+                topic=chunk.destination.topic,
                 count=count,
                 coordinator=to.coordinator,
                 keep_ms=to.keep_ms,
-                later=chunk.later,
+                **chunk.destination.flags,
             )
         timeout_ms = max(1, int(timeout_s * 900))
-        header = AppendHeader(topic=chunk.topic, count=count, timeout_ms=timeout_ms, later=chunk.later)
+        flags = chunk.destination.flags
+        header = AppendHeader(topic=chunk.destination.topic, count=count, timeout_ms=timeout_ms, **flags)
         if chunk.mark is not None:
             header.producer_id = chunk.mark.producer_id
             header.lane = chunk.mark.lane

@@ -1,20 +1,25 @@
-"""What a job has written, in a few bytes: to know whether a job of the same name writes the same again."""
+"""What was written, in a few bytes: for recognizing what is written again, by a job or to a lane."""
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from penstock.client.produce.columns import Column
-from penstock.client.produce.kernels import hash_rows
+from penstock.formats.columns import Column, hashes_of
+from penstock.formats.record.kernels import crc32
 
+from .routing import Piece
 from .writers import hash_64
 
 _MASK = (1 << 64) - 1
 _SPREAD = 0x9E3779B97F4A7C15
 """An odd number, so that sums of products do not cancel as sums of small hashes would."""
+_PARTS = struct.Struct(">Q5I")
 
 
 @dataclass(slots=True)
@@ -32,9 +37,7 @@ class Content:
 
     def add(self, topic: str, bodies: Column) -> None:
         """Messages of ``topic``."""
-        hashes = np.empty(len(bodies), np.int32)
-        hash_rows(bodies.data, bodies.ends, hashes)
-        mixed = (hashes.astype(np.uint64) ^ np.uint64(hash_64(topic))) * np.uint64(_SPREAD)
+        mixed = (hashes_of(bodies).astype(np.uint64) ^ np.uint64(hash_64(topic))) * np.uint64(_SPREAD)
         mixed ^= mixed >> np.uint64(29)
         self.records += len(bodies)
         self.digest = (self.digest + int(mixed.sum(dtype=np.uint64))) & _MASK
@@ -55,13 +58,30 @@ class Content:
         return found
 
     def is_same(self, known: str) -> bool:
-        """Whether ``known``, some content's text, tells of the same messages."""
+        """True if ``known``, some content's text, tells of the same messages."""
         return known.split(";")[:2] == str(self).split(";")[:2]
 
     def is_anew(self, known: str) -> bool:
-        """Whether one of the topics was created after ``known`` had been written; earlier versions do not tell."""
+        """True if one of the topics was created after ``known`` had been written; earlier versions do not tell."""
         newest = "".join(known.split(";")[2:])
         return newest.isdecimal() and 0 < int(newest) < self.oldest
 
     def __str__(self) -> str:
         return f"{self.records};{self.digest:016x};{self.newest}"
+
+
+def running(before: int, piece: Piece) -> int:
+    """The digest of everything up to ``before`` and of the piece behind it: its queues, properties and bodies. Never 0.
+
+    As chunks are cut in the same way whenever a batch comes again, the last digest of a lane tells whether any of its
+    chunks is another than it was. Checksums are enough: nobody makes rows so that they meet.
+    """
+    columns = (piece.queue_ids, piece.bodies.data, piece.bodies.ends, piece.properties.data, piece.properties.ends)
+    sums = [_sum(each) for each in columns]
+    digest = hashlib.blake2b(_PARTS.pack(before, *sums), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def _sum(values: np.ndarray[Any, Any]) -> int:
+    data = values.view(np.uint8)
+    return int(crc32(data, 0, len(data)))

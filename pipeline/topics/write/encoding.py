@@ -22,14 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.produce.columns import Column, column_of
-from penstock.client.produce.compression import compressor
-from penstock.client.produce.kernels import hash_rows
-from penstock.client.produce.later import BYTES_MAX as LATER_BYTES_MAX
-from penstock.client.produce.later import PROPERTIES as LATER_PROPERTIES
-from penstock.client.produce.later import with_property
+from penstock.formats.columns import Column, column_of, hashes_of, with_property
+from penstock.formats.destination import LATER_BYTES_MAX, LATER_PROPERTIES
+from penstock.formats.record.compression import compressor
+from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.formats.record.properties import (
     KEYS,
+    PROPERTIES_ROOM,
     RECORD_CRC,
     SHARDING_KEY,
     TAGS,
@@ -39,8 +38,7 @@ from penstock.formats.record.properties import (
 )
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
-
-from ...columns.schema import nearest
+from penstock.runtime.nearest import hint
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -56,13 +54,11 @@ SINK_COLUMNS = {
     "queueId": ("int", "bigint", "smallint", "tinyint"),
     DELIVER_AT: ("timestamp", "bigint"),
 }
-BODY_BYTES_MAX = 4 * 1024 * 1024
 _QUEUE_ID_MAX = (1 << 31) - 1
-PROPERTIES_BYTES_MAX = 32767 - 128  # the mark of a batch needs some of its first record's
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
-    """Nothing, if rows of ``schema`` (a ``StructType``) can be messages; ``topic``: the option, perhaps empty.
+    """Return if rows of ``schema`` (a ``StructType``) can be messages; ``topic``: the option, perhaps empty.
 
     Raises:
         ConfigError: a column is unknown, missing or of a wrong type.
@@ -72,7 +68,7 @@ def check_sink_schema(schema: Any, topic: str) -> None:
         allowed = SINK_COLUMNS.get(name)
         if allowed is None:
             raise ConfigError(
-                f"penstock sink: column {name!r} means nothing{nearest(name, list(SINK_COLUMNS))}; known are "
+                f"penstock sink: column {name!r} means nothing{hint(name, SINK_COLUMNS)}; known are "
                 f"{', '.join(SINK_COLUMNS)}"
             )
         if kind not in allowed:
@@ -86,7 +82,7 @@ def check_sink_schema(schema: Any, topic: str) -> None:
 class Rows:
     """The messages of one topic out of one batch, encoded as far as it goes without knowing their queues.
 
-    With a column deliverAt, which has no nulls, they are messages for later (:mod:`.later`).
+    With a column deliverAt, which has no nulls, they are messages for :class:`~penstock.formats.destination.Later`.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -114,7 +110,7 @@ class Rows:
         if "properties" in columns:
             self._join(_property_strings(columns["properties"], frozenset(given)))
         lengths = self.properties.lengths
-        room = PROPERTIES_BYTES_MAX - (LATER_BYTES_MAX if DELIVER_AT in columns else 0)
+        room = PROPERTIES_ROOM - (LATER_BYTES_MAX if DELIVER_AT in columns else 0)
         if self.count and int(lengths.max()) > room:
             row = int(lengths.argmax())
             raise MessageTooLarge(
@@ -141,10 +137,7 @@ class Rows:
             raise InvalidArgument(
                 f"row {row} of the batch: shardingKey is null: give every row one, or drop the column"
             )
-        values = column_of(column)
-        hashes: Ints = np.empty(self.count, np.int32)
-        hash_rows(values.data, values.ends, hashes)
-        return hashes
+        return hashes_of(column_of(column))
 
 
 def compressed(bodies: Column, algorithm: str) -> tuple[Column, int]:

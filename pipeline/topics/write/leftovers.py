@@ -1,15 +1,15 @@
-"""Whether a batch that came again is shorter than it was: then rows of its first coming would stay in the topics."""
+"""A batch that came again and is shorter than it was is refused: rows of its first coming would stay in the topics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.client.cluster.shards import ShardCalls
-from penstock.client.produce.later import later_producer
-from penstock.proto import names
+from penstock.client.cluster import Calls
+from penstock.formats.destination import Later, Ordinary
 from penstock.proto.errors import ChangedBatch
 from penstock.proto.wire.pipeline_pb2 import LanesReply, LanesRequest
+from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
 from .chunks import SAME_AGAIN, LaneKey
 from .routing import Layout
@@ -29,7 +29,7 @@ def sequence_of(batch: int, chunk: int) -> int:
 
 
 def require_none(
-    calls: ShardCalls,
+    calls: Calls,
     layouts: Iterable[Layout],
     producer_id: int,
     partition: int,
@@ -37,7 +37,7 @@ def require_none(
     sent: Mapping[LaneKey, int],
     timeout_s: float,
 ) -> None:
-    """Nothing, if no lane of the partition holds more chunks of the batch than were ``sent`` to it.
+    """Return if no lane of the partition holds more chunks of the batch than were ``sent`` to it.
 
     Raises:
         ChangedBatch: one does.
@@ -46,9 +46,8 @@ def require_none(
     asked: dict[str, list[LaneKey]] = {}
     for layout in layouts:
         for target in layout.targets:
-            for is_later in (False, True):
-                key = (layout.topic, target.broker, target.lane, is_later)
-                asked.setdefault(target.broker, []).append(key)
+            for destination in (Ordinary(layout.topic), Later(layout.topic)):
+                asked.setdefault(target.broker, []).append((destination, target.broker, target.lane))
     if not asked:
         return
     with ThreadPoolExecutor(min(16, len(asked))) as pool:
@@ -60,21 +59,22 @@ def require_none(
             for key, last in zip(asked[broker], call.result(), strict=True):
                 if last >= sequence_of(batch, sent.get(key, 0)) and last >> SEQUENCE_BATCH_BITS == batch:
                     held = (last & (1 << SEQUENCE_BATCH_BITS) - 1) + 1
+                    topic = key[0].topic
                     raise ChangedBatch(
-                        f"topic {key[0]}: broker group {broker} holds {held} chunks of batch {batch} from partition "
+                        f"topic {topic}: broker group {broker} holds {held} chunks of batch {batch} from partition "
                         f"{partition}, and now it has {sent.get(key, 0)}: it is not the same batch. {SAME_AGAIN}"
                     )
 
 
 def _last_sequences(
-    calls: ShardCalls, broker: str, keys: list[LaneKey], producer_id: int, partition: int, timeout_s: float
+    calls: Calls, broker: str, keys: list[LaneKey], producer_id: int, partition: int, timeout_s: float
 ) -> list[int]:
     request = LanesRequest()
-    for topic, _, lane, is_later in keys:
+    for destination, _, lane in keys:
         request.lanes.add(
-            topic=names.TIMER_TOPIC if is_later else topic,
-            producer_id=later_producer(producer_id, topic) if is_later else producer_id,
+            topic=destination.stored_topic,
+            producer_id=destination.producer(producer_id),
             lane=lane_of(partition, lane),
         )
-    reply: LanesReply = calls.staging(broker, "QueryLanes", request, timeout_s)
+    reply: LanesReply = calls.at_master(broker, "QueryLanes", request, timeout_s, service=StagingStub)
     return list(reply.last_sequences)

@@ -16,12 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.produce.columns import Column
-from penstock.client.produce.selection import WriteQueues
+from penstock.client.cluster import WriteQueues
+from penstock.formats.columns import Column
+from penstock.formats.destination import Destination, Later, Ordinary
 from penstock.proto.errors import Forbidden, InvalidArgument
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
-from .encoding import Rows
+from .encoding import DELIVER_AT, Rows
 
 Ints = npt.NDArray[np.int32]
 
@@ -54,6 +55,12 @@ class Piece(NamedTuple):
     bodies: Column
     properties: Column
     queue_ids: Ints
+
+    def placed(self, destination: Destination) -> Piece:
+        """The same rows as the records that they are there."""
+        properties, queue_ids = destination.place(self.properties, self.queue_ids)
+        assert properties is not None
+        return self._replace(properties=properties, queue_ids=queue_ids)
 
 
 def layout_of(route: TopicRoute) -> str:
@@ -91,7 +98,7 @@ class Settings(NamedTuple):
 
     @property
     def counts_topics(self) -> bool:
-        """Whether a topic's length is part of what a message takes of ``batch_bytes``."""
+        """True if a topic's length is part of what a message takes of ``batch_bytes``."""
         return self.bytes != COLUMN_BYTES
 
     def __str__(self) -> str:
@@ -178,6 +185,22 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Record
     indices = encoded.indices.to_numpy()
     for number, name in enumerate(encoded.dictionary.to_pylist()):
         yield name, rest.take(pa.array(np.flatnonzero(indices == number)))
+
+
+def by_destination(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[Destination, pa.RecordBatch]]:
+    """The rows for now, without the column deliverAt, and those for later, as far as there are any."""
+    if DELIVER_AT not in batch.schema.names:
+        yield Ordinary(topic), batch
+        return
+    times = batch.column(DELIVER_AT)
+    for is_later, wanted in ((False, times.null_count), (True, len(times) - times.null_count)):
+        if not wanted:
+            continue
+        part = batch
+        if wanted < len(times):
+            chosen = pc.is_valid(times) if is_later else pc.is_null(times)
+            part = batch.take(pa.array(np.flatnonzero(chosen.to_numpy(zero_copy_only=False))))
+        yield (Later(topic), part) if is_later else (Ordinary(topic), without(part, DELIVER_AT))
 
 
 def rebatched(batches: Iterable[pa.RecordBatch], rows: int, bytes_max: int = CHUNK_BYTES) -> Iterator[pa.RecordBatch]:

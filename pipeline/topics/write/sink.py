@@ -178,10 +178,8 @@ def _calls(options: SinkOptions, message: Written) -> Any:
     from ..cluster import cluster
     from .writers import WriterCalls
 
-    timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
-    return WriterCalls(
-        cluster(options.name_server, options.security).calls, message.writer, message.run, timeout_s=timeout_s
-    )
+    calls = cluster(options.name_server, options.security).calls
+    return WriterCalls(calls, message.writer, message.run, timeout_s=options.timeout_s)
 
 
 def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
@@ -202,7 +200,7 @@ def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | N
         len(messages),
         batch,
         {},
-        (options.retry_timeout_ms + options.send_timeout_ms) / 1000,
+        options.timeout_s,
     )
 
 

@@ -7,20 +7,18 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.client.produce.columns import Column
-from penstock.client.produce.later import later_producer
+from penstock.formats.columns import Column
+from penstock.formats.destination import Destination
 from penstock.proto.errors import ConfigError
 from penstock.proto.wire.pipeline_pb2 import WriterState
 
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
 from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
-from .content import Content
-from .digests import running
+from .content import Content, running
 from .encoding import Rows, bodies_of, compressed
-from .later import for_later, split_later
 from .leftovers import lane_of, require_none, sequence_of
-from .routing import SETTINGS, Layout, Piece, Settings, by_topic, layout_of, layouts, rebatched
+from .routing import SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, layouts, rebatched
 from .sink import Identity, Written
 from .writers import WriterCalls, hash_64
 
@@ -39,12 +37,7 @@ class Task:
         self._cluster = cluster
         self._options = options
         self._identity = identity
-        self._calls = WriterCalls(
-            cluster.calls,
-            identity.writer,
-            identity.run,
-            timeout_s=(options.retry_timeout_ms + options.send_timeout_ms) / 1000,
-        )
+        self._calls = WriterCalls(cluster.calls, identity.writer, identity.run, timeout_s=options.timeout_s)
         self._layouts: dict[str, Layout] = {}
         self._chunk_numbers: dict[LaneKey, int] = {}
         self._digests: dict[LaneKey, int] = {}
@@ -113,47 +106,41 @@ class Task:
             for topic, part in by_topic(batch, self._options.topic):
                 layout = self._layouts.get(topic) or self._new_layout(topic)
                 topic_bytes = len(topic) if self._settings.counts_topics else 0
-                for is_later, some in split_later(part):
+                for destination, some in by_destination(part, topic):
                     rows = Rows(some)
                     self._note(topic, rows.bodies)
                     for piece in layout.split(rows, self._turn):
-                        placed = for_later(piece, topic) if is_later else piece
-                        for small in cut(placed, self._settings.batch_bytes, topic_bytes):
-                            self._send(sender, layout, small, is_later=is_later)
+                        for small in cut(piece.placed(destination), self._settings.batch_bytes, topic_bytes):
+                            self._send(sender, layout, small, destination)
                 self._turn += 1
 
-    def _send(self, sender: Sender, layout: Layout, piece: Piece, *, is_later: bool) -> None:
+    def _send(self, sender: Sender, layout: Layout, piece: Piece, destination: Destination) -> None:
         target = layout.targets[piece.target]
-        key = (layout.topic, target.broker, target.lane, is_later)
+        key = (destination, target.broker, target.lane)
         number = self._chunk_numbers.get(key, 0)
         self._chunk_numbers[key] = number + 1
         mark = None
         if self._options.guarantee != "at-least-once":
             lane = lane_of(self._identity.partition, target.lane)
-            producer_id = later_producer(self._producer_id, layout.topic) if is_later else self._producer_id
+            producer_id = destination.producer(self._producer_id)
             digest = 0
             if self._options.guarantee == "idempotent":
                 digest = self._digests[key] = running(self._digests.get(key, 0), piece)
             mark = Mark(producer_id, lane, sequence_of(self._identity.batch, number), digest)
         # Compressed behind the cut: which row is in which chunk may not depend on how well bodies are packed.
         bodies, sys_flag = compressed(piece.bodies, self._settings.compression)
-        chunk = Chunk(
-            layout.topic, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark, later=is_later
-        )
-        sender.send(key, chunk)
+        sender.send(key, Chunk(destination, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark))
 
     def _require_no_more(self) -> None:
-        """Nothing, unless the brokers hold more of this batch than came now; then raises ChangedBatch."""
-        identity, options = self._identity, self._options
-        timeout_s = (options.retry_timeout_ms + options.send_timeout_ms) / 1000
+        """Raise ChangedBatch if the brokers hold more of this batch than came now."""
         require_none(
             self._cluster.calls,
             self._layouts.values(),
             self._producer_id,
-            identity.partition,
-            identity.batch,
+            self._identity.partition,
+            self._identity.batch,
             self._chunk_numbers,
-            timeout_s,
+            self._options.timeout_s,
         )
 
     def _new_layout(self, topic: str) -> Layout:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from penstock.client.cluster.routes import master_of
-from penstock.client.cluster.shards import ShardCalls
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, RouteNotFound
-from penstock.proto.wire.nameserver_pb2 import ShardView
+from penstock.client.cluster import Calls, again
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError
 from penstock.proto.wire.pipeline_pb2 import (
     DecideRequest,
     ExpireReply,
@@ -28,10 +25,9 @@ from penstock.proto.wire.pipeline_pb2 import (
     WriterName,
     WriterState,
 )
+from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
 log = logging.getLogger(__name__)
-
-_LOOK_S = 0.2
 
 Keys = Mapping[str, Mapping[str, int]]
 """key -> broker group -> number of chunks staged there."""
@@ -45,7 +41,7 @@ def hash_64(text: str) -> int:
 class WriterCalls:
     """One writer in one run."""
 
-    def __init__(self, calls: ShardCalls, writer: str, run: str, *, timeout_s: float) -> None:
+    def __init__(self, calls: Calls, writer: str, run: str, *, timeout_s: float) -> None:
         self._calls = calls
         self._timeout_s = timeout_s
         self.writer = writer
@@ -61,14 +57,13 @@ class WriterCalls:
             StaleProducer: a newer run has taken over.
             RouteNotFound, BrokerUnavailable: not possible now.
         """
-        shards = self._with_masters()
-        names = sorted(name for name, shard in shards.items() if master_of(shard) is not None)
+        # A group with a master at least there must be; an election is waited for.
+        names, others = again(lambda: self._calls.directory.masters(self._timeout_s), self._timeout_s)
         with ThreadPoolExecutor(min(16, len(names))) as pool:
             known = list(pool.map(self._query, names))
             coordinator = next((state.coordinator for state in known if state.exists and state.coordinator), "")
             if not coordinator:
-                silent = sorted(self._calls.known() - set(names))
-                rest = [self._query_silent(name) for name in silent]
+                rest = [self._query_silent(name) for name in others]
                 coordinator = next((state.coordinator for state in rest if state.exists and state.coordinator), "")
             if not coordinator:
                 coordinator = names[hash_64(self.writer) % len(names)]
@@ -140,21 +135,6 @@ class WriterCalls:
             except PenstockError as error:  # the shard drops it by itself when its time is over
                 log.warning("staged data not dropped now broker=%s writer=%s error=%s", broker, self.writer, error)
 
-    def _with_masters(self) -> Mapping[str, ShardView]:
-        """The broker groups, of which one has a master at least; an election is waited for.
-
-        Raises:
-            RouteNotFound: there is none for the whole time-out.
-        """
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            shards = self._calls.shards()
-            if any(master_of(shard) is not None for shard in shards.values()):
-                return shards
-            if time.monotonic() >= deadline:
-                raise RouteNotFound(f"the nameservers have known no living master for {self._timeout_s:g} s")
-            time.sleep(_LOOK_S)
-
     def _publish(self, broker: str, batch: int, chunks: Mapping[str, int]) -> int:
         request = PublishRequest(writer=self.writer, batch=batch, chunks=chunks)
         reply: PublishReply = self._call(broker, "Publish", request)
@@ -174,7 +154,7 @@ class WriterCalls:
             ) from error
 
     def _call(self, broker: str, method: str, request: object) -> Any:
-        return self._calls.staging(broker, method, request, self._timeout_s)
+        return self._calls.at_master(broker, method, request, self._timeout_s, service=StagingStub)
 
 
 def _to_wire(keys: Keys) -> list[StagedKey]:

@@ -24,7 +24,7 @@ class Made:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._store = BrokerStore.open(store_config(root, multi_dispatch=True), deletes=deleted_topic)
+        self._store = BrokerStore.open(store_config(root, lmq_enable=True, multi_dispatch=True), deletes=deleted_topic)
 
     def put(self, topic: str, count: int, properties: bytes = b"", queue_id: int = 0) -> None:
         records = batch(topic, [b"x" * 40] * count, queue_id, properties=[properties] * count)

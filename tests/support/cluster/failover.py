@@ -34,9 +34,14 @@ def local_cluster(folder: Path, *, replicas_within_s: float = 60, **shape: Any) 
         assert await_replicas(made, replicas_within_s) == []
         yield made
     finally:
-        for state in made.states():
-            if state.is_alive:
-                made._signal(state.node.name, signal.SIGKILL)
+        end_all(made)
+
+
+def end_all(cluster: LocalCluster) -> None:
+    """Kill every process that is left."""
+    for state in cluster.states():
+        if state.is_alive:
+            cluster._signal(state.node.name, signal.SIGKILL)
 
 
 class Writer:

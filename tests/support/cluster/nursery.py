@@ -38,7 +38,7 @@ _LOADED_FIRST = (
     "penstock.broker.server",
     "penstock.broker.store.store",
     "penstock.nameserver.server",
-    "penstock.client.produce.kernels",
+    "penstock.formats.record.kernels.columns",
     "penstock.client",
     "penstock.bench.load.worker",
     "penstock.drill.load.receiving",

@@ -127,8 +127,10 @@ class CrashRun:
             store_host=HOST,
             index_slots=INDEX_SLOTS,
             index_entries=INDEX_ENTRIES,
+            lmq_enable=True,
             multi_dispatch=True,
-            transient_store_pool_size=self.pool_size,
+            is_pooled=self.pool_size > 0,
+            pool_size=self.pool_size or 1,
         )
 
     def _open(self) -> None:

@@ -11,9 +11,9 @@ import pytest
 from penstock.broker.config import BrokerConfig
 from penstock.broker.group.epoch_file import EpochFile
 from penstock.broker.startup import open_store
+from penstock.formats.epochs import Epoch, encode
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
-from penstock.replication import Epoch, EpochHistory
-from penstock.replication.epochs import encode
+from penstock.replication import EpochHistory
 from tests.support.broker.running_broker import small_config
 from tests.support.broker.stores import batch
 from tests.support.crash.failing_disk import FailingDisk
@@ -29,7 +29,7 @@ def test_a_new_store_begins_with_one_epoch_and_keeps_what_it_is_given(tmp_path: 
     file.begin_first()
     file.begin(4, 700)
     assert EpochFile.open(tmp_path, is_new=False).history == TWO
-    assert (tmp_path / "epochFileCheckpoint.bak").read_bytes() == encode(ONE)
+    assert (tmp_path / "epochFileCheckpoint.bak").read_bytes() == encode(ONE.entries)
     with pytest.raises(ValueError, match="epoch 4 cannot begin after epoch 4"):
         file.begin(4, 800)
 
@@ -46,10 +46,10 @@ def test_epochs_that_wrote_nothing_leave_no_trace(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"", "fewer than two lines"),
-        (encode(TWO)[:-3], "crc"),
-        (encode(TWO).replace(b"4-700", b"4-701"), "crc"),
+        (encode(TWO.entries)[:-3], "crc"),
+        (encode(TWO.entries).replace(b"4-700", b"4-701"), "crc"),
         (b"1\n0\nv2:{}\n", "crc"),
-        (encode(ONE).replace(b"1\n", b"2\n", 1), "line 1 says 2"),
+        (encode(ONE.entries).replace(b"1\n", b"2\n", 1), "line 1 says 2"),
         (b"\x00" * 64, "fewer than two lines"),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_file_that_is_missing_is_not_made_up(tmp_path: Path) -> None:
         open_store(config).__enter__()
     advice = re.search(r"its content is '(.*)'$", str(error.value))
     assert advice is not None, "the message says how to go on"
-    assert advice[1].encode().decode("unicode_escape").encode() == encode(ONE)
+    assert advice[1].encode().decode("unicode_escape").encode() == encode(ONE.entries)
 
 
 def test_a_file_from_the_future_keeps_a_broker_from_being_master(tmp_path: Path) -> None:

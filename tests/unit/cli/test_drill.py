@@ -52,7 +52,7 @@ def test_a_violation_is_shown_and_fails_the_command(tmp_path: Path, capsys: Capt
     assert main(["drill", "judge", "--dir", str(folder)]) == 1
     shown = capsys.readouterr().out
     assert "VIOLATED I1" in shown
-    assert "message 7.999 was acknowledged" in shown
+    assert "message 7.999 at broker-b queue 1 offset 232 was acknowledged and is not there" in shown
     assert "penstock drill master-kill --seed 1" in shown
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from penstock.demo import flights
-from penstock.demo.cluster import MARKER, _fresh
 from penstock.demo.flights import (
     NO_DELAY,
     PROCESSED,
@@ -20,6 +19,7 @@ from penstock.demo.flights import (
     read_processed,
     without_duplicates,
 )
+from penstock.demo.stage import MARKER, fresh
 from penstock.demo.worker import _entry
 from penstock.deploy import DeployUsage
 from penstock.proto.errors import ConfigError
@@ -64,11 +64,11 @@ def test_missing_data_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_demo_empties_only_what_a_demo_made(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    assert (_fresh(folder) / MARKER).exists()
+    assert (fresh(folder) / MARKER).exists()
     (folder / "consumer-0.processed").write_bytes(b"old")
-    _fresh(folder)
+    fresh(folder)
     assert [path.name for path in folder.iterdir()] == [MARKER]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(DeployUsage, match="no earlier demo made it"):
-        _fresh(tmp_path / "mine")
+        fresh(tmp_path / "mine")

@@ -11,10 +11,11 @@ from typing import Any
 import click
 import pytest
 
-from penstock.cli import main as entry
 from penstock.cli.main import COMMANDS, cli, main
+from penstock.cli.output import ProgressLine
 from penstock.cli.signals import Terminated
 from penstock.deploy import DeployError, DeployUsage
+from penstock.proto import distribution
 from penstock.proto.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -97,7 +98,7 @@ def test_every_command_can_be_imported_and_explains_itself(name: str, capsys: py
 
 def test_json_is_the_only_thing_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": entry.version()}
+    assert json.loads(capsys.readouterr().out) == {"version": distribution.version()}
 
 
 def test_a_bad_nameserver_address_is_bad_configuration(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,3 +122,13 @@ def test_the_environment_names_the_nameservers(
 def test_a_directory_without_a_cluster_is_explained(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert main(["cluster", "status", "--dir", str(tmp_path)]) == 2
     assert "holds no cluster" in capsys.readouterr().err
+
+
+def test_progress_that_is_piped_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ProgressLine(every_s=0.0, counts=True)
+    line.show("verifying", 1, 4)
+    line.show("waiting for [broker-a-0]")
+    line.clear()
+    rare = ProgressLine(every_s=3600.0)
+    rare.show("waiting")
+    assert capsys.readouterr().err == "verifying 25 %\nwaiting for [broker-a-0]\n"

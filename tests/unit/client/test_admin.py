@@ -1,4 +1,4 @@
-"""Administration against brokers in memory."""
+"""Administration of a real cluster in a thread."""
 
 from __future__ import annotations
 

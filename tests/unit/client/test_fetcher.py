@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.client.cluster.connections import Connections
-from penstock.client.cluster.routes import Routes
+from penstock.client.cluster.directory import Directory
+from penstock.client.cluster.subscription import Subscription
 from penstock.client.consume import fetcher
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.consume.fetcher import Fetcher
 from penstock.client.consume.local_queue import Buffers, LocalQueue, Standing
-from penstock.client.consume.subscription import Subscription
 from penstock.client.message import MessageQueue
 from penstock.proto import frames
 from penstock.proto.errors import InvalidArgument, PenstockError
@@ -34,7 +34,7 @@ class Rig:
     def __init__(self, cluster: RunningCluster, **limits: Any) -> None:
         self.config = ConsumerConfig(**limits)
         self.connections = Connections(cluster.namesrv)
-        self.routes = Routes(self.connections)
+        self.routes = Directory(self.connections)
         self.routes.topic("T")
         self.buffers = Buffers(self.config)
         self.refusals: list[PenstockError] = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Message, Producer
+from penstock.formats.destination import Ordinary
 from penstock.proto.errors import ClientClosed, DeliveryFailed
 from tests.support.client.running_cluster import RunningCluster
 
@@ -64,7 +65,7 @@ def test_a_message_appended_after_the_close_raises_and_is_not_sent(one: RunningC
 def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: RunningCluster, call: str) -> None:
     producer = Producer(one.namesrv)
     producer.prepare(TOPIC)
-    delivery = producer._topics[TOPIC]
+    delivery = producer._deliveries[Ordinary(TOPIC)]
     producer.close()
     producer._is_closed = False  # as the thread saw it that had passed the check before the close
     arguments: dict[str, tuple[Any, ...]] = {
@@ -73,7 +74,7 @@ def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: Ru
     }
     with pytest.raises(ClientClosed):
         getattr(producer, call)(*arguments.get(call, (TOPIC, b"x")))
-    assert delivery.is_idle
+    assert len(delivery.open) == 0
     assert producer.pending == 0
     assert stored(one) == []
 

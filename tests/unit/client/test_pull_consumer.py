@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.cluster.connections import Connections
-from penstock.client.consume.group import membership
-from penstock.client.consume.subscription import Sql
+from penstock.client.cluster.subscription import Sql
+from penstock.client.consume import owner
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.pull_consumer import PullConsumer
 from penstock.proto.errors import (
@@ -155,7 +155,7 @@ def test_a_seek_while_the_beginning_is_looked_for_is_not_undone(
     cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.put("orders", numbered(10), 0)
-    search = membership.search_offset
+    search = owner.search_offset
 
     def seeking(connections: Connections, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
         found = search(connections, address, queue, timestamp_ms)
@@ -163,7 +163,7 @@ def test_a_seek_while_the_beginning_is_looked_for_is_not_undone(
             puller.seek(Q0, 8)
         return found
 
-    monkeypatch.setattr(membership, "search_offset", seeking)
+    monkeypatch.setattr(owner, "search_offset", seeking)
     with consumer(cluster, consume_from=1) as puller:
         puller.subscribe("orders")
         assert [each.body for each in poll_all(puller, 2)] == numbered(2, 8)

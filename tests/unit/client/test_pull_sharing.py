@@ -55,7 +55,7 @@ def test_the_rest_goes_to_the_other_member_from_the_commit_when_one_disappears(c
         assert len(victim.poll(5, max_messages=4)) == 4
         wait_until(lambda: cluster.committed("g", "orders", 0) == 4, what="the victim's commit")
         # The victim dies: its stream breaks and it never comes back.
-        victim._core.routes.close()
+        victim._core.directory.close()
         victim._core.connections.close()
         survivor.resume()
         got = []

@@ -1,4 +1,4 @@
-"""PushConsumer against brokers in memory: listeners, failures, order, limits."""
+"""PushConsumer against a real broker: listeners, failures, order, limits."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from penstock.client.consume.consumer_config import ConsumerConfig
-from penstock.client.consume.group.mismatches import Mismatches
+from penstock.client.consume.group.membership import Mismatches
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -20,31 +21,40 @@ def cluster() -> Iterator[RunningCluster]:
         yield made
 
 
+@contextlib.contextmanager
+def work(cluster: RunningCluster) -> Iterator[None]:
+    """Numbered messages for both queues for the length of the block."""
+    stop = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not stop.is_set():
+            cluster.put("orders", [b"%d" % number], number % 2)
+            number += 1
+            stop.wait(0.001)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        producer.join()
+
+
 def test_two_members_never_get_one_message_both_while_sharing_changes(cluster: RunningCluster) -> None:
     first_seen, second_seen = Seen(), Seen()
     with consumer(cluster, first_seen) as first:
         wait_until(lambda: len(first.assignment()) == 2, what="both queues")
-        stop = threading.Event()
-
-        def produce() -> None:
-            number = 0
-            while not stop.is_set():
-                cluster.put("orders", [b"%d" % number], number % 2)
-                number += 1
-                stop.wait(0.001)
-
-        producer = threading.Thread(target=produce)
-        producer.start()
-        wait_until(lambda: len(first_seen) > 50, what="work")
-        with consumer(cluster, second_seen) as second:
-            wait_until(lambda: len(second.assignment()) == 1, what="the second one's share")
-            assert len(first.assignment()) == 1
-            wait_until(lambda: len(second_seen) > 50, what="work of the second one")
-        wait_until(lambda: len(first.assignment()) == 2, what="both queues again")
-        after = len(first_seen)
-        wait_until(lambda: len(first_seen) > after + 50, what="work after it left")
-        stop.set()
-        producer.join()
+        with work(cluster):
+            wait_until(lambda: len(first_seen) > 50, 30, "work")
+            with consumer(cluster, second_seen) as second:
+                wait_until(lambda: len(second.assignment()) == 1, what="the second one's share")
+                assert len(first.assignment()) == 1
+                wait_until(lambda: len(second_seen) > 50, 30, "work of the second one")
+            wait_until(lambda: len(first.assignment()) == 2, what="both queues again")
+            after = len(first_seen)
+            wait_until(lambda: len(first_seen) > after + 50, 30, "work after it left")
         total = len(cluster.brokers["broker-a"].bodies("orders"))
         wait_until(lambda: len(first_seen) + len(second_seen) >= total, what="everything")
     everything = first_seen.bodies() + second_seen.bodies()
@@ -61,7 +71,7 @@ def test_when_a_member_dies_the_other_begins_at_its_commits(cluster: RunningClus
         wait_until(lambda: len(victim_seen) + len(survivor_seen) == 40, what="the first messages")
         wait_until(lambda: cluster.committed("g", "orders", victim.assignment()[0].queue_id) == 20, what="commit")
         # Killed: nothing is said, the connections just end.
-        victim._core.routes.close()
+        victim._core.directory.close()
         victim._core.connections.close()
         wait_until(lambda: len(survivor.assignment()) == 2, what="take-over")
         cluster.put("orders", numbered(5, 20), 0)
@@ -156,7 +166,7 @@ def test_members_that_subscribe_differently_learn_it_each_once(
         lines = [
             record.getMessage()
             for record in caplog.records
-            if record.name == "penstock.client.consume.group.mismatches"
+            if record.name == "penstock.client.consume.group.membership"
         ]
         return [line for line in lines if f" client={client_id} " in line]
 

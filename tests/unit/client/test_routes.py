@@ -8,7 +8,8 @@ import pytest
 
 from penstock.client import Admin
 from penstock.client.cluster.connections import Connections
-from penstock.client.cluster.routes import Routes, completed, merge
+from penstock.client.cluster.directory import Directory
+from penstock.client.cluster.routes import completed, merge
 from penstock.proto.errors import NameserverUnavailable, RouteNotFound, TopicNotFound
 from penstock.proto.wire.broker_pb2 import TopicName
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
@@ -24,9 +25,9 @@ def cluster() -> Iterator[RunningCluster]:
 
 
 @pytest.fixture
-def routes(cluster: RunningCluster) -> Iterator[Routes]:
+def routes(cluster: RunningCluster) -> Iterator[Directory]:
     connections = Connections(cluster.namesrv)
-    routes = Routes(connections)
+    routes = Directory(connections)
     yield routes
     routes.close()
     connections.close()
@@ -44,7 +45,7 @@ def route(*names: str, exists: bool = True, others: tuple[str, ...] = ()) -> Top
     )
 
 
-def test_a_topic_is_looked_up_once_and_then_watched(cluster: RunningCluster, routes: Routes) -> None:
+def test_a_topic_is_looked_up_once_and_then_watched(cluster: RunningCluster, routes: Directory) -> None:
     found = routes.topic("t")
     assert [queues.broker_name for queues in found.queues] == ["broker-a", "broker-b"]
     assert routes.master("broker-a") == cluster.brokers["broker-a"].address
@@ -56,7 +57,7 @@ def test_a_topic_is_looked_up_once_and_then_watched(cluster: RunningCluster, rou
 
 
 def test_listeners_hear_each_change_and_a_failing_one_harms_nobody(
-    cluster: RunningCluster, routes: Routes, caplog: pytest.LogCaptureFixture
+    cluster: RunningCluster, routes: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[TopicRoute] = []
 
@@ -73,7 +74,7 @@ def test_listeners_hear_each_change_and_a_failing_one_harms_nobody(
     routes.remove_listener(heard.append)
 
 
-def test_an_unknown_topic_is_not_found_until_it_is_created(cluster: RunningCluster, routes: Routes) -> None:
+def test_an_unknown_topic_is_not_found_until_it_is_created(cluster: RunningCluster, routes: Directory) -> None:
     with pytest.raises(TopicNotFound, match="does not exist"):
         routes.topic("new")
     cluster.create_topic("new")
@@ -85,7 +86,7 @@ def test_without_living_brokers_the_route_is_missing_not_the_topic() -> None:
     with RunningCluster() as cluster:
         cluster.kill("broker-a")
         connections = Connections(cluster.namesrv)
-        routes = Routes(connections)
+        routes = Directory(connections)
         with pytest.raises(RouteNotFound, match="no living broker"):
             routes.topic("t")
         routes.close()
@@ -94,7 +95,7 @@ def test_without_living_brokers_the_route_is_missing_not_the_topic() -> None:
 
 def test_without_nameservers_a_lookup_ends_in_time() -> None:
     connections = Connections("127.0.0.1:1")
-    routes = Routes(connections)
+    routes = Directory(connections)
     with pytest.raises(NameserverUnavailable, match=r"127\.0\.0\.1:1"):
         routes.topic("t", timeout_s=0.3)
     routes.close()
@@ -104,7 +105,7 @@ def test_without_nameservers_a_lookup_ends_in_time() -> None:
 def test_the_watch_moves_to_a_living_nameserver(cluster: RunningCluster) -> None:
     with RunningCluster(shards=2, topics={"t": 4}, beside=cluster) as other:
         connections = Connections(f"{other.namesrv};{cluster.namesrv}")
-        routes = Routes(connections)
+        routes = Directory(connections)
         routes.topic("t")
         other.stop_nameserver()
         cluster.create_topic("t", queues=7)
@@ -114,7 +115,7 @@ def test_the_watch_moves_to_a_living_nameserver(cluster: RunningCluster) -> None
 
 
 def test_reading_prefers_the_suggested_member_then_the_master_then_a_slave(
-    cluster: RunningCluster, routes: Routes
+    cluster: RunningCluster, routes: Directory
 ) -> None:
     slave = cluster.add_slave()
     routes.topic("t")
@@ -165,7 +166,7 @@ def test_queues_of_groups_that_the_nameserver_knows_no_more_are_gone() -> None:
 
 
 def test_a_group_that_is_down_is_part_of_new_routes_until_it_is_forgotten(
-    cluster: RunningCluster, routes: Routes
+    cluster: RunningCluster, routes: Directory
 ) -> None:
     for name in cluster.brokers:
         cluster.kill(name)
@@ -189,7 +190,7 @@ def test_a_topic_deleted_at_living_groups_is_gone() -> None:
 def test_a_slave_is_no_master() -> None:
     merged = TopicRoute(topic="t", exists=True, shards=[shard("a", (1, SLAVE))])
     connections = Connections("127.0.0.1:1")
-    routes = Routes(connections)
+    routes = Directory(connections)
     routes._keep_shards(None, merged)
     assert routes.master("a") is None
     assert routes.readable("a") == (1, "a:1")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.produce.selection import BrokerHealth, WriteQueues
+from penstock.client.cluster.queues import WriteQueues
+from penstock.client.produce.health import BrokerHealth
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from penstock.broker.config import (
     BrokerConfig,
     BrokerRole,
-    FlushDiskType,
     MetricsExporterType,
     load_broker_config,
 )
 from penstock.broker.startup import store_config
+from penstock.broker.store import FlushMode
 from penstock.broker.unsupported_keys import UNSUPPORTED_KEYS
 from penstock.proto.errors import ConfigError
 from penstock.runtime.conf import effective, keyed_fields
@@ -44,7 +44,7 @@ def test_an_empty_file_gives_rocketmqs_defaults(tmp_path: Path) -> None:
     assert (config.identity.broker_id, config.identity.listen_port) == (0, 10911)
     assert config.replication.role is BrokerRole.ASYNC_MASTER
     assert config.replication.in_sync_replicas == 1
-    assert config.flush.mode is FlushDiskType.ASYNC_FLUSH
+    assert config.store.flush_mode is FlushMode.ASYNC_FLUSH
     assert config.store.root == Path.home() / "store"
     assert config.store.segment_bytes == 1 << 30
     assert config.store.consume_queue_bytes == 6_000_000
@@ -99,6 +99,7 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         messageIndexEnable = false
         maxHashSlotNum = 100
         maxIndexNum = 400
+        messageDelayLevel = 1s 1d
         warmMapedFileEnable = true
         mlockMappedFileEnable = true
         enableLmq = true
@@ -233,6 +234,10 @@ def test_the_port_chosen_by_the_system_can_be_filled_in(tmp_path: Path) -> None:
             "metricsExporterType = OTLP_GRPC",
             "FILE:1: metricsExporterType must be one of DISABLE, PROM, not 'OTLP_GRPC'",
         ),
+        (
+            "messageDelayLevel = 1s 5x",
+            "FILE:1: messageDelayLevel must be numbers with the unit s, m, h or d, not '5x'",
+        ),
         ("syncFlushTimeout = 0", "FILE:1: syncFlushTimeout must be 1..600000 ms, not '0'"),
         ("transientStorePoolSize = 0", "FILE:1: transientStorePoolSize must be 1..1000, not '0'"),
         ("commitIntervalCommitLog = 0", "FILE:1: commitIntervalCommitLog must be 1..600000 ms, not '0'"),
@@ -276,16 +281,16 @@ def test_a_store_pool_without_effect_is_named(
 ) -> None:
     config = load(tmp_path, f"transientStorePoolEnable = true\ntransientStorePoolSize = 3\n{text}")
     assert config.uses_transient_store_pool == (not because)
-    assert store_config(config).transient_store_pool_size == (0 if because else 3)
+    assert store_config(config).buffers == (0 if because else 3)
     assert (f"transientStorePoolEnable has no effect with {because} " in caplog.text) == bool(because)
 
 
 def test_light_queues_need_both_of_their_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = load(tmp_path, "enableLmq = true\nenableMultiDispatch = true\nmaxLmqConsumeQueueNum = 7")
-    assert store_config(config).multi_dispatch
+    assert store_config(config).has_light_queues
     assert store_config(config).light_queues_max == 7
     assert not caplog.messages
-    assert not store_config(load(tmp_path, "enableLmq = true")).multi_dispatch
+    assert not store_config(load(tmp_path, "enableLmq = true")).has_light_queues
     assert "light queues are off" in caplog.text
 
 

@@ -28,6 +28,7 @@ from penstock.pipeline.lake.lake import Lake, Manifest, holes, reach
 from penstock.pipeline.lake.lake_files import COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
+from penstock.pipeline.stores.epochs import epochs_of
 from penstock.pipeline.stores.model import Damage, Store
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
 from tests.support import golden
@@ -383,16 +384,16 @@ def test_a_mark_that_would_go_back_is_told_before_the_work(
 def test_manifests_say_which_epochs_wrote_the_log_file(lake: Lake, tmp_path: Path) -> None:
     root = golden.unpack("ha/controller/broker-1", tmp_path / "store", only=("commitlog", "epochFileCheckpoint"))
     entries = ((1, 0), (2, 12_712), (3, 26_618))
-    assert archive_logs.epochs_of(list_store(str(root))) == entries
+    assert epochs_of(list_store(str(root))) == entries
     run(root, lake, tail=True, up_to="end")
     found = lake.manifests()[-1]
     assert lake.manifests()[0].epochs == entries[:2]
     assert found.epochs == entries[1:]
     path = root / "epochFileCheckpoint"
     path.write_bytes(path.read_bytes().replace(b"12712", b"12713"))
-    assert archive_logs.epochs_of(list_store(str(root))) is None
+    assert epochs_of(list_store(str(root))) is None
     path.unlink()
-    assert archive_logs.epochs_of(list_store(str(root))) is None
+    assert epochs_of(list_store(str(root))) is None
     document = json.loads(Path(lake.path, found.name).read_text())
     del document["epochs"], document["replaced"]
     Path(lake.path, found.name).write_text(json.dumps(document | {"version": 2}))

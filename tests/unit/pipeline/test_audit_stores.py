@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,18 +15,21 @@ import pytest
 
 from penstock.bench.load import ledger
 from penstock.bench.spark.generate import TOPIC, generate
+from penstock.judge.conditions import Conditions
+from penstock.judge.history import Op
+from penstock.judge.judging import judge_groups, settle, was_read
+from penstock.judge.pieces import NOBODY
+from penstock.judge.tally import Tally
 from penstock.pipeline.jobs import audit
 from penstock.pipeline.jobs.audit import job
-from penstock.pipeline.jobs.audit.history import READ, list_history, load_conditions
-from penstock.pipeline.jobs.audit.judging import cut, groups, judge, settle, was_read
-from penstock.pipeline.jobs.audit.splitting import NOBODY
+from penstock.pipeline.jobs.audit.history import list_history, load_conditions
+from penstock.pipeline.jobs.audit.shuffle import cut, groups
 from penstock.pipeline.jobs.audit.stored import HEADER, as_reads, shards_of
-from penstock.pipeline.jobs.audit.tally import Tally
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support.cluster import histories
 from tests.support.cluster.histories import SHARDS, STREAM
 
-CONDITIONS = {**histories.CONDITIONS, "windows": []}
+CONDITIONS = replace(histories.CONDITIONS, windows=[])
 
 
 def test_a_folder_above_drills_is_no_history_and_names_them(tmp_path: Path) -> None:
@@ -55,6 +59,7 @@ def test_a_folder_above_drills_is_no_history_and_names_them(tmp_path: Path) -> N
         ({"duplicates_allowed": "x"}, 'duplicates_allowed is "x": expected a whole number of 0 or more'),
         ({"duplicates_allowed": True}, "duplicates_allowed is true"),
         ({"commit_interval_ms": -1}, "commit_interval_ms is -1"),
+        ({"comand": "x"}, "comand"),
     ],
 )
 def test_conditions_that_are_none_are_named(tmp_path: Path, document: Any, text: str) -> None:
@@ -64,9 +69,9 @@ def test_conditions_that_are_none_are_named(tmp_path: Path, document: Any, text:
 
 
 def test_conditions_that_are_sound_are_taken(tmp_path: Path) -> None:
-    assert load_conditions(tmp_path)["mode"] == "durable"
-    (tmp_path / "conditions.json").write_text(json.dumps({**histories.CONDITIONS, "seed": 5}))
-    assert load_conditions(tmp_path) == histories.CONDITIONS
+    assert load_conditions(tmp_path) == Conditions(mode="durable")
+    (tmp_path / "conditions.json").write_text(json.dumps({"mode": "async", "seed": 5}))
+    assert load_conditions(tmp_path) == Conditions(mode="async", seed=5)
 
 
 def test_an_output_that_exists_is_told_before_spark_starts(tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_a_stored_record_is_found_by_place_number_or_checksum() -> None:
     assert rows["stream"].tolist() == [STREAM, STREAM, STREAM, NOBODY, NOBODY]
     assert rows["sequence"].tolist() == [4, large, 5, 8000, 10_000]
     assert rows["offset"].tolist() == [17, 0, 1, 2, 3]
-    assert set(rows["op"].tolist()) == {READ}
+    assert set(rows["op"].tolist()) == {Op.READ}
 
 
 def test_bodies_begin_as_the_load_generators_write_them() -> None:
@@ -158,7 +163,7 @@ def test_bodies_begin_as_the_load_generators_write_them() -> None:
 
 def judged(parts: dict[str, Any]) -> Tally:
     batches = [cut(events, 1, number, 0) for number, events in enumerate(parts.values())]
-    tally = judge(groups(batches), SHARDS, CONDITIONS)
+    tally = judge_groups(groups(batches), SHARDS, CONDITIONS)
     settle(tally, CONDITIONS)
     return tally
 
@@ -175,8 +180,9 @@ def test_stored_records_stand_for_reads_that_a_history_has_not() -> None:
     whole = judged({**parts, "stored": as_reads(joined(records), SHARDS, [STREAM])})
     assert was_read(whole)
     assert not +whole.wrong
-    again: Record = ("broker-a", 0, 100, 0, 99_999, b"x", None, None, STREAM, 0)
-    nobody: Record = ("broker-a", 1, 100, 1, 99_999, b"x", None, None, None, None)
+    end = [sum(record[:2] == ("broker-a", queue) for record in records) for queue in range(2)]
+    again: Record = ("broker-a", 0, end[0], 0, 99_999, b"x", None, None, STREAM, 0)
+    nobody: Record = ("broker-a", 1, end[1], 1, 99_999, b"x", None, None, None, None)
     lost = records.index(next(record for record in records if record[7] == 201))
     damaged = [*records[:lost], *records[lost + 1 :], again, nobody]
     found = judged({**parts, "stored": as_reads(joined(damaged), SHARDS, [STREAM])})

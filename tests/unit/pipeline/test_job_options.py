@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 
 from penstock.cli.commands.pipeline import pipeline
 from penstock.pipeline.catalogue import JOBS, load_job
-from penstock.pipeline.jobs.framework.config import make_config
 from penstock.pipeline.jobs.framework.report import Report, require_writable
+from penstock.pipeline.options import made
 from penstock.proto.errors import ConfigError, StorageError
 from tests.support import golden
 
@@ -29,7 +29,7 @@ def test_an_empty_list_of_stores_is_refused_by_every_job(job: str, store: Any) -
         return
     needed = {name: "x" for name in ("lake", "into", "history") if name in config.__dataclass_fields__}
     with pytest.raises(ConfigError, match=f"{job}: store is empty: name "):
-        make_config(config, needed | {"store": store}, job)
+        made(config, needed | {"store": store}, job)
 
 
 def _is_optional(config: Any) -> bool:
@@ -38,8 +38,8 @@ def _is_optional(config: Any) -> bool:
 
 def test_an_empty_list_of_topics_is_not_all_topics(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stats: topics is empty: name only these topics, or leave it out"):
-        make_config(load_job("stats").Config, {"store": "a", "topics": ""}, "stats")
-    assert make_config(load_job("stats").Config, {"store": " a, b", "topics": ()}, "stats").store == ("a", "b")
+        made(load_job("stats").Config, {"store": "a", "topics": ""}, "stats")
+    assert made(load_job("stats").Config, {"store": " a, b", "topics": ()}, "stats").store == ("a", "b")
 
 
 def test_a_report_that_cannot_be_written_is_told_before_spark_starts(

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from penstock.bench.spark.generate import TOPIC, generate
+from penstock.judge.history import EVENT
+from penstock.pages.plots import Plot
 from penstock.pipeline.jobs import query, replay, stats
 from penstock.pipeline.jobs.archive import job as archive
-from penstock.pipeline.jobs.audit.history import EVENT, list_history, read_rows
-from penstock.pipeline.jobs.audit.offsets import went_back
-from penstock.pipeline.jobs.framework.config import make_config
+from penstock.pipeline.jobs.audit.history import list_history, read_rows
+from penstock.pipeline.jobs.framework.page import render
 from penstock.pipeline.jobs.framework.reading import list_stores, require_stores
-from penstock.pipeline.jobs.framework.report import Plot, Report, Table
+from penstock.pipeline.jobs.framework.report import Report, Table
 from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.jobs.verify.index import epoch_starts
-from penstock.pipeline.jobs.verify.job import differing_blocks
+from penstock.pipeline.jobs.verify.replica import differing_blocks
 from penstock.pipeline.lake.lake import Lake, Manifest, watermark
+from penstock.pipeline.options import made
 from penstock.pipeline.spark.sessions import own_error
 from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
@@ -29,14 +31,14 @@ from tests.unit.pipeline.test_store_splits import rows
 
 
 def test_a_configuration_takes_names_in_any_spelling_and_refuses_the_rest() -> None:
-    config = make_config(stats.Config, {"store": "a,b", "onCorrupt": "skip", "system-topics": "true"}, "stats")
+    config = made(stats.Config, {"store": "a,b", "onCorrupt": "skip", "system-topics": "true"}, "stats")
     assert (config.store, config.on_corrupt, config.system_topics) == (("a", "b"), "skip", True)
     with pytest.raises(ConfigError, match=r"stats: no option 'stroe' .did you mean 'store'"):
-        make_config(stats.Config, {"stroe": "a"}, "stats")
+        made(stats.Config, {"stroe": "a"}, "stats")
     with pytest.raises(ConfigError, match="stats: store is missing"):
-        make_config(stats.Config, {}, "stats")
-    with pytest.raises(ConfigError, match="stats: top is 'many': expected int"):
-        make_config(stats.Config, {"store": "a", "top": "many"}, "stats")
+        made(stats.Config, {}, "stats")
+    with pytest.raises(ConfigError, match="stats: top is 'many': expected a whole number"):
+        made(stats.Config, {"store": "a", "top": "many"}, "stats")
 
 
 def test_a_report_is_one_page_or_one_document(tmp_path: Path) -> None:
@@ -51,8 +53,16 @@ def test_a_report_is_one_page_or_one_document(tmp_path: Path) -> None:
     assert "12,345" in page
     assert "<script>" not in page
     assert page.count("<svg") == 2
+    assert "&lt;script&gt;" in page
     report.write(tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["problems"] == [{"problem": "broken", "path": "x"}]
+
+
+def test_a_page_says_how_the_job_ended() -> None:
+    report = Report("job", {})
+    for verdict in ("passed", "failed: 1 problem", "failed: 2 problems"):
+        assert f"{verdict}</span>" in render(report)
+        report.problem("wrong")
 
 
 def manifest(segment: int, end: int) -> Manifest:
@@ -94,21 +104,6 @@ def test_the_watermark_is_the_end_of_what_is_archived_without_a_gap() -> None:
     assert watermark(found, "b", 150) == 300
     assert watermark(found, "b", 0) == 0
     assert watermark(found, "other", 7) == 7
-
-
-def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
-    conditions = histories.CONDITIONS
-    second = 1_000 * histories.MS
-    rising = [(at * second, 0, at * 10, at * 5) for at in range(12)]
-    assert went_back(rising, conditions, "broker-a") == []
-    behind = [*rising]
-    behind[5] = (5 * second, 0, 30, 25)  # in the fault, and it comes back
-    assert went_back(behind, conditions, "broker-a") == []
-    behind[9] = (9 * second, 0, 70, 45)
-    assert went_back(behind, conditions, "broker-a") == ["the max offset went back from 80 to 70"]
-    reset = [*rising]
-    reset[9] = (9 * second, 0, 90, 0)
-    assert went_back(reset, conditions, "broker-a") == ["the committed offset went back from 40 to 0"]
 
 
 def test_rows_of_a_history_are_read_in_parts_and_a_torn_one_is_left_out(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.pipeline.jobs.framework.config import make_config
 from penstock.pipeline.jobs.lag import job as lag
 from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS, MEASURED_COLUMNS, Rates, Sample, Seen, age_ms, rates
 from penstock.pipeline.jobs.lag.files import count_rows, days_between, files_of, read_files, write_rows
 from penstock.pipeline.jobs.lag.source import LagDataSource, LagStreamReader
 from penstock.pipeline.jobs.lag.state import measure
 from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.options import made
 from penstock.proto.errors import ConfigError
 
 QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -148,7 +148,7 @@ NEEDED = {"namesrv": "host:1", "groups": "a,b", "lake": "/lake", "checkpoint": "
 
 
 def test_options_have_the_types_of_the_fields() -> None:
-    config = make_config(lag.Config, NEEDED | {"interval-s": "0.5", "intervals": "3"}, "lag")
+    config = made(lag.Config, NEEDED | {"interval-s": "0.5", "intervals": "3"}, "lag")
     lag.check(config)
     assert (config.groups, config.interval_s, config.intervals, config.follow) == (("a", "b"), 0.5, 3, False)
 
@@ -158,11 +158,11 @@ def test_options_have_the_types_of_the_fields() -> None:
     [
         ({"groups": ","}, "lag: groups is empty"),
         ({"interval_s": "0"}, r"lag: interval_s is 0.0: at least 0.1"),
-        ({"interval_s": "nan"}, r"lag: interval_s is nan"),
+        ({"interval_s": "nan"}, "lag: interval_s is 'nan': expected a number"),
         ({"intervals": "0"}, "lag: intervals is 0: at least 1"),
         ({"intervals": "3", "follow": "true"}, "lag: intervals is 3, and follow has no end"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(given: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        lag.check(make_config(lag.Config, NEEDED | given, "lag"))
+        lag.check(made(lag.Config, NEEDED | given, "lag"))

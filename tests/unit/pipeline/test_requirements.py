@@ -52,7 +52,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         return None if name == "pyspark" else found(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", without_pyspark)
-    with pytest.raises(ConfigError, match=r"need the package pyspark: pip install 'penstock\[spark\]'"):
+    with pytest.raises(ConfigError, match=r"need the package pyspark: pip install 'penstock-mq\[spark\]'"):
         require_spark()
 
 
@@ -88,12 +88,12 @@ def without_spark(code: str) -> subprocess.CompletedProcess[str]:
 def test_whoever_imports_a_part_without_the_packages_is_told_the_extra(code: str) -> None:
     ended = without_spark(code)
     assert ended.stderr.splitlines()[-1] == (
-        "penstock.proto.errors.ConfigError: pipelines need the package pyspark: pip install 'penstock[spark]'"
+        "penstock.proto.errors.ConfigError: pipelines need the package pyspark: pip install 'penstock-mq[spark]'"
     )
 
 
 def test_help_needs_no_packages() -> None:
-    for words, code, text in ((["--help"], 0, "archive-topic"), (["stats"], 2, "pip install 'penstock[spark]'")):
+    for words, code, text in ((["--help"], 0, "archive-topic"), (["stats"], 2, "pip install 'penstock-mq[spark]'")):
         ended = without_spark(f"from penstock.cli.main import main; sys.exit(main(['pipeline', *{words!r}]))")
         assert ended.returncode == code, ended.stderr
         assert text in ended.stdout + ended.stderr
@@ -115,4 +115,4 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     cluster = Cluster(options.name_server)
     with pytest.raises(NameserverUnavailable, match=f"127.0.0.1:{port}"):
         starting_offsets(cluster, options, timeout_s=0.5)
-    cluster.connections.close()
+    cluster.calls.close()

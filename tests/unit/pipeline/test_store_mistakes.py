@@ -16,10 +16,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock.pipeline.columns.schema import CORRUPT_COLUMN, STORE_COLUMNS
+from penstock.pipeline.options import parse_time_ms
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.files import expand_roots
-from penstock.pipeline.stores.options import parse_options, parse_time_ms
+from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.picking import plan_picks
 from penstock.pipeline.stores.scan.planning import Split, plan_splits

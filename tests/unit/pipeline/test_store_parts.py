@@ -11,7 +11,7 @@ import pytest
 
 from penstock.formats.record.layout import SysFlag
 from penstock.pipeline.columns.schema import STORE_COLUMNS
-from penstock.pipeline.jobs.rebuild.job import DELAY_TOPIC, write_queue_file
+from penstock.pipeline.jobs.rebuild.job import write_queue_file
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, list_queue_files, plan_queues
 from penstock.pipeline.stores.directory import list_store
@@ -20,6 +20,7 @@ from penstock.pipeline.stores.parts import PART_ENTRY, read_queue_parts
 from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError
+from penstock.proto.names import SCHEDULE_TOPIC
 from tests.support import golden
 
 SUMS = ("messages", "firstOffset", "lastOffset", "bytes", "digest")
@@ -108,7 +109,7 @@ def test_queue_files_made_of_parts_are_those_that_rocketmq_wrote(tmp_path: Path)
     for parts in by_file.values():
         write_queue_file(str(tmp_path / "made"), pa.Table.from_pylist(parts, schema), per_file)
     made = {file.path.split("/consumequeue/")[1]: file for file in list_queue_files(str(tmp_path / "made"))}
-    assert any(name.startswith(DELAY_TOPIC) for name in made)  # entries that hold a time in place of the tag
+    assert any(name.startswith(SCHEDULE_TOPIC) for name in made)  # entries that hold a time in place of the tag
     for file in files:
         name = file.path.split("/consumequeue/")[1]
         written = Path(file.path).read_bytes().rstrip(b"\0")
@@ -118,5 +119,5 @@ def test_queue_files_made_of_parts_are_those_that_rocketmq_wrote(tmp_path: Path)
 
 
 def test_a_part_has_at_least_one_offset(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="partOffsets is 0: 1 to"):
+    with pytest.raises(ConfigError, match="partOffsets is '0': expected a whole number of 1"):
         parse_options({"storePath": str(tmp_path), "partOffsets": "0"})

@@ -184,10 +184,10 @@ def test_text_that_is_not_utf8_is_replaced(tmp_path: Path) -> None:
 def test_bad_stores_and_options_are_refused_by_name(tmp_path: Path) -> None:
     for given, text in {
         "": "storePath is missing",
-        "storePath=a,path=b": "both given",
+        "storePath=a,path=b": "options storePath and path: give only one of",
         "storePath=a,verfy=crc": "no option 'verfy' .did you mean 'verify'",
-        "storePath=a,verify=maybe": "verify is 'maybe': crc, none",
-        "storePath=a,splitBytes=1": "splitBytes is 1: 4096 to",
+        "storePath=a,verify=maybe": "verify is 'maybe': expected one of crc, none",
+        "storePath=a,splitBytes=1": "splitBytes is '1': expected a whole number of 4,096",
         "storePath=a,startTimestamp=soon": "startTimestamp is 'soon': expected a time",
         "storePath=a,startTimestamp=5,endTimestamp=5": "the range 5 to 5 is empty",
         "storePath=a,view=queues,endTimestamp=5": "endTimestamp does nothing in the view queues: .* messages, parts",

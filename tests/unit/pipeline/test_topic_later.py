@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.client.produce.later import PROPERTIES
+from penstock.formats.destination import LATER_PROPERTIES, Later, Ordinary
 from penstock.formats.record.properties import decode_properties
 from penstock.pipeline.topics.write.encoding import Rows
-from penstock.pipeline.topics.write.later import for_later, split_later
-from penstock.pipeline.topics.write.routing import Piece
+from penstock.pipeline.topics.write.routing import Piece, by_destination
 from penstock.proto.errors import MessageTooLarge
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -27,7 +26,8 @@ def batch(times: list[Any], of: Any = INSTANT, **more: Any) -> pa.RecordBatch:
 
 
 def split(rows: pa.RecordBatch) -> dict[bool, list[bytes]]:
-    return {is_later: part.column("body").to_pylist() for is_later, part in split_later(rows)}
+    found = {place: part.column("body").to_pylist() for place, part in by_destination(rows, "orders")}
+    return {isinstance(place, Later): bodies for place, bodies in found.items()}
 
 
 def test_rows_with_a_time_are_for_later_and_the_others_for_now() -> None:
@@ -35,8 +35,8 @@ def test_rows_with_a_time_are_for_later_and_the_others_for_now() -> None:
     assert split(batch([None, None])) == {False: [b"0", b"1"]}
     assert split(batch([NOON])) == {True: [b"0"]}
     assert split(pa.RecordBatch.from_pydict({"body": [b"0"]})) == {False: [b"0"]}
-    for is_later, part in split_later(batch([None, NOON])):
-        assert ("deliverAt" in part.schema.names) == is_later
+    for place, part in by_destination(batch([None, NOON]), "orders"):
+        assert ("deliverAt" in part.schema.names) == (place != Ordinary("orders"))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_record_for_later_says_where_it_belongs_and_when(time: Any, of: Any, d
     given = {"REAL_TOPIC": "a lie", "TIMER_OUT_MS": "1", "kept": "yes"}
     properties = pa.array([list(given.items())] * 2, pa.map_(pa.string(), pa.string()))
     rows = Rows(batch([time, time], of, properties=properties))
-    piece = for_later(Piece(3, rows.bodies, rows.properties, np.array([7, 12], np.int32)), "orders")
+    piece = Piece(3, rows.bodies, rows.properties, np.array([7, 12], np.int32)).placed(Later("orders"))
     assert piece.target == 3
     assert piece.queue_ids.tolist() == [0, 0]
     for encoded, queue_id in zip(piece.properties, ("7", "12"), strict=True):
@@ -64,7 +64,7 @@ def test_a_record_for_later_says_where_it_belongs_and_when(time: Any, of: Any, d
             "REAL_QID": queue_id,
             "kept": "yes",
         }
-        assert all(encoded.count(name.encode() + b"\x01") == 1 for name in PROPERTIES)
+        assert all(encoded.count(name.encode() + b"\x01") == 1 for name in LATER_PROPERTIES)
 
 
 def test_properties_leave_room_for_what_delivery_needs() -> None:

@@ -46,7 +46,7 @@ class Group:
         self.asked: list[tuple[str, FetchHeader]] = []
         self.before: Callable[[FetchHeader], None] = lambda header: None
         self.after: Callable[[FetchHeader, bytes], bytes] = lambda header, message: message
-        self.calls = self.connections = self
+        self.calls = self.connections = self.directory = self
         self.put("orders", {})
 
     def put(self, topic: str, queues: dict[int, int], size: int = 10, *, at: Sequence[str] = (MASTER, SLAVE)) -> None:

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at
+from penstock.formats.queue_entry import ENTRY
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify.index import prove_index_file
-from penstock.pipeline.jobs.verify.job import BLOCK_BYTES, differing_parts, differing_records, jumps, runs_of
+from penstock.pipeline.jobs.verify.job import differing_parts, jumps
+from penstock.pipeline.jobs.verify.replica import BLOCK_BYTES, differing_records, runs_of
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.derived import (
-    ENTRY_BYTES,
     INDEX_COLUMNS,
-    INDEX_ENTRY,
     PART_COLUMNS,
-    QUEUE_ENTRY,
     QUEUE_PART_COLUMNS,
     list_queue_files,
     pack_queues,
@@ -30,10 +30,11 @@ from penstock.pipeline.stores.derived import (
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import parse_options
-from penstock.pipeline.stores.parts import DELAY_TOPIC, PART_ENTRY, compare_part, prove_queue_files, read_queue_parts
+from penstock.pipeline.stores.parts import PART_ENTRY, compare_part, prove_queue_files, read_queue_parts
 from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError, Corrupt
+from penstock.proto.names import SCHEDULE_TOPIC
 from tests.support import golden
 
 NAME = "multi-queue"
@@ -144,8 +145,8 @@ def records(count: int, stored: int = 1_000) -> tuple[Any, Any]:
     made = np.zeros(count, PART_ENTRY)
     made["queue_offset"], made["physical_offset"] = np.arange(count) + 7, np.arange(count) * 100
     made["size"], made["tags_code"], made["store_timestamp"] = 100, np.arange(count) * 11, stored + np.arange(count)
-    entries = np.zeros(count, QUEUE_ENTRY)
-    for name in QUEUE_ENTRY.names or ():
+    entries = np.zeros(count, ENTRY)
+    for name in ENTRY.names or ():
         entries[name] = made[name]
     return made, entries
 
@@ -179,9 +180,9 @@ def test_tags_codes_may_be_addresses_of_an_extension_or_times_of_delivery() -> N
     assert found(made, entries, has_extension=True) == []
     for delay_ms in (10_000, 77_000):  # by default at level 3, and by a level that was configured
         entries["tags_code"] = made["store_timestamp"] + delay_ms
-        assert found(made, entries, DELAY_TOPIC) == []
+        assert found(made, entries, SCHEDULE_TOPIC) == []
     entries["tags_code"][1] += 5
-    assert [row[0] for row in found(made, entries, DELAY_TOPIC) if row[0] == 8] == [8]
+    assert [row[0] for row in found(made, entries, SCHEDULE_TOPIC) if row[0] == 8] == [8]
 
 
 @pytest.mark.parametrize("name", ["normal", "multi-queue", "direct"])
@@ -227,10 +228,10 @@ def test_slots_and_chains_that_lead_to_no_entry_are_problems(root: Path) -> None
     (text,) = problems(index_rows(store))
     assert "slots do not name their newest entry, so keys are not found: slot 0 names 0" in text
     path.write_bytes(sound)
-    first = 40 + 4 * SLOTS + ENTRY_BYTES
+    first = entry_at(SLOTS, 1)
     entries = np.frombuffer(sound, INDEX_ENTRY, 400, first)
     victim = int(np.flatnonzero(entries["previous"])[0])
-    change(path, first + ENTRY_BYTES * victim + 16, bytes(4))
+    change(path, first + INDEX_ENTRY_BYTES * victim + 16, bytes(4))
     (text,) = problems(index_rows(store))
     assert text.startswith(f"1 entries from {victim + 1} on do not name the one before them in their slot")
     path.write_bytes(sound)

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.formats.epochs import Epoch
 from penstock.proto.errors import (
     InvalidArgument,
     NotMaster,
@@ -17,7 +18,7 @@ from penstock.proto.errors import (
     WrongStore,
     from_rpc_error,
 )
-from penstock.replication import Epoch, EpochHistory, ReplicationConfig, frames
+from penstock.replication import EpochHistory, ReplicationConfig, frames
 from penstock.replication.admission import tail_of
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.memory_log import MemoryLog

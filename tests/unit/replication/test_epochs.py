@@ -1,19 +1,14 @@
-"""Histories of epochs: text form and common point."""
+"""Histories of epochs: what follows what, and the common point of two."""
 
 from __future__ import annotations
-
-import contextlib
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.proto.errors import Corrupt
-from penstock.replication.epochs import ENTRIES_MAX, Epoch, EpochHistory, common_end, decode, encode
+from penstock.formats.epochs import ENTRIES_MAX, Epoch
+from penstock.replication.epochs import EpochHistory, common_end
 
-STORES = Path(__file__).parents[2] / "golden" / "ha" / "controller"
-GOLDEN = b"3\n642014906\n1-0\n2-12712\n3-26618\n"  # written by RocketMQ 5.3.3 in controller mode
 HISTORY = EpochHistory([Epoch(1, 0), Epoch(2, 12712), Epoch(3, 26618)])
 
 
@@ -25,47 +20,6 @@ def histories(draw: st.DrawFn) -> EpochHistory:
         epoch, start = epoch + more_epochs, start + more_bytes
         entries.append(Epoch(epoch, start))
     return EpochHistory(entries)
-
-
-@pytest.mark.parametrize("broker", ["broker-1", "broker-2"])
-def test_the_text_is_what_rocketmq_writes(broker: str) -> None:
-    assert (STORES / broker / "epochFileCheckpoint").read_bytes() == GOLDEN
-    assert encode(HISTORY) == GOLDEN
-    assert decode(GOLDEN, "epochFileCheckpoint") == HISTORY
-    assert HISTORY.latest == 3
-
-
-@given(histories())
-def test_text_and_history_are_the_same_thing(history: EpochHistory) -> None:
-    assert decode(encode(history), "f") == history
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"3",
-        b"3\n642014906",
-        b"3\n642014907\n1-0\n2-12712\n3-26618\n",
-        b"2\n642014906\n1-0\n2-12712\n3-26618\n",
-        b"3\nx\n1-0\n",
-        b"\xff\xfe\n1\n2",
-        GOLDEN[:-1],
-        GOLDEN.replace(b"2-1", b"2-2"),
-        b"9" * 5000 + b"\n1\n",
-    ],
-)
-def test_a_damaged_text_is_named_corrupt(content: bytes) -> None:
-    with pytest.raises(Corrupt, match="epochFileCheckpoint"):
-        decode(content, "epochFileCheckpoint")
-
-
-@given(st.integers(0, len(GOLDEN) - 1), st.integers(0, 255))
-def test_no_changed_byte_reads_as_another_history(position: int, byte: int) -> None:
-    damaged = bytearray(GOLDEN)
-    damaged[position] = byte
-    with contextlib.suppress(Corrupt):
-        assert decode(bytes(damaged), "f") == HISTORY  # a leading blank or zero changes nothing
 
 
 @pytest.mark.parametrize("entries", [[(2, 0), (1, 5)], [(1, 0), (1, 5)], [(1, 5), (2, 4)], [(-1, 0)], [(1, -1)]])

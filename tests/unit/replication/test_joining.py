@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.formats.epochs import Epoch
 from penstock.proto.errors import InvalidArgument, NotMaster, PenstockError, WrongStore
-from penstock.replication import Epoch, EpochHistory, EpochsInMemory, ReplicationConfig, frames
+from penstock.replication import EpochHistory, EpochsInMemory, ReplicationConfig, frames
 from penstock.replication.admission import Joining, check_welcome, starting_offset, tail_of
 from tests.support.broker.memory_log import MemoryLog
 from tests.support.broker.replicating import following, identity, new_master, serving

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import Store
-from penstock.broker.store.log.commit_log import copy_ascending
+from penstock.broker.store.log.copying import copy_ascending
 from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import CorruptBatch, InvalidName, MessageTooLarge, StorageError, StoreClosed
 from tests.support.broker.stores import HOST, batch, bodies, dispatch_all, read, store_config

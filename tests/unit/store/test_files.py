@@ -14,6 +14,7 @@ from penstock.broker.store import FlushMode, Store
 from penstock.broker.store.disk import RealDisk
 from penstock.broker.store.log.log_directories import LogDirectories
 from penstock.broker.store.log.log_file import FileAllocator
+from penstock.broker.store.log.warming import Warming
 from penstock.broker.store.recovery.checkpoint import Checkpoint
 from penstock.formats.checkpoint import Positions, Standard
 from penstock.proto.errors import ConfigError, Corrupt, DiskFull, StorageError, StoreLocked, SyncFailed, WrongStore
@@ -151,7 +152,13 @@ def test_a_directory_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "change",
-    [{"consume_queue_bytes": 401}, {"segment_bytes": 50}, {"index_entries": 1}, {"delay_levels": "5x"}],
+    [
+        {"consume_queue_bytes": 0},
+        {"segment_bytes": 50},
+        {"index_entries": 1},
+        {"delay_levels": "5x"},
+        {"delay_levels": ""},
+    ],
 )
 def test_impossible_settings_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
@@ -234,7 +241,8 @@ def test_without_being_asked_an_async_store_syncs_in_intervals(tmp_path: Path) -
 
 def test_a_preallocation_that_failed_ahead_is_tried_again_when_needed(tmp_path: Path) -> None:
     disk = FailingDisk("allocate", 1, errno.ENOSPC)
-    allocator = FileAllocator(disk, LogDirectories(disk, [str(tmp_path)], [], 4096), 4096)
+    warming = Warming(disk, touch=False, lock=False, sync=False)
+    allocator = FileAllocator(disk, LogDirectories(disk, [str(tmp_path)], [], 4096), 4096, warming)
     allocator.prepare(0)
     wait_until(lambda: disk.failed, what="the failure")
     assert allocator.take(0).base == 0

@@ -20,7 +20,7 @@ LIGHT = ("%LMQ%one", "%LMQ%two")
 @pytest.mark.parametrize("name", ["direct", "direct-crc", "direct-ext", "direct-trimmed"])
 def test_light_queues_built_from_the_log_have_rocketmqs_entries(name: str, tmp_path: Path) -> None:
     golden.unpack(name, tmp_path, only=("commitlog",))
-    store = Store.open(golden_config(name, tmp_path, multi_dispatch=True))
+    store = Store.open(golden_config(name, tmp_path, lmq_enable=True, multi_dispatch=True))
     expected = {q["topic"]: q for q in golden.expected(name)["queues"] if q["topic"] in LIGHT}
     assert set(expected) == set(LIGHT)
     for topic, queue in expected.items():
@@ -38,14 +38,14 @@ def test_light_queues_built_from_the_log_have_rocketmqs_entries(name: str, tmp_p
 
 def test_light_queues_of_a_rocketmq_store_go_on(tmp_path: Path) -> None:
     golden.unpack("direct", tmp_path, only=DIRECTORIES)
-    store = Store.open(golden_config("direct", tmp_path, multi_dispatch=True))
+    store = Store.open(golden_config("direct", tmp_path, lmq_enable=True, multi_dispatch=True))
     lit = b"INNER_MULTI_DISPATCH\x01%LMQ%two,%LMQ%one\x02"
     store.append("LmqParent", batch("LmqParent", [b"new"], properties=[lit]), queues=2)
     dispatch_all(store)
     assert (store.queue_range("%LMQ%one", 0), store.queue_range("%LMQ%two", 0)) == ((0, 7), (0, 5))
     assert b"INNER_MULTI_QUEUE_OFFSET\x014,6\x02" in read(store, "%LMQ%two")[-1].properties
     store.abandon()
-    store = Store.open(golden_config("direct", tmp_path, multi_dispatch=True))
+    store = Store.open(golden_config("direct", tmp_path, lmq_enable=True, multi_dispatch=True))
     assert store.queue_range("%LMQ%one", 0) == (0, 7)
     store.close()
 

@@ -19,7 +19,7 @@ A, B = "%LMQ%a", "%LMQ%b"
 
 
 def _config(root: Path, **changes: Any) -> Any:
-    return store_config(root, multi_dispatch=True, **changes)
+    return store_config(root, lmq_enable=True, multi_dispatch=True, **changes)
 
 
 def _lit(*names: str, more: bytes = b"") -> bytes:

@@ -48,7 +48,7 @@ class InterruptedDisk(RealDisk):
 
 def _queues(root: Path, disk: InterruptedDisk) -> ConsumeQueues:
     """The queues, of which t/0 and t/1 have no files."""
-    queues = ConsumeQueues(disk, str(root), 400, 100)
+    queues = ConsumeQueues(disk, str(root), 400, 100, has_lights=False)
     queues.slots.add("t", 0)
     queues.slots.add("t", 1)
     return queues

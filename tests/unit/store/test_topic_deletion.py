@@ -20,7 +20,7 @@ NAMES_LIGHT = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
 
 
 def _open(root: Path, **changes: Any) -> Store:
-    return Store.open(store_config(root, multi_dispatch=True, **changes), deletes=deleted_topic)
+    return Store.open(store_config(root, lmq_enable=True, multi_dispatch=True, **changes), deletes=deleted_topic)
 
 
 def _put(store: Store, *texts: bytes, queue_id: int = 0, properties: bytes = b"") -> list[int]:

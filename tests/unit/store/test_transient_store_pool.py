@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.store import FlushMode, RealDisk, Store
 from penstock.broker.store.log.transient_store_pool import TransientStorePool
 from penstock.proto import names
-from penstock.proto.errors import ConfigError, CorruptBatch, DiskFull, FlowControl, StorageError, SyncFailed
+from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, StorageError, SyncFailed
 from tests.support.broker.stores import NEVER_MS, batch, bodies, dispatch_all, read, store_config
 from tests.support.clock import ManualClock
 from tests.support.crash.failing_disk import FailingDisk
@@ -25,7 +25,8 @@ SEGMENT = 16384
 def _open(root: Path, disk: RealDisk | None = None, **settings: Any) -> Store:
     """Nothing is committed but when asked for."""
     defaults: dict[str, Any] = {
-        "transient_store_pool_size": 2,
+        "is_pooled": True,
+        "pool_size": 2,
         "commit_interval_ms": NEVER_MS,
         "commit_thorough_interval_ms": NEVER_MS,
     }
@@ -65,7 +66,7 @@ def test_what_is_in_a_buffer_only_nobody_sees(tmp_path: Path) -> None:
 def test_the_files_are_those_of_a_store_without_a_pool(tmp_path: Path) -> None:
     sent = [batch("t", [bytes(300 + number % 7 * 100)]) for number in range(90)]
     for name, pool_size in (("mapped", 0), ("one", 1), ("two", 2), ("five", 5)):
-        store = _open(tmp_path / name, transient_store_pool_size=pool_size, append_record_crc=True)
+        store = _open(tmp_path / name, is_pooled=pool_size > 0, pool_size=pool_size or 1, append_record_crc=True)
         for number, records in enumerate(sent):
             store.append("t", records, queues=1)
             if number % 11 == 0:
@@ -292,8 +293,8 @@ def test_a_full_disk_refuses_messages_until_a_commit_finds_space(tmp_path: Path)
 
 
 def test_a_pool_does_not_go_with_sync_flush(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="transient_store_pool_size must be 0 with SYNC_FLUSH"):
-        store_config(tmp_path, transient_store_pool_size=1, flush_mode=FlushMode.SYNC_FLUSH)
+    assert store_config(tmp_path, is_pooled=True).buffers == 5
+    assert store_config(tmp_path, is_pooled=True, flush_mode=FlushMode.SYNC_FLUSH).buffers == 0
 
 
 def test_memory_that_is_not_there_is_an_error_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

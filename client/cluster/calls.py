@@ -1,0 +1,271 @@
+"""Calls at whoever is to be asked: found, and found again while the cluster changes who that is.
+
+One rule says when a call is made again, here and wherever a client repeats something: :func:`.retry.again`. Every call
+that is repeated here may be made twice without harm, so its outcome need not be known.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from penstock.proto import names
+from penstock.proto.errors import (
+    Forbidden,
+    GroupNotFound,
+    PenstockError,
+    RouteNotFound,
+    TopicNotFound,
+    from_rpc_error,
+)
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest, FetchHeader, FetchReply, GroupDescription, GroupName
+from penstock.proto.wire.common_pb2 import Empty, TopicConfig
+from penstock.proto.wire.nameserver_pb2 import ShardView, TopicRoute
+from penstock.runtime.nearest import hint
+from penstock.runtime.security.credentials import Credentials, Tls
+
+from .connections import BROKER, Connections, Service, fetched
+from .directory import ROUTE_TIMEOUT_S, Directory
+from .retry import again, check_timeout
+from .routes import covers, master_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+CALL_TIMEOUT_S = 10.0  # of one try
+CALL_TIMEOUT_S_MIN = 0.2
+
+
+class Calls:
+    """Calls of one client at its cluster. Thread-safe.
+
+    With ``directory`` and ``connections`` it is all that a program needs which moves records itself: find the master
+    (``directory.address(broker_name)``), send it records (``connections.append(address, message, timeout_s)``), fetch
+    some (:meth:`fetch`).
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.connections = directory.connections
+
+    @classmethod
+    def to(
+        cls, nameservers: str | Sequence[str], *, tls: Tls | None = None, credentials: Credentials | None = None
+    ) -> Self:
+        """With connections of their own, see :class:`Connections`; :meth:`close` ends them."""
+        return cls(Directory(Connections(nameservers, tls=tls, credentials=credentials)))
+
+    def close(self) -> None:
+        """Close the directory and all connections. May be called again."""
+        self.directory.close()
+        self.connections.close()
+
+    # One broker group
+
+    def at_master(
+        self, broker_name: str, method: str, request: Any, timeout_s: float, *, service: Service = BROKER
+    ) -> Any:
+        """The master's answer. Refusals for the moment, and a master that is gone, are ridden through."""
+        return self.on(
+            broker_name,
+            lambda address, left_s: self.connections.call(address, method, request, left_s, service=service),
+            timeout_s,
+        )
+
+    def at_reader(
+        self, broker_name: str, method: str, request: Any, timeout_s: float, *, service: Service = BROKER
+    ) -> Any:
+        """The master's answer, or a slave's while there is no master; else as :meth:`at_master`."""
+        return self.on(
+            broker_name,
+            lambda address, left_s: self.connections.call(address, method, request, left_s, service=service),
+            timeout_s,
+            reading=True,
+        )
+
+    def fetch(self, broker_name: str, header: FetchHeader, timeout_s: float) -> tuple[FetchReply, memoryview]:
+        """The reply and the records of all its results, end to end; from whom, and how often, as :meth:`at_reader`."""
+        return self.on(
+            broker_name,
+            lambda address, left_s: fetched(self.connections.fetch(address, header, left_s), address),
+            timeout_s,
+            reading=True,
+        )
+
+    def on(self, broker_name: str, call: Callable[[str, float], T], timeout_s: float, *, reading: bool = False) -> T:
+        """The result of ``call(address, seconds left)`` for the master, or with ``reading`` also for a slave.
+
+        Raises:
+            PenstockError: the last one.
+        """
+        check_timeout(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        is_first = True
+
+        def try_once() -> T:
+            nonlocal is_first
+            left_s = min(max(deadline - time.monotonic(), CALL_TIMEOUT_S_MIN), CALL_TIMEOUT_S)
+            fresh, is_first = not is_first, False
+            address = self.directory.address(broker_name, min(left_s, ROUTE_TIMEOUT_S), reading=reading, fresh=fresh)
+            return call(address, left_s)
+
+        return again(try_once, timeout_s)
+
+    # Many at the same time, none of them again
+
+    def at_addresses(
+        self,
+        addresses: Mapping[K, str],
+        method: str,
+        request_for: Callable[[K], Any],
+        timeout_s: float,
+    ) -> tuple[dict[K, Any], dict[K, PenstockError]]:
+        """One call at each of these brokers: the answers, and the errors of the others."""
+        stubs = ((key, address, self.connections.stub(address)) for key, address in addresses.items())
+        return _gathered(
+            [
+                (key, f"broker {address}", getattr(stub, method).future(request_for(key), timeout=timeout_s))
+                for key, address, stub in stubs
+            ]
+        )
+
+    def at_nameservers(
+        self, method: str, request: Any, timeout_s: float
+    ) -> tuple[dict[str, Any], dict[str, PenstockError]]:
+        """One call at every nameserver: the answers by address, and the errors of the others."""
+        check_timeout(timeout_s)
+        stubs = ((address, self.connections.nameserver(address)) for address in self.connections.addresses)
+        return _gathered(
+            [
+                (address, f"nameserver {address}", getattr(stub, method).future(request, timeout=timeout_s))
+                for address, stub in stubs
+            ]
+        )
+
+    def at_each(
+        self,
+        shards: Iterable[ShardView],
+        method: str,
+        request_for: Callable[[str], Any],
+        timeout_s: float,
+        *,
+        skip: type[PenstockError] | None = None,
+    ) -> tuple[dict[str, Any], list[str]]:
+        """One answer per broker group (its master's, else a slave's), and the groups that did not answer.
+
+        Groups that answer with the error ``skip`` are left out of both.
+
+        Raises:
+            PenstockError: a group's answer that no repetition heals.
+        """
+        by_name = {shard.broker_name: shard for shard in shards}
+        members = {name: master_of(shard) or next(iter(shard.members), None) for name, shard in by_name.items()}
+        addresses = {name: member.address for name, member in members.items() if member is not None}
+        answers, errors = self.at_addresses(addresses, method, request_for, timeout_s)
+        silent = by_name.keys() - addresses
+        for name, error in errors.items():
+            if skip is not None and isinstance(error, skip):
+                continue
+            if not error.retryable:
+                raise error
+            log.info("broker did not answer broker=%s error=%s", name, error.message)
+            silent.add(name)
+        return answers, sorted(silent)
+
+    def everywhere(
+        self, method: str, request: Any, timeout_s: float, *, skip: type[PenstockError] | None = None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The same of all broker groups; those that are down did not answer."""
+        view = self.directory.cluster(timeout_s)
+        answers, silent = self.at_each(view.shards, method, lambda _: request, timeout_s, skip=skip)
+        return answers, sorted([*silent, *(shard.broker_name for shard in view.absent)])
+
+    # Consumer groups
+
+    def groups(self, timeout_s: float) -> list[str]:
+        """The names of all consumer groups at the brokers that answer, sorted."""
+        answers, _ = self.everywhere("ListGroups", Empty(), timeout_s)
+        return sorted({group.group for answer in answers.values() for group in answer.groups})
+
+    def describe_group(self, group: str, timeout_s: float) -> tuple[dict[str, GroupDescription], list[str]]:
+        """The descriptions of a consumer group, by broker group that has it, and the groups that did not answer.
+
+        Raises:
+            GroupNotFound: nobody has it; with the nearest group there is.
+        """
+        answers, silent = self.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
+        if not answers:
+            raise self.group_not_found(group, timeout_s, silent)
+        return answers, silent
+
+    def group_not_found(self, group: str, timeout_s: float, silent: Sequence[str] = ()) -> GroupNotFound:
+        """The error that says so, with the nearest group there is and who was not heard."""
+        near = hint(group, self.groups(timeout_s))
+        unheard = f" ({', '.join(silent)} did not answer)" if silent else ""
+        return GroupNotFound(f"group {group!r} does not exist at any broker{unheard}{near}", group=group)
+
+    # Topics that are written
+
+    def writable_route(self, topic: str, timeout_s: float, *, create: bool, queues: int = 0) -> TopicRoute:
+        """The route of ``topic``, watched; with ``create``, an unknown one is made everywhere (queues 0: the default).
+
+        While no living broker is known this waits: a cluster that starts, or fails over, is not a missing topic.
+
+        Raises:
+            InvalidName, Forbidden: no topic that clients may write.
+            TopicNotFound: it does not exist, and creation is off here or at every broker.
+            RouteNotFound, NameserverUnavailable: nothing was known within ``timeout_s``.
+        """
+        names.check_topic(topic)
+        if names.is_system_topic(topic):
+            raise Forbidden(f"topic {topic} is internal: clients may not write to it")
+        directory, deadline = self.directory, time.monotonic() + timeout_s
+        try:
+            return directory.topic(topic, timeout_s)
+        except RouteNotFound:
+            left_s = deadline - time.monotonic()
+            route = directory.wait_for(topic, lambda known: known.exists or bool(known.shards), left_s)
+            if route is None:
+                raise
+            if route.exists:
+                return route
+        except TopicNotFound:
+            pass
+        return self._created(topic, queues, deadline) if create else directory.topic(topic, 0.0)
+
+    def _created(self, topic: str, queues: int, deadline: float) -> TopicRoute:
+        def left_s() -> float:
+            return max(deadline - time.monotonic(), CALL_TIMEOUT_S_MIN)
+
+        known = self.directory.known(topic)
+        masters = {shard.broker_name: master_of(shard) for shard in (known.shards if known else ())}
+        config = TopicConfig(topic=topic, read_queues=queues, write_queues=queues, perm=names.PERM_READ_WRITE)
+        request = CreateTopicRequest(config=config, auto=True)
+        addresses = {name: master.address for name, master in masters.items() if master is not None}
+        answers, errors = self.at_addresses(addresses, "CreateTopic", lambda _: request, left_s())
+        if not answers:
+            failure = next(reversed(errors.values()), None)
+            reason = failure.message if failure else "no broker group has a living master"
+            kind = RouteNotFound if failure is None or failure.retryable else TopicNotFound
+            raise kind(f"topic {topic!r} does not exist and was not created: {reason}")
+        log.info("topic created topic=%s brokers=%s", topic, sorted(answers))
+        route = self.directory.wait_for(topic, lambda candidate: covers(candidate, set(answers)), left_s())
+        return route if route is not None else self.directory.topic(topic, 0.0)
+
+
+def _gathered(calls: Iterable[tuple[K, str, Any]]) -> tuple[dict[K, Any], dict[K, PenstockError]]:
+    """The answers of calls that were started, and the errors of the others, which name where they were made."""
+    answers: dict[K, Any] = {}
+    errors: dict[K, PenstockError] = {}
+    for key, where, call in calls:
+        try:
+            answers[key] = call.result()
+        except grpc.RpcError as error:
+            errors[key] = from_rpc_error(error, where)
+    return answers, errors

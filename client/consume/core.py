@@ -1,0 +1,171 @@
+"""What every consumer is made of, put together: the way to the cluster, buffers, fetcher, and who decides on queues."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from penstock.proto.errors import BrokerUnavailable, ClientClosed, InvalidArgument, PenstockError
+from penstock.proto.names import check_group
+from penstock.runtime.security.credentials import Credentials, Tls
+
+from ..cluster import Calls, Subscription, readable_queues
+from ..message import MessageQueue
+from .consumer_config import ConsumerConfig, check_consume_from
+from .fetcher import Fetcher
+from .local_queue import Buffers, LocalQueue
+
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Who decides which queues the consumer works on."""
+
+    def start(self) -> None: ...
+    def subscribe(self, subscription: Subscription) -> None: ...
+    def unsubscribe(self, topic: str) -> None: ...
+    def poke(self) -> None: ...
+    def commit(self, offsets: Mapping[MessageQueue, int], timeout_s: float) -> None: ...
+    def close(self, deadline_s: float) -> None: ...
+
+
+class ConsumerCore:
+    """The parts of one consumer. ``new_queue`` makes the kind of queue that the consumer works with."""
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        group: str,
+        client_id: str,
+        consume_from: str | int,
+        config: ConsumerConfig,
+        tls: Tls | None,
+        credentials: Credentials | None,
+        new_queue: Callable[[MessageQueue], LocalQueue],
+    ) -> None:
+        self.group = check_group(group)
+        self.client_id = client_id
+        self.config = config
+        self.consume_from = check_consume_from(consume_from)
+        self.new_queue = new_queue
+        self.subscriptions: dict[str, Subscription] = {}  # the user's threads write it, the fetcher's reads single ones
+        self.failure: PenstockError | None = None  # set once, by whichever thread finds it; never taken back
+        self.is_closed = False
+        self.owner: Owner | None = None  # from the first subscription or assignment on, and then the same
+        self.calls = Calls.to(nameservers, tls=tls, credentials=credentials)
+        self.connections, self.directory = self.calls.connections, self.calls.directory
+        self.buffers = Buffers(config)
+        self.fetcher = Fetcher(
+            self.connections,
+            self.directory,
+            self.buffers,
+            config,
+            group=group,
+            client_id=client_id,
+            subscription_of=self.subscription_of,
+            on_refused=self.fail,
+        )
+
+    def subscription_of(self, topic: str) -> Subscription:
+        """The subscription of ``topic``; of everything where nothing was said."""
+        return self.subscriptions.get(topic) or Subscription.of_all(topic)
+
+    def begin(self, owner: Owner) -> None:
+        """Let ``owner`` decide from now on, and fetch.
+
+        Raises:
+            NameserverUnavailable: no nameserver answers; nothing has begun.
+        """
+        self.require_open()
+        assert self.owner is None, "a consumer begins once"
+        owner.start()
+        self.owner = owner
+        self.fetcher.start()
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want a topic, or other messages of it; the owner is told, if there is one already."""
+        self.subscriptions[subscription.topic] = subscription
+        if self.owner is not None:
+            self.owner.subscribe(subscription)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want nothing more of a topic."""
+        self.subscriptions.pop(topic, None)
+        if self.owner is not None:
+            self.owner.unsubscribe(topic)
+
+    def poke(self) -> None:
+        """Have the owner look again: running work of a revoked queue may have ended."""
+        if self.owner is not None:
+            self.owner.poke()
+
+    def held_queues(self) -> list[MessageQueue]:
+        """The queues that are this consumer's now, sorted."""
+        with self.buffers.lock:
+            return sorted(each for each, local in self.buffers.queues.items() if local.is_held())
+
+    def require_open(self) -> None:
+        """Raise what the consumer failed with, or that it is closed."""
+        if self.failure is not None:
+            raise self.failure
+        if self.is_closed:
+            raise ClientClosed(f"the consumer of group {self.group} is closed: make a new one")
+
+    def fail(self, error: PenstockError) -> None:
+        """The consumer cannot go on; whoever uses it next is told."""
+        if self.failure is None:
+            log.error("consumer cannot go on group=%s error=%s", self.group, error.message)
+            self.failure = error
+        self._wake_waiting()
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        """Every readable queue of ``topic``, sorted.
+
+        Raises:
+            TopicNotFound, RouteNotFound, NameserverUnavailable: there is no such topic, or nobody to ask.
+        """
+        return sorted(readable_queues(self.directory.topic(topic)))
+
+    def address_of(self, queue: MessageQueue) -> str:
+        """The broker to ask about ``queue``.
+
+        Raises:
+            BrokerUnavailable: no member of its broker group lives.
+        """
+        if self.directory.readable(queue.broker_name) is None:
+            self.directory.topic(queue.topic)
+        readable = self.directory.readable(queue.broker_name)
+        if readable is None:
+            raise BrokerUnavailable(f"queue {queue}: no member of its broker group lives")
+        return readable[1]
+
+    def local(self, queue: MessageQueue) -> LocalQueue:
+        """The queue's buffer; the caller holds the lock.
+
+        Raises:
+            InvalidArgument: it is not this consumer's.
+        """
+        found = self.buffers.queues.get(queue)
+        if found is None:
+            raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
+        return found
+
+    def close(self, deadline_s: float) -> None:
+        """Commit, release and disconnect; over at about ``deadline_s``. May be called again."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._wake_waiting()
+        if self.owner is not None:
+            self.owner.close(deadline_s)
+            self.fetcher.close()
+        self.calls.close()
+        log.info("consumer closed group=%s client=%s", self.group, self.client_id)
+
+    def _wake_waiting(self) -> None:
+        with self.buffers.lock:
+            self.buffers.lock.notify_all()
+            if self.buffers.on_ready is not None:
+                self.buffers.on_ready()

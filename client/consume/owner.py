@@ -1,0 +1,218 @@
+"""Who decides which queues a consumer works on: what a member of a group and an assignment by hand have in common."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from penstock.proto.errors import PenstockError, RouteNotFound, TopicNotFound
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
+
+from ..cluster import Subscription, readable_queues
+from ..message import MessageQueue
+from .consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST
+from .control import ControlLoop
+from .core import ConsumerCore
+from .local_queue import Buffers, LocalQueue, Standing
+from .offsets import search_offset
+
+log = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_S = 2.0
+
+
+class Start(NamedTuple):
+    """Where a queue begins: ``offset``; what its broker has: the committed one (-1: none), and its ``end``."""
+
+    offset: int
+    committed: int
+    end: int
+
+
+class QueueOwner(ABC):
+    """Keeps a consumer's queues in its :class:`Buffers` and commits what is finished of them.
+
+    Decisions are made in one thread, the control thread, from events that other threads post. Which queues there are,
+    and how their offsets are kept, is the subclass's.
+    """
+
+    def __init__(self, core: ConsumerCore, kind: str) -> None:
+        self._core = core
+        self._directory = core.directory
+        self._buffers = core.buffers
+        self._subscriptions = dict(core.subscriptions)  # as far as it has heard; written by the control thread
+        self._born_later: set[str] = set()  # topics that did not exist when they were subscribed; only grows
+        self._commit_at_s = 0.0
+        self._control = ControlLoop(f"penstock-{kind}-{core.group}", self._tick)
+
+    # Called by the consumer, from any thread
+
+    def start(self) -> None:
+        """Look up the topics and begin; queues arrive later.
+
+        Raises:
+            NameserverUnavailable: no nameserver answers.
+        """
+        self._look_up(self._subscriptions)
+        self._directory.add_listener(self._on_route)
+        self._control.start()
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want another topic too, or other messages of one."""
+        self._look_up([subscription.topic])
+
+        def change() -> None:
+            self._subscriptions[subscription.topic] = subscription
+            self._subscriptions_changed()
+
+        self._control.post(change)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want the topic no more; its queues are given up."""
+
+        def change() -> None:
+            self._subscriptions.pop(topic, None)
+            self._subscriptions_changed()
+
+        self._control.post(change)
+
+    def poke(self) -> None:
+        """Look again soon: running work of a revoked queue may have ended."""
+        self._control.poke()
+
+    def close(self, deadline_s: float) -> None:
+        """Commit what is finished and end; over at about ``deadline_s``."""
+        self._directory.remove_listener(self._on_route)
+        self._control.close(max(deadline_s - time.monotonic(), 0.1))
+        self._end(deadline_s)
+
+    # What a subclass decides, in the control thread
+
+    @abstractmethod
+    def _decide(self, now_s: float) -> float:
+        """Act on what has changed; when to look again at the latest."""
+
+    @abstractmethod
+    def _commit_progress(self) -> None:
+        """Commit what is finished, every ``commit_interval_ms``."""
+
+    @abstractmethod
+    def _subscriptions_changed(self) -> None: ...
+
+    @abstractmethod
+    def _routes_changed(self) -> None: ...
+
+    @abstractmethod
+    def _end(self, deadline_s: float) -> None:
+        """The control thread has ended: commit the rest. Called by the consumer."""
+
+    # For subclasses
+
+    def _look_up(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            try:
+                self._directory.topic(topic)
+            except TopicNotFound:
+                self._born_later.add(topic)
+                log.warning("topic does not exist, consuming begins when it does topic=%s", topic)
+            except RouteNotFound as error:
+                log.warning("topic has no route yet topic=%s error=%s", topic, error.message)
+
+    def _subscribed_queues(self) -> set[MessageQueue]:
+        """Every readable queue of the subscribed topics, as far as their routes are known."""
+        return {queue for topic in self._subscriptions for queue in readable_queues(self._directory.known(topic))}
+
+    def _find_start(self, queue: MessageQueue, address: str, ask: Callable[[], tuple[int, int, int]]) -> Start | None:
+        """Where the queue begins, or None if its broker could not be asked.
+
+        ``ask()``: the committed offset (-1: none), the queue's first offset, and the one behind its last message.
+        """
+        # "last" means what arrives after subscribing: in a topic that is younger than that, everything.
+        consume_from = self._core.consume_from
+        if queue.topic in self._born_later and consume_from == CONSUME_FROM_LAST:
+            consume_from = CONSUME_FROM_FIRST
+        try:
+            committed, min_offset, max_offset = ask()
+            offset = starting_offset(
+                queue,
+                committed=committed,
+                min_offset=min_offset,
+                max_offset=max_offset,
+                consume_from=consume_from,
+                search=lambda timestamp_ms: search_offset(self._core.connections, address, queue, timestamp_ms),
+            )
+        except PenstockError as error:
+            log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
+            return None
+        return Start(offset, committed, max_offset)
+
+    def _go_on(self, local: LocalQueue, committed: int) -> None:
+        """The queue is the consumer's now, and begins or goes on where it stands."""
+        with self._buffers.lock:
+            local.committed = committed
+            local.standing = Standing.OWNED
+            self._buffers.make_ready(local)
+            self._buffers.lock.notify_all()
+        log.info("queue began queue=%s offset=%d committed=%d", local.queue, local.unfinished(), committed)
+        self._core.fetcher.wake()
+
+    def _on_route(self, route: TopicRoute) -> None:
+        self._control.post(self._routes_changed)
+
+    def _tick(self, now_s: float) -> float:
+        next_s = self._decide(now_s)
+        if now_s >= self._commit_at_s:
+            self._commit_at_s = now_s + self._core.config.commit_interval_ms / 1000
+            self._commit_progress()
+        return min(next_s, self._commit_at_s)
+
+
+def starting_offset(
+    queue: MessageQueue,
+    *,
+    committed: int,
+    min_offset: int,
+    max_offset: int,
+    consume_from: str | int,
+    search: Callable[[int], int],
+) -> int:
+    """The committed offset, or what ``consume_from`` means for a queue that nobody of the group has consumed.
+
+    A committed offset below the queue's first message is moved up to it, with a warning. One above the end stays: a
+    broker that has just started, or a slave, may see less than was consumed; the fetch finds out if it is too high,
+    and moves it then. ``search(timestamp_ms)`` asks the broker where a time begins.
+    """
+    if committed >= 0:
+        wanted = committed
+    elif consume_from == CONSUME_FROM_FIRST:
+        wanted = min_offset
+    elif consume_from == CONSUME_FROM_LAST:
+        wanted = max_offset
+    else:
+        wanted = search(int(consume_from))
+    if wanted < min_offset:
+        log.warning(
+            "offset was below the queue's first message, some are gone queue=%s offset=%d first=%d",
+            queue,
+            wanted,
+            min_offset,
+        )
+        return min_offset
+    return wanted
+
+
+def uncommitted(buffers: Buffers, broker_name: str | None = None) -> dict[LocalQueue, int]:
+    """Finished and not committed: queue and offset, of one broker group or of all. Takes the buffers' lock."""
+    with buffers.lock:
+        found = {}
+        for local in buffers.queues.values():
+            if broker_name is not None and local.queue.broker_name != broker_name:
+                continue
+            if local.standing in (Standing.OWNED, Standing.REVOKED):
+                offset = local.to_commit()
+                if offset is not None:
+                    found[local] = offset
+        return found

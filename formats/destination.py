@@ -1,0 +1,105 @@
+"""Where batches of messages are stored on their way to a topic, and what their records and headers say of it.
+
+``Ordinary`` messages are stored in their topic. Those for ``Later`` are stored in the brokers' timer topic: their
+properties say when they are due and where they belong, and at its time the broker makes each a message of its topic.
+Whoever sends them numbers the batches like any others, so that a batch which is sent again is stored once, and a
+stored message is delivered once.
+Source of the latter: RocketMQ ``HookUtils#transformTimerMessage``; there the broker writes these properties.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.proto.names import TIMER_TOPIC
+
+from .columns import Column, with_property
+from .record.properties import REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELIVER_MS, TIMER_OUT_MS
+
+QueueIds = npt.NDArray[np.int32]
+
+LATER_PROPERTIES = (TIMER_DELIVER_MS, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID)
+LATER_BYTES_MAX = 512
+"""What these properties take at most."""
+
+
+class Destination(Protocol):
+    """Where batches of one topic are stored. A value: equal ones are the same place."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that the messages are for, as headers name it."""
+        ...
+
+    @property
+    def stored_topic(self) -> str:
+        """The topic that the records name."""
+        ...
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """Fields of an ``AppendHeader`` or ``StageHeader`` that say how the batch is to be stored."""
+        ...
+
+    @property
+    def gives_offsets(self) -> bool:
+        """True if a stored message has its offset in its queue; else the receipt cannot tell one yet."""
+        ...
+
+    def producer(self, producer_id: int) -> int:
+        """The number under which that producer's batches are known there."""
+        ...
+
+    def place(self, properties: Column | None, queue_ids: QueueIds) -> tuple[Column | None, QueueIds]:
+        """The property strings and queue ids of the records, for messages that belong to ``queue_ids``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ordinary:
+    """Stored in its topic, for consumers to have at once."""
+
+    topic: str
+    flags: ClassVar[Mapping[str, Any]] = {}
+    gives_offsets: ClassVar[bool] = True
+
+    @property
+    def stored_topic(self) -> str:
+        return self.topic
+
+    def producer(self, producer_id: int) -> int:
+        return producer_id
+
+    def place(self, properties: Column | None, queue_ids: QueueIds) -> tuple[Column | None, QueueIds]:
+        return properties, queue_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Stored in the timer topic until it is due; the time is among the properties already."""
+
+    topic: str
+    flags: ClassVar[Mapping[str, Any]] = {"later": True}
+    gives_offsets: ClassVar[bool] = False
+
+    @property
+    def stored_topic(self) -> str:
+        return TIMER_TOPIC
+
+    def producer(self, producer_id: int) -> int:
+        # The later messages of all topics are in one topic, where the lanes of one producer's topics would meet.
+        digest = hashlib.blake2b(f"{producer_id:016x}:{self.topic}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") or 1
+
+    def place(self, properties: Column | None, queue_ids: QueueIds) -> tuple[Column | None, QueueIds]:
+        known, numbers = np.unique(queue_ids, return_inverse=True)
+        texts = Column.of([b"%d" % queue_id for queue_id in known.tolist()])
+        properties = with_property(properties, REAL_TOPIC, Column.repeated(self.topic.encode(), len(queue_ids)))
+        properties = with_property(properties, REAL_QUEUE_ID, texts.take(numbers.astype(np.int64)))
+        return properties, np.zeros_like(queue_ids)

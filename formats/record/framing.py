@@ -1,0 +1,74 @@
+"""A batch of messages as the framed message that carries it: records are laid out in the very bytes that gRPC sends."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import Message
+
+from penstock.proto import frames
+
+from ..columns import Column
+from .kernels import encode_batch, encoded_bytes
+from .layout import Host
+
+_WRITABLE = 0x200  # PyBUF_WRITE
+_memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_at.restype = ctypes.py_object
+_memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+
+
+def marked(properties: Column | None, mark: bytes, count: int) -> Column:
+    """The property strings of ``count`` records, the first one with the producer's ``mark`` in front."""
+    first = np.frombuffer(mark, dtype=np.uint8)
+    if properties is None:
+        return Column(first, np.full(count, len(mark), dtype=np.int64))
+    return Column(np.concatenate([first, properties.data]), properties.ends + len(mark))
+
+
+def frame_batch(
+    header: Message,
+    bodies: Column,
+    properties: Column,
+    *,
+    topic: str,
+    queue_ids: npt.NDArray[np.int32],
+    sys_flag: int,
+    born_host: Host,
+) -> bytes:
+    """``header`` and one record per message, born now; offsets and the storing host are the broker's to fill in.
+
+    ``sys_flag`` says by its STORE_HOST_V6 bit how much room that host needs.
+    """
+    encoded_topic, host = (np.frombuffer(each, np.uint8) for each in (topic.encode(), born_host.encode()))
+    size = encoded_bytes(
+        len(queue_ids), len(bodies.data), len(properties.data), len(encoded_topic), sys_flag, len(host)
+    )
+    message, address = frames.allocate(header, size)
+    written = encode_batch(
+        np.frombuffer(_memory_at(address, size, _WRITABLE), dtype=np.uint8),
+        bodies.data,
+        bodies.ends,
+        properties.data,
+        properties.ends,
+        encoded_topic,
+        queue_ids,
+        sys_flag,
+        0,
+        time.time_ns() // 1_000_000,
+        host,
+    )
+    assert written == size, (written, size)
+    return message
+
+
+def record_sizes(
+    bodies: Column, properties: Column, *, topic: str, sys_flag: int, born_host: Host
+) -> npt.NDArray[np.int64]:
+    """The size of each record of such a batch."""
+    fixed = encoded_bytes(1, 0, 0, len(topic.encode()), sys_flag, len(born_host.encode()))
+    sizes: npt.NDArray[np.int64] = bodies.lengths + properties.lengths + fixed
+    return sizes

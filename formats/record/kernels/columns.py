@@ -1,0 +1,65 @@
+"""Kernels over columns of byte strings: hashes of rows, rows picked out, a property appended to each row."""
+
+# Kernels are typed by their Numba signatures.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
+
+from __future__ import annotations
+
+from numba import njit, types
+
+from ...intrinsics.crc import BYTES
+from ...intrinsics.memory import copy_bytes
+from ...intrinsics.text import string_hash_utf8
+from .scanning import LONGS
+
+_OUT_BYTES = types.Array(types.uint8, 1, "C")
+_OUT_LONGS = types.Array(types.int64, 1, "C")
+_OUT_INTS = types.Array(types.int32, 1, "C")
+
+
+@njit([types.void(BYTES, LONGS, _OUT_INTS)], nogil=True, cache=True)
+def hash_rows(data, ends, out):
+    """``out[i]`` = Java's string hash of row ``i``, UTF-8."""
+    start = 0
+    for row in range(len(ends)):
+        out[row] = string_hash_utf8(data, start, ends[row])
+        start = ends[row]
+
+
+@njit([types.void(BYTES, LONGS, LONGS, _OUT_BYTES)], nogil=True, cache=True)
+def gather_rows(data, ends, indexes, out):
+    """Rows ``indexes`` of a column, laid end to end in ``out``, which has just their size."""
+    position = 0
+    for index in indexes:
+        start = ends[index - 1] if index > 0 else 0
+        size = ends[index] - start
+        copy_bytes(out, position, data, start, size)
+        position += size
+
+
+@njit([types.int64(BYTES, LONGS, BYTES, BYTES, LONGS, _OUT_BYTES, _OUT_LONGS)], nogil=True, cache=True)
+def append_property(base, base_ends, name, values, value_ends, out, out_ends):
+    """``out`` row = base row + ``name 0x01 value 0x02``; a row with an empty value stays as it is.
+
+    ``out`` has room for all: ``len(base) + len(values) + rows * (len(name) + 2)``; answers the bytes written.
+    """
+    position = 0
+    base_start = 0
+    value_start = 0
+    for row in range(len(out_ends)):
+        size = base_ends[row] - base_start
+        copy_bytes(out, position, base, base_start, size)
+        position += size
+        size = value_ends[row] - value_start
+        if size > 0:
+            copy_bytes(out, position, name, 0, len(name))
+            position += len(name)
+            out[position] = 1
+            copy_bytes(out, position + 1, values, value_start, size)
+            position += size + 1
+            out[position] = 2
+            position += 1
+        base_start = base_ends[row]
+        value_start = value_ends[row]
+        out_ends[row] = position
+    return position

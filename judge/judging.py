@@ -1,0 +1,66 @@
+"""From whole queues and stretches to a tally, and from the tally of a whole history to what only the sum shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .conditions import Conditions
+from .history import Op, Outcome
+from .pieces import QUEUE, Column, Group
+from .queues import Queue
+from .stretches import Stretch
+from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
+
+
+def judge_groups(found: Iterable[Group], shards: Sequence[str], conditions: Conditions) -> Tally:
+    """What whole queues and stretches show."""
+    tally = Tally()
+    for kind, a, b, rows in found:
+        if kind == QUEUE:
+            Queue(a, b, shard_name(shards, a), rows, conditions).judge(tally)
+        else:
+            Stretch(a, rows, shards).judge(tally)
+    return tally
+
+
+def settle(total: Tally, conditions: Conditions) -> None:
+    """Add what only the sum shows.
+
+    I1: nothing was read at all. I7: of what was delivered again, only what the faults do not explain counts.
+    """
+    if not was_read(total) and total.checked["I1"]:
+        total.wrong["I1"], total.examples["I1"] = total.checked["I1"], ["nothing was read at the end"]
+    surplus = max(total.delivered_again - conditions.duplicates_allowed, 0)
+    total.tell("I7", total.again_examples[:surplus], surplus)
+
+
+def was_read(total: Tally) -> bool:
+    """True if somebody read what is there at the end."""
+    return bool(total.checked["I5"])
+
+
+def epoch_limits(total: Tally) -> dict[tuple[int, int], tuple[int, int]]:
+    """The epochs of shards that break I9: a send began behind an acknowledgement in a later epoch.
+
+    By shard and epoch: when the first such acknowledgement was, and in which epoch.
+    """
+    limits = {}
+    for (shard, epoch), (_, last_start) in total.epochs.items():
+        later = [(end, each) for (other, each), (end, _) in total.epochs.items() if other == shard and each > epoch]
+        if later and last_start > min(later)[0]:
+            limits[shard, epoch] = min(later)
+    return limits
+
+
+def judge_epochs(events: Column, limits: Mapping[tuple[int, int], tuple[int, int]], shards: Sequence[str]) -> Tally:
+    """I9 in some rows, where :func:`epoch_limits` says that it is broken."""
+    sent = events[(events["op"] == Op.SEND) & (events["outcome"] == Outcome.OK)]
+    tally = Tally()
+    for (shard, epoch), (limit, later) in limits.items():
+        late = sent[(sent["shard"] == shard) & (sent["epoch"] == epoch) & (sent["start_ns"] > limit)]
+        texts = []
+        for row in late[:EXAMPLES_MAX]:
+            name = message_name(row["stream"], row["sequence"], shard_name(shards, shard), row["queue"], row["offset"])
+            texts.append(f"{name} was acknowledged in epoch {epoch} after epoch {later} had begun")
+        tally.tell("I9", texts, len(late))
+    return tally

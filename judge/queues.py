@@ -1,0 +1,166 @@
+"""What one queue's rows show: I1, I3, I4, I5, what was delivered again, and the epochs of I9.
+
+I4 has three parts. A acknowledged before B was sent: A lies before B. Messages of one stream and key lie as they were
+sent; a key moves to another queue while its broker group has no master, and between queues there is no order. What a
+queue delivers for the first time comes in the order of its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .conditions import Conditions
+from .history import NO_KEY, Op
+from .looks import went_back
+from .pieces import Column, Rows, message_ids, take
+from .tally import EXAMPLES_MAX, Tally, message_name
+
+LOSS_WINDOW_NS = 2_000_000_000
+"""Modes that wait for no replica may lose what was acknowledged so shortly before a fault."""
+
+
+class Queue:
+    """One queue: where it is, what happened to it, and what its drill allows."""
+
+    def __init__(self, shard: int, queue: int, name: str, rows: Rows, conditions: Conditions) -> None:
+        self.shard = shard
+        self._queue = queue
+        self._shard_name = name
+        self._conditions = conditions
+        self._sent = take(rows, rows["op"] == Op.SEND)
+        self._received = take(rows, rows["op"] == Op.RECEIVE)
+        self._looks = take(rows, rows["op"] == Op.POSITION)
+        read = take(rows, rows["op"] == Op.READ)
+        self._read = take(read, np.lexsort((read["end_ns"], read["offset"])))
+        self._first_read = take(self._read, _is_new(self._read["offset"]))
+
+    def judge(self, tally: Tally) -> None:
+        """Add what is found to ``tally``."""
+        tally.checked["I1"] += len(self._sent["offset"])
+        is_lost, is_excused = self._lost()
+        lost = take(self._sent, is_lost)
+        self._tell(tally, "I1", lost, "was acknowledged and is not there")
+        tally.on_lost(lost, int(is_excused.sum()))
+        self._one_value(tally)
+        tally.checked["I4"] += len(self._sent["offset"])
+        self._tell(tally, "I4", self._sent_too_late(), "was sent after one behind it was acknowledged")
+        self._tell(tally, "I4", self._keys_swapped(), "lies behind a later one of its key")
+        self._deliveries(tally)
+        tally.checked["I5"] += len(self._read["offset"])
+        gaps = np.flatnonzero(np.diff(self._first_read["offset"]) != 1) + 1
+        before = self._first_read["offset"][gaps[:EXAMPLES_MAX] - 1].tolist()
+        self._tell(tally, "I5", take(self._first_read, gaps), [f"follows offset {offset}" for offset in before])
+        self._looked(tally)
+        known = take(self._sent, self._sent["epoch"] > 0)
+        tally.checked["I9"] += len(known["epoch"])
+        tally.on_epochs(self.shard, known)
+
+    def missing(self) -> dict[str, Column]:
+        """Acknowledged sends that are not read at their place, without those that the mode allows to lose."""
+        return take(self._sent, self._lost()[0])
+
+    def _lost(self) -> tuple[Column, Column]:
+        """Which acknowledged sends are missing, and which are missing as the mode allows."""
+        sent, read = self._sent, self._first_read
+        present = np.zeros(len(sent["offset"]), np.bool_)
+        if len(read["offset"]):
+            at = np.minimum(np.searchsorted(read["offset"], sent["offset"]), len(read["offset"]) - 1)
+            found = read["offset"][at] == sent["offset"]
+            present = found & (message_ids(read)[at] == message_ids(sent))
+            self._look_at_other_reads(present, found)
+        excused = np.zeros(len(present), np.bool_) if self._conditions.is_replicated else self._is_excused(present)
+        return ~present & ~excused, ~present & excused
+
+    def _look_at_other_reads(self, present: Column, found: Column) -> None:
+        """A place may have been read several times, and not always as the same message."""
+        doubtful = np.flatnonzero(found & ~present)
+        if len(doubtful):
+            read = take(self._read, np.isin(self._read["offset"], self._sent["offset"][doubtful]))
+            pairs = set(zip(read["offset"].tolist(), message_ids(read).tolist(), strict=True))
+            sent = take(self._sent, doubtful)
+            wanted = zip(sent["offset"].tolist(), message_ids(sent).tolist(), strict=True)
+            present[doubtful] = [pair in pairs for pair in wanted]
+
+    def _is_excused(self, present: Column) -> Column:
+        """Which are of a fault's time, with nothing of their epoch left behind them."""
+        sent = self._sent
+        at_fault = np.zeros(len(present), np.bool_)
+        for window in self._conditions.windows:
+            early = window.start_ns - LOSS_WINDOW_NS
+            at_fault |= (sent["end_ns"] >= early) & (sent["end_ns"] < window.end_ns)
+        for epoch in np.unique(sent["epoch"][at_fault & ~present]).tolist():
+            tenure = sent["epoch"] == epoch
+            last = sent["offset"][tenure & present].max(initial=-1)
+            at_fault[tenure] &= sent["offset"][tenure] > last
+        return at_fault
+
+    def _one_value(self, tally: Tally) -> None:
+        """I3."""
+        told = (self._read, self._received, take(self._sent, self._sent["offset"] >= 0))
+        offsets = np.concatenate([rows["offset"] for rows in told])
+        ids = np.concatenate([message_ids(rows) for rows in told])
+        order = np.argsort(offsets, kind="stable")
+        offsets, ids = offsets[order], ids[order]
+        is_new = _is_new(offsets)
+        tally.checked["I3"] += int(is_new.sum())
+        differ = np.flatnonzero(~is_new[1:] & (np.diff(ids) != 0)) + 1
+        if len(differ):
+            everything = {name: np.concatenate([rows[name] for rows in told]) for name in self._sent}
+            one_of_each = differ[np.unique(offsets[differ], return_index=True)[1]]
+            wrong, other = (take(everything, order[which]) for which in (one_of_each, one_of_each - 1))
+            others = zip(*(other[name][:EXAMPLES_MAX].tolist() for name in ("stream", "sequence")), strict=True)
+            self._tell(tally, "I3", wrong, [f"shares its place with {stream}.{number}" for stream, number in others])
+
+    def _sent_too_late(self) -> dict[str, Column]:
+        sent = take(self._sent, np.argsort(self._sent["offset"], kind="stable"))
+        behind = np.minimum.accumulate(sent["end_ns"][::-1])[::-1]  # the earliest from here on
+        return take(sent, np.flatnonzero(behind[1:] < sent["start_ns"][:-1]))
+
+    def _keys_swapped(self) -> dict[str, Column]:
+        keyed = take(self._sent, self._sent["key"] != NO_KEY)
+        keyed = take(keyed, np.lexsort((keyed["offset"], keyed["key"], keyed["stream"])))
+        together = (np.diff(keyed["stream"].astype(np.int64)) == 0) & (np.diff(keyed["key"]) == 0)
+        return take(keyed, np.flatnonzero(together & (np.diff(keyed["sequence"]) < 0)) + 1)
+
+    def _deliveries(self, tally: Tally) -> None:
+        """The part of I4 that is about them, and I7's."""
+        received = take(self._received, np.argsort(self._received["end_ns"], kind="stable"))
+        is_first = np.zeros(len(received["offset"]), np.bool_)
+        is_first[np.unique(received["offset"], return_index=True)[1]] = True
+        first = take(received, is_first)
+        backwards = take(first, np.flatnonzero(np.diff(first["offset"]) < 0) + 1)
+        self._tell(tally, "I4", backwards, "was delivered after one behind it")
+        tally.checked["I7"] += len(is_first)
+        again = take(received, ~is_first)
+        tally.delivered_again += len(again["offset"])
+        left = EXAMPLES_MAX - len(tally.again_examples)
+        tally.again_examples += [f"{text} was delivered again" for text in self._names(again)[:left]]
+
+    def _looked(self, tally: Tally) -> None:
+        looks = take(self._looks, np.argsort(self._looks["end_ns"], kind="stable"))
+        columns = (looks[name].tolist() for name in ("end_ns", "sequence", "start_ns", "offset"))
+        wrong = went_back(list(zip(*columns, strict=True)), self._conditions, self._shard_name)
+        tally.tell("I5", [f"{self._shard_name} queue {self._queue}: {text}" for text in wrong], len(wrong))
+
+    def _tell(self, tally: Tally, invariant: str, wrong: Rows, what: str | Sequence[str]) -> None:
+        """Count the rows; ``what`` is wrong with all of them, or with each of the first."""
+        names = self._names(wrong)
+        told = [what] * len(names) if isinstance(what, str) else what
+        texts = [f"{name} {text}" for name, text in zip(names, told, strict=True)]
+        tally.tell(invariant, texts, len(wrong["offset"]))
+
+    def _names(self, rows: Rows) -> list[str]:
+        columns = (rows[name][:EXAMPLES_MAX].tolist() for name in ("stream", "sequence", "offset"))
+        return [
+            message_name(stream, number, self._shard_name, self._queue, at)
+            for stream, number, at in zip(*columns, strict=True)
+        ]
+
+
+def _is_new(offsets: Column) -> Column:
+    """Which of sorted offsets are not the one before."""
+    marks = np.ones(len(offsets), np.bool_)
+    marks[1:] = np.diff(offsets) != 0
+    return marks

@@ -1,0 +1,176 @@
+"""What is found in parts of a history, in a form that adds up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .pieces import Column, Rows, take
+
+EXAMPLES_MAX = 20
+_BINS_PER_E = 1000
+_BINS = 44 * _BINS_PER_E
+"""A value falls into a bin that is a thousandth of it wide; the last one is that of 2^63 ns."""
+
+SECOND_NS = 1_000_000_000
+
+
+def shard_name(shards: Sequence[str], shard: int) -> str:
+    """A shard, for people."""
+    return shards[shard] if 0 <= shard < len(shards) else f"shard {shard}"
+
+
+def message_name(stream: int, sequence: int, shard: str, queue: int, offset: int) -> str:
+    """A message and its place, for people."""
+    return f"message {stream}.{sequence} at {shard} queue {queue} offset {offset}"
+
+
+def no_bins() -> Column:
+    """Counts of values, none yet."""
+    return np.zeros(_BINS, np.int64)
+
+
+def percentiles_ms(bins: Column, shares: Iterable[float]) -> list[float]:
+    """The values, in milliseconds, below which these shares lie; within a thousandth. ``bins`` is not empty."""
+    reached = np.cumsum(bins)
+    found = [int(np.searchsorted(reached, max(share * int(reached[-1]), 1))) for share in shares]
+    return [float(np.exp((at + 0.5) / _BINS_PER_E)) / 1e6 for at in found]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts by invariant, with the first examples of what is wrong; latencies and rates.
+
+    Each part of a history has one of its own; :meth:`add` makes them one, in any order.
+    """
+
+    checked: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    excused: int = 0  # of I1: missing, as the mode allows at a fault
+    lost: list[tuple[int, int]] = field(default_factory=list)  # stream and sequence of I1's examples
+    delivered_again: int = 0
+    again_examples: list[str] = field(default_factory=list)
+    epochs: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """By shard and epoch: when its first acknowledgement ended, and when its last send began."""
+    sends: Column = field(default_factory=no_bins)  # nanoseconds from send to acknowledgement
+    deliveries: Column = field(default_factory=no_bins)  # nanoseconds from send to first delivery
+    longest_ns: list[int] = field(default_factory=lambda: [0, 0])  # of the two
+    acknowledged: Counter[int] = field(default_factory=Counter)  # by second
+    received: Counter[int] = field(default_factory=Counter)
+
+    def tell(self, invariant: str, texts: Iterable[str], count: int) -> None:
+        """Count violations; ``texts`` are the first of them."""
+        if count:
+            self.wrong[invariant] += count
+            kept = self.examples.setdefault(invariant, [])
+            kept += list(texts)[: EXAMPLES_MAX - len(kept)]
+
+    def on_lost(self, rows: Rows, excused: int) -> None:
+        """Note which acknowledged sends are missing, and how many more are excused."""
+        left = EXAMPLES_MAX - len(self.lost)
+        self.lost += zip(rows["stream"][:left].tolist(), rows["sequence"][:left].tolist(), strict=True)
+        self.excused += excused
+
+    def on_epochs(self, shard: int, rows: Rows) -> None:
+        """Note acknowledged sends of a shard that name their epoch."""
+        for epoch in np.unique(rows["epoch"]).tolist():
+            mine = take(rows, rows["epoch"] == epoch)
+            end, start = int(mine["end_ns"].min()), int(mine["start_ns"].max())
+            known = self.epochs.get((shard, epoch), (end, start))
+            self.epochs[shard, epoch] = (min(known[0], end), max(known[1], start))
+
+    def on_sent(self, rows: Rows) -> None:
+        """Note acknowledged sends."""
+        _count(self.sends, rows["end_ns"] - rows["start_ns"], self.longest_ns, 0)
+        _count_seconds(self.acknowledged, rows)
+
+    def on_received(self, rows: Rows) -> None:
+        """Note deliveries."""
+        _count_seconds(self.received, rows)
+
+    def on_delivered(self, taken_ns: Column) -> None:
+        """Note how long messages took until somebody had them."""
+        _count(self.deliveries, taken_ns, self.longest_ns, 1)
+
+    def add(self, other: Tally) -> None:
+        """Take in another part's."""
+        self.checked += other.checked
+        for name, count in other.wrong.items():
+            self.tell(name, other.examples[name], count)
+        self.excused += other.excused
+        self.lost = (self.lost + other.lost)[:EXAMPLES_MAX]
+        self.delivered_again += other.delivered_again
+        self.again_examples = (self.again_examples + other.again_examples)[:EXAMPLES_MAX]
+        for key, (end, start) in other.epochs.items():
+            known = self.epochs.get(key, (end, start))
+            self.epochs[key] = (min(known[0], end), max(known[1], start))
+        self.sends += other.sends
+        self.deliveries += other.deliveries
+        self.longest_ns = [max(pair) for pair in zip(self.longest_ns, other.longest_ns, strict=True)]
+        self.acknowledged += other.acknowledged
+        self.received += other.received
+
+    def to_json(self) -> str:
+        """For :meth:`from_json`."""
+        return json.dumps(
+            {
+                "checked": self.checked,
+                "wrong": self.wrong,
+                "examples": self.examples,
+                "excused": self.excused,
+                "lost": self.lost,
+                "delivered_again": self.delivered_again,
+                "again_examples": self.again_examples,
+                "epochs": [[*key, *times] for key, times in self.epochs.items()],
+                "sends": _sparse(self.sends),
+                "deliveries": _sparse(self.deliveries),
+                "longest_ns": self.longest_ns,
+                "acknowledged": list(self.acknowledged.items()),
+                "received": list(self.received.items()),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Tally:
+        """One that was written."""
+        document: dict[str, Any] = json.loads(text)
+        made = cls(
+            Counter(document["checked"]),
+            Counter(document["wrong"]),
+            document["examples"],
+            document["excused"],
+            [(stream, sequence) for stream, sequence in document["lost"]],
+            document["delivered_again"],
+            document["again_examples"],
+            {(shard, epoch): (end, start) for shard, epoch, end, start in document["epochs"]},
+            longest_ns=document["longest_ns"],
+            acknowledged=Counter(dict(document["acknowledged"])),
+            received=Counter(dict(document["received"])),
+        )
+        for name in ("sends", "deliveries"):
+            bins, counts = document[name]
+            getattr(made, name)[bins] = counts
+        return made
+
+
+def _count(bins: Column, values_ns: Column, longest_ns: list[int], which: int) -> None:
+    if len(values_ns):
+        at = np.log(np.maximum(values_ns, 1)) * _BINS_PER_E
+        bins += np.bincount(at.astype(np.int64), minlength=_BINS)
+        longest_ns[which] = max(longest_ns[which], int(values_ns.max()))
+
+
+def _count_seconds(counts: Counter[int], rows: Rows) -> None:
+    seconds, found = np.unique(rows["end_ns"] // SECOND_NS, return_counts=True)
+    counts.update(dict(zip(seconds.tolist(), found.tolist(), strict=True)))
+
+
+def _sparse(bins: Column) -> list[list[int]]:
+    used = np.flatnonzero(bins)
+    return [used.tolist(), bins[used].tolist()]

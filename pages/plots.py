@@ -1,0 +1,168 @@
+"""Plots of series over one axis: lines with gaps and marked stretches, bars, and bars that lie beside a limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from . import shown
+from .pictures import CHARACTER, Picture, room_for, round_up
+
+WIDTH, HEIGHT, RIGHT, TOP, BOTTOM = 960, 220, 12, 14, 26
+SERIES_MAX = 6
+"""Colours; a further series has that of the first again."""
+NAME_MAX = 24
+MARK_LINES = 3
+"""Labels of marks that follow each other stand in so many lines, so that they do not cover each other."""
+
+
+@dataclass(slots=True)
+class Plot:
+    """Lines or bars over one axis. ``x`` are times (ms since 1970) if ``kind`` is ``times``, else names or numbers.
+
+    ``marks`` are stretches of the axis with a text, as the faults of a drill.
+    """
+
+    title: str
+    kind: str  # "times", "lines" or "bars"
+    x: list[Any]
+    series: Mapping[str, Sequence[float | None]]
+    unit: str = ""
+    marks: list[tuple[float, float, str]] = field(default_factory=list)
+
+    def picture(self) -> Markup:
+        """The plot, whose ``x`` is not empty."""
+        return _Drawn(self).markup()
+
+    def legend(self) -> list[tuple[str, str]]:
+        """The colour of each series, as a class, and its name."""
+        return [(_colour(number), name) for number, name in enumerate(self.series)]
+
+    def rows(self) -> list[list[Any]]:
+        """The figures behind the picture: the axis, and each series."""
+        return [[self.axis(at), *values] for at, *values in zip(self.x, *self.series.values(), strict=True)]
+
+    def axis(self, at: Any) -> str:
+        """A place of the axis in words."""
+        if self.kind == "times":
+            return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        return str(at) if self.kind == "bars" else shown(at)
+
+
+def _colour(number: int) -> str:
+    return f"s{number % SERIES_MAX}"
+
+
+class _Drawn(Picture):
+    """A plot as it is drawn."""
+
+    def __init__(self, plot: Plot) -> None:
+        super().__init__(WIDTH, HEIGHT, plot.title)
+        known = [value for values in plot.series.values() for value in values if value is not None]
+        self._plot = plot
+        self._most = round_up(max([*known, 1e-9]))
+        most = f"{self._most:,.0f}" if self._most >= 1 else f"{self._most:g}"
+        scale = ((TOP, f"{most} {plot.unit}".strip()), (HEIGHT - BOTTOM, "0"))
+        self.left = max(84.0, room_for(words for _, words in scale) + 12)
+        for y, words in scale:
+            self.line("grid", self.left, y, WIDTH - RIGHT, y)
+            self.text(self.left - 6, y + 4, words, anchor="end")
+        if plot.kind == "bars":
+            self._bars()
+        else:
+            self._lines()
+
+    def _y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * min(value / self._most, 1.0)
+
+    def _x(self, value: float) -> float:
+        first, last = float(self._plot.x[0]), float(self._plot.x[-1])
+        share = (value - first) / (last - first) if last > first else 0.5
+        return self.left + (WIDTH - self.left - RIGHT) * share
+
+    def _lines(self) -> None:
+        plot, x = self._plot, self._x
+        first, last = float(plot.x[0]), float(plot.x[-1])
+        shown_marks = [(max(float(a), first), min(float(b), last), text) for a, b, text in plot.marks]
+        for number, (start, end, text) in enumerate(shown_marks):
+            if start <= end:
+                self.box("fault", x(start), TOP, max(x(end) - x(start), 1.5), HEIGHT - BOTTOM - TOP, text)
+                middle = (x(start) + x(end)) / 2
+                anchor = "start" if middle < WIDTH / 4 else "end" if middle > WIDTH * 3 / 4 else "middle"
+                at = {"start": x(start), "middle": middle, "end": x(end)}[anchor]
+                self.text(at, TOP + 12 * (1 + number % MARK_LINES), text, anchor=anchor)
+        for number, values in enumerate(plot.series.values()):
+            for stretch in _stretches(plot.x, values):
+                points = [(x(float(at)), self._y(value)) for at, value in stretch]
+                if len(points) == 1:
+                    self.dot(_colour(number), *points[0])
+                else:
+                    self.path(_colour(number), points)
+        if first == last:
+            self.text(x(first), HEIGHT - 8, plot.axis(plot.x[0]), anchor="middle")
+        else:
+            self.text(x(first), HEIGHT - 8, plot.axis(plot.x[0]))
+            self.text(x(last), HEIGHT - 8, plot.axis(plot.x[-1]), anchor="end")
+
+    def _bars(self) -> None:
+        plot = self._plot
+        count, kinds = len(plot.x), len(plot.series)
+        wide = (WIDTH - self.left - RIGHT) / max(count, 1)
+        for number, (name, values) in enumerate(plot.series.items()):
+            for index, value in enumerate(values):
+                if value:
+                    left, top = self.left + wide * (index + 0.1 + 0.8 * number / kinds), self._y(value)
+                    told = f"{plot.x[index]}: {shown(value)} {plot.unit} {name}"
+                    self.box(_colour(number), left, top, max(0.8 * wide / kinds, 0.5), HEIGHT - BOTTOM - top, told)
+        names = [_shortened(str(name)) for name in plot.x]
+        every = max(math.ceil((max(map(len, names), default=0) + 2) * CHARACTER / wide), 1)
+        for index in range(0, count, every):
+            self.text(self.left + wide * (index + 0.5), HEIGHT - 8, names[index], anchor="middle")
+
+
+def _stretches(x: Sequence[Any], values: Sequence[float | None]) -> list[list[tuple[Any, float]]]:
+    """The points between gaps."""
+    found: list[list[tuple[Any, float]]] = [[]]
+    for at, value in zip(x, values, strict=True):
+        if value is None:
+            found.append([])
+        else:
+            found[-1].append((at, value))
+    return [stretch for stretch in found if stretch]
+
+
+def _shortened(name: str) -> str:
+    """A name whose end still tells it from others, as those of log files."""
+    return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 13]}…{name[-12:]}"
+
+
+BAR, BAR_GAP = 12, 8
+
+
+def beside_limit(title: str, bars: Mapping[str, tuple[float, float, float]], axis: str) -> Picture:
+    """Lying bars, each of a value with its lowest and highest, over an axis on which 1.0 is a limit."""
+    left = room_for(bars) + 10
+    most = round_up(max([1.0, *(highest for _, _, highest in bars.values())]))
+    bottom = TOP + (BAR + BAR_GAP) * len(bars)
+    drawn = Picture(WIDTH, bottom + 40, title)
+
+    def x(value: float) -> float:
+        return left + (WIDTH - left - 40) * value / most
+
+    step = most / 5
+    for number in range(6):
+        drawn.line("grid", x(number * step), TOP, x(number * step), bottom)
+        drawn.text(x(number * step), bottom + 14, f"{number * step:g}", anchor="middle")
+    for number, (name, (value, lowest, highest)) in enumerate(bars.items()):
+        top = TOP + (BAR + BAR_GAP) * number
+        drawn.text(left - 6, top + BAR - 2, name, "ink", "end")
+        drawn.box("s0" if value >= 1.0 else "s2", left, top, x(value) - left, BAR, f"{name}: {value:.2f}")
+        drawn.line("span", x(lowest), top + BAR / 2, x(highest), top + BAR / 2)
+    drawn.line("limit", x(1.0), TOP - 4, x(1.0), bottom)
+    drawn.text(left, bottom + 32, axis)
+    return drawn

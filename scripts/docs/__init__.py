@@ -1,0 +1,1 @@
+"""What the documents take from the code: reference pages and the chart; ``python -m scripts.docs`` writes them."""
