@@ -195,7 +195,7 @@ def test_an_unknown_batch_whose_group_died_moves_after_a_second_if_that_is_wante
     assert moved.lane.broker_name == "b"
 
 
-def test_keys_wait_for_their_group_through_a_failover_and_go_elsewhere_when_it_stays_away() -> None:
+def test_keys_wait_for_their_group_through_a_failover() -> None:
     topic = lanes(("a", 1), ("b", 1))
     topic.adopt(WriteQueues([("b", 1)]), NOW)
     topic.add([part(b"1", hashes=[0]), part(b"other", hashes=[1])])

@@ -34,7 +34,7 @@ def test_a_declaration_says_everything_that_a_reference_needs() -> None:
     assert found["open"].kind.of is bool
 
 
-def test_every_option_of_the_sources_and_the_sink_has_a_meaning_and_a_default_of_its_kind() -> None:
+def test_every_option_has_a_meaning_and_a_default_of_its_kind() -> None:
     for options in (OPTIONS, SOURCE, SINK):
         for option in options.all:
             assert option.meaning, option.name

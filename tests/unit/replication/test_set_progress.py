@@ -81,7 +81,7 @@ def joined(progress: Progress, end: int) -> frozenset[int]:
     return wanted_set(1, (1,), Standings().at(0.0, progress, end, ()), SetRules(2, 1), behind_ms_max=15_000)
 
 
-def test_a_new_master_takes_nobody_in_who_lacks_what_earlier_masters_may_have_acknowledged() -> None:
+def test_a_new_master_takes_in_who_has_what_earlier_masters_acknowledged() -> None:
     progress = begun()
     slave = progress.connect(2, "h:2", 960, 0.0)
     progress.on_ack(slave, 960, 960, 0.0)
