@@ -44,7 +44,7 @@ class Producer:
     ``flush`` tells what could not be delivered. Order within a queue is the order of the calls of a thread;
     messages with one sharding key go to one queue as long as the topic's broker groups stay the same.
 
-    Every batch carries this producer's number, so a retry after an unknown outcome stores once. Outcomes: a receipt
+    Every batch carries this producer's number, so a retry within the time-out stores once. Outcomes: a receipt
     (acknowledged), an error derived from ``Refused`` or ``Retryable`` (not stored), ``OutcomeUnknown``.
 
     ``on_delivery`` learns the outcome of everything that ``produce`` and ``produce_many`` accepted, a

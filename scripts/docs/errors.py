@@ -45,5 +45,5 @@ def _table(kinds: list[type[PenstockError]]) -> str:
         if not remedy:
             raise ValueError(f"{kind.__name__} does not say what to do: add a paragraph 'Do: …' to its docstring")
         again = "yes" if kind.retryable else ""
-        rows.append((str(kind.code), code(kind.__name__), plain(meaning), again, plain(remedy)))
-    return table(("Code", "Class", "Means", "Again", "Do"), rows)
+        rows.append((code(kind.__name__), str(kind.code), plain(meaning), again, plain(remedy)))
+    return table(("Class", "Code", "Means", "Again", "Do"), rows)
