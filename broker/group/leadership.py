@@ -81,7 +81,7 @@ class Leadership:
         self.on_role: Callable[[], None] = lambda: None
         self.on_news: Callable[[], None] = lambda: None
         self.is_answered: Callable[[], bool] = lambda: True
-        self.register: Register | None = None
+        self.register: Register | None = None  # as last read or written; its version never goes back
         self._broker_id = broker_id
         self._role = role
         self._registers = registers
@@ -99,18 +99,19 @@ class Leadership:
         self._is_level = False  # has had everything acknowledged, in this life
         self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
         self._giving_epoch = 0  # which this broker has ended, and is handing over
-        self._hinted = 0
-        self._read_at = -READ_INTERVAL_S
-        self._confirmed_asked_at = 0.0
+        self._hinted = 0  # the newest version that a nameserver has seen, or that a refusal tells of
+        self._read_at = -READ_INTERVAL_S  # when the register was last asked for
+        self._confirmed_asked_at = 0.0  # when the answer was asked for that names this broker: its lease counts from it
+        # One call at a time each; set by `_step`, cleared by the task itself as its last act.
         self._reading: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
         self._change_not_before = 0.0
         self._tried: tuple[int, frozenset[int]] = (0, frozenset())  # a change whose fate is unknown: version, members
-        self._standings = Standings()
-        self._running: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
-        self._told: tuple[bool, ...] = ()
-        self._said = ""
+        self._standings = Standings()  # of the slaves, in this mastership
+        self._running: asyncio.Task[None] | None = None  # the role inside; ended before another is put there
+        self._wake = asyncio.Event()  # set by whoever has news for `_step`
+        self._told: tuple[bool, ...] = ()  # what reports said last
+        self._said = ""  # the last warning, so that an outage is told once
         role.drive = self.run
         role.on_view = self._wake.set
 
