@@ -51,7 +51,7 @@ class Destination:
         """The number under which that producer's batches are known there."""
         return producer_id
 
-    def place(self, properties: Column | None, queue_ids: QueueIds) -> tuple[Column | None, QueueIds]:
+    def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
         """The property strings and queue ids of the records, for messages that belong to ``queue_ids``."""
         return properties, queue_ids
 
@@ -77,7 +77,7 @@ class Later(Destination):
         digest = hashlib.blake2b(f"{producer_id:016x}:{self.topic}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") or 1
 
-    def place(self, properties: Column | None, queue_ids: QueueIds) -> tuple[Column | None, QueueIds]:
+    def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
         known, numbers = np.unique(queue_ids, return_inverse=True)
         texts = Column.of([b"%d" % queue_id for queue_id in known.tolist()])
         properties = with_property(properties, REAL_TOPIC, Column.repeated(self.topic.encode(), len(queue_ids)))

@@ -29,9 +29,11 @@ class Encoder:
         count, lane, parts = batch.count, batch.lane.number, batch.parts
         producer_id = destination.producer(self.producer_id)
         mark = mark_property(producer_id, self.epoch, lane, batch.sequence, count)
-        bodies, properties = _columns_of_one(parts[0]) if count == 1 else (_bodies(parts), _properties(parts))
+        if count == 1:
+            bodies, properties = _columns_of_one(parts[0], mark)
+        else:
+            bodies, properties = _bodies(parts), marked(_properties(parts), mark, count)
         properties, queue_ids = destination.place(properties, batch.queue_ids)
-        properties = marked(properties, mark, count)
         sys_flag = parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
         header = AppendHeader(
             topic=destination.topic,
@@ -54,11 +56,10 @@ class Encoder:
         )
 
 
-def _columns_of_one(part: Part) -> tuple[Column, Column | None]:
-    """Body and properties of a single message: a waiting send's latency counts in microseconds."""
-    body = part.bodies[0]
+def _columns_of_one(part: Part, mark: bytes) -> tuple[Column, Column]:
+    """Body and marked properties of a single message: a waiting send's latency counts in microseconds."""
     encoded = part.properties[0] if part.properties is not None else None
-    return _column_of(body), _column_of(encoded) if encoded else None
+    return _column_of(part.bodies[0]), _column_of(mark + encoded if encoded else mark)
 
 
 def _column_of(value: bytes) -> Column:

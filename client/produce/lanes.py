@@ -92,11 +92,6 @@ class Lanes:
         self._gone_since: dict[str, float] = {}  # by broker name: since when it has had no living master
 
     @property
-    def is_empty(self) -> bool:
-        """True if nothing waits or is under way."""
-        return not self.has_waiting and all(lane.is_free for lane in self.lanes.values())
-
-    @property
     def has_waiting(self) -> bool:
         """True if a part waits for its lane to be chosen."""
         return bool(self.waiting or self.keyed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 
 import numpy as np
@@ -43,7 +44,7 @@ def frame_batch(
 
     ``sys_flag`` says by its STORE_HOST_V6 bit how much room that host needs.
     """
-    encoded_topic, host = (np.frombuffer(each, np.uint8) for each in (topic.encode(), born_host.encode()))
+    encoded_topic, host = _topic_bytes(topic), _host_bytes(born_host)
     size = encoded_bytes(
         len(queue_ids), len(bodies.data), len(properties.data), len(encoded_topic), sys_flag, len(host)
     )
@@ -65,10 +66,20 @@ def frame_batch(
     return message
 
 
+@functools.lru_cache(maxsize=256)
+def _topic_bytes(topic: str) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(topic.encode(), np.uint8)
+
+
+@functools.lru_cache(maxsize=256)
+def _host_bytes(host: Host) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(host.encode(), np.uint8)
+
+
 def record_sizes(
     bodies: Column, properties: Column, *, topic: str, sys_flag: int, born_host: Host
 ) -> npt.NDArray[np.int64]:
     """The size of each record of such a batch."""
-    fixed = encoded_bytes(1, 0, 0, len(topic.encode()), sys_flag, len(born_host.encode()))
+    fixed = encoded_bytes(1, 0, 0, len(_topic_bytes(topic)), sys_flag, len(_host_bytes(born_host)))
     sizes: npt.NDArray[np.int64] = bodies.lengths + properties.lengths + fixed
     return sizes

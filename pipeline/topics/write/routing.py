@@ -59,7 +59,6 @@ class Piece(NamedTuple):
     def placed(self, destination: Destination) -> Piece:
         """The same rows as the records that they are there."""
         properties, queue_ids = destination.place(self.properties, self.queue_ids)
-        assert properties is not None
         return self._replace(properties=properties, queue_ids=queue_ids)
 
 

@@ -244,7 +244,8 @@ def test_a_refusal_that_concerns_all_messages_is_final() -> None:
     (batch,) = start(topic)
     (failure,) = topic.on_error(batch, TopicNotFound("gone"), NOW)
     assert isinstance(failure.error, TopicNotFound)
-    assert topic.is_empty
+    assert not topic.has_waiting
+    assert all(lane.is_free for lane in topic.lanes.values())
 
 
 def test_a_waiting_send_gives_up_after_its_retries_and_a_produced_message_does_not() -> None:
