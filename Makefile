@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-etcd test-connect test-seeded test-spark-full check bench bench-spark docs reference proto setup setup-spark constraints clean help help
+.PHONY: demo demo-spark test test-crash test-drills test-etcd test-connect test-seeded test-spark-full check bench bench-spark docs reference proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.

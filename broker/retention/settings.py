@@ -21,7 +21,7 @@ class RetentionSettings:
     forced_from: int = key("diskSpaceCleanForciblyRatio", default=85, doc="above: the oldest files go, expired or not")
     full_from: int = key("diskSpaceWarningLevelRatio", default=90, doc="above: messages are refused as well")
     is_forcing: bool = key("cleanFileForciblyEnable", default=True, doc="allow deletion of files that are not expired")
-    interval_ms: int = key("cleanResourceInterval", default=10_000)
+    interval_ms: int = key("cleanResourceInterval", default=10_000, doc="ms between two looks")
     pause_ms: int = key("deleteCommitLogFilesInterval", default=100, doc="between two files")
     files_max: int = key("deleteFileBatchMax", default=10, doc="files per round")
     grace_ms: int = key("destroyMapedFileIntervalForcibly", default=120_000, doc="how long a reader keeps a file")

@@ -30,7 +30,9 @@ class FlushMode(enum.Enum):
 class StoreConfig:
     """Where the store lies, the sizes of its files, and when it syncs. Sizes cannot be changed on existing data."""
 
-    root: Path = key("storePathRootDir", default_factory=lambda: Path("~/store").expanduser())  # noqa: RUF009
+    root: Path = key(  # noqa: RUF009
+        "storePathRootDir", default_factory=lambda: Path("~/store").expanduser(), doc="made, in a directory that exists"
+    )
     commit_log_path: str = key(
         "storePathCommitLog", default="", doc="empty: commitlog under storePathRootDir; several with , between them"
     )

@@ -129,6 +129,10 @@ class LanesMachine(RuleBasedStateMachine):
                     assert last.get(key, -1) < number, f"queue {queue}: key {key} number {number} behind {last[key]}"
                     last[key] = number
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.lanes.has_waiting and all(lane.is_free for lane in self.lanes.lanes.values())
+
     def teardown(self) -> None:
         """With all groups back and every batch answered, nothing is left and every message is stored or given up."""
         if not hasattr(self, "groups"):
@@ -143,9 +147,9 @@ class LanesMachine(RuleBasedStateMachine):
                 self.groups.store(batch)
                 self.lanes.acknowledged(batch)
                 self.pump()
-            if self.lanes.is_empty:
+            if self.is_empty:
                 break
-        assert self.lanes.is_empty
+        assert self.is_empty
         stored = [message for messages in self.groups.stored.values() for message in messages if message[0] >= 0]
         assert len(stored) == len(set(stored)), "a message is stored twice"
         assert self.lanes._former is None

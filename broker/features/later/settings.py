@@ -11,7 +11,7 @@ from penstock.runtime.conf import key, require
 class TimerSettings:
     """Messages that are delivered later."""
 
-    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600)
+    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600, doc="how far ahead deliver_at may be")
     messages_max: int = key(
         "timerMessagesMax",
         default=20_000_000,
