@@ -9,12 +9,16 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 SPARK_ON_STORES = tuple(
     f"tests/spark/test_{name}.py" for name in ("jobs", "jobs_archive", "jobs_audit", "jobs_verify", "store_source")
 )
 """Half of the work in Spark; the other files' tests read and write topics."""
+hypothesis.settings.register_profile("penstock", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("penstock")
+
 FORKING = ("tests/cluster/", "tests/crash/", "tests/spark/")
 """Their tests start processes whose start is not what they test."""
 
