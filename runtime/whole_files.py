@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace the file's content by ``content``, durably. A missing directory is made.
+def replace_file(path: Path, content: bytes, *, keep: Path | None = None) -> None:
+    """Replace the file's content by ``content``, durably; the old one becomes ``keep``. A missing directory is made.
 
     Raises:
-        OSError: the file has its old content, or, if only its directory could not be synced, the new one.
+        OSError: the old content is there, as ``keep`` if the last step failed; if only the directory could not be
+            synced, the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.tmp")
@@ -20,6 +21,8 @@ def replace_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            path.replace(keep)
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
