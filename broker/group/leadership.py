@@ -51,6 +51,7 @@ class LeaderStore(GrowingLog, Protocol):
     @property
     def end_offset(self) -> int: ...
     def cut_unfinished(self) -> int: ...
+    def end_doubt(self) -> None: ...
 
 
 class Leadership:
@@ -353,6 +354,7 @@ class Leadership:
             self._role.inner.close()
         end = self._store.cut_unfinished()
         self._epochs.begin(register.epoch, end)
+        self._end_doubt()  # this log is the group's from now on
         lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
         lease.on_coordinator(self._confirmed_asked_at)
         members = register.sync_state_set
@@ -414,11 +416,20 @@ class Leadership:
             return False
         return not self._membership.is_known or self._may_have_lost
 
+    def _end_doubt(self) -> None:
+        """The log has everything, or nobody has more."""
+        if self._may_have_lost:
+            self._may_have_lost = False
+            try:
+                self._store.end_doubt()
+            except OSError as error:
+                log.warning("doubt not taken back, the next start has it again error=%s", error)
+
     def _look_level(self) -> None:
         inner = self._role.inner
         if not self._is_level and isinstance(inner, SlaveRole) and inner.replica.is_level:
             self._is_level = True
-            self._may_have_lost = False
+            self._end_doubt()
         register = self.register
         if self._is_level and register is not None and self._broker_id in register.sync_state_set:
             if not self._membership.is_known and self._reading is None:
