@@ -12,7 +12,7 @@ from penstock.broker.core.feature import Feature
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.group.group import BrokerGroup
 from penstock.broker.retention.retention import Retention
-from penstock.broker.store import RealDisk
+from penstock.broker.store import Disk
 from tests.support.broker.kit import FEATURES, Kit
 from tests.support.broker.stores import batch
 from tests.support.clock import ManualClock
@@ -21,7 +21,7 @@ SEGMENT = 16384
 KEEPS = Topic("keeps", 1, 1)
 
 
-class MeasuredDisk(RealDisk):
+class MeasuredDisk(Disk):
     """A disk whose use a test sets, in per cent; deleted log files give back ``per_file``. All files are of noon."""
 
     percent = 20
