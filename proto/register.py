@@ -80,7 +80,8 @@ class Register:
         return self._next_epoch(to_id, self.sync_state_set, handed_over=True)
 
     def elected(self, candidate: int, *, unclean_allowed: bool = False) -> Register:
-        """This register with ``candidate`` elected. The former master leaves the set unless it is elected again.
+        """This register with ``candidate`` elected. The set stays, the former master included: an election tells
+        nothing of who has what, and a set that lost a member by each would soon be one broker, whose death stops all.
 
         ``unclean_allowed``: what may happen in place of *this* master; so it knows it before it begins.
 
@@ -91,8 +92,7 @@ class Register:
             raise InvalidArgument(
                 f"{self.broker_name}: broker {candidate} is not in the sync-state set {sorted(self.sync_state_set)}"
             )
-        members = (self.sync_state_set - {self.master_id}) | {candidate}
-        return replace(self._next_epoch(candidate, members), unclean_allowed=unclean_allowed)
+        return replace(self._next_epoch(candidate, self.sync_state_set), unclean_allowed=unclean_allowed)
 
     def elected_unclean(self, candidate: int) -> Register:
         """This register with ``candidate`` elected from outside the set: what only the set has is given up.

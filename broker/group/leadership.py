@@ -20,7 +20,7 @@ from penstock.proto.errors import (
     StaleRegister,
     WrongStore,
 )
-from penstock.proto.register import Register
+from penstock.proto.register import NOBODY, Register
 from penstock.proto.wire import coordination_pb2
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.replication.leases import LEASE_S, MasterLease, begins_at, master_share_s
@@ -460,6 +460,7 @@ class Leadership:
             self._standings.at(now, master.primary, self._store.end_offset, lease.silent(now)),
             self._rules,
             behind_ms_max=self._behind_ms_max,
+            replaced_id=NOBODY if register.handed_over else register.former_id,
         )
         if wanted == register.sync_state_set and not self._tried[1]:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,14 @@ class Registers:
     """A register that a test writes."""
 
     register: Register
+    changes: list[frozenset[int]] = field(default_factory=list)
 
     async def read(self) -> tuple[Register, str]:
+        return self.register, COORDINATOR
+
+    async def change_set(self, known: Register, members: frozenset[int]) -> tuple[Register, str]:
+        self.changes.append(members)
+        self.register = known.with_set(1, known.epoch, known.version, members)
         return self.register, COORDINATOR
 
     async def close(self) -> None:
@@ -180,5 +186,19 @@ def test_an_epoch_that_another_follows_before_its_master_can_begin_does_not_begi
         assert leadership._epochs.history == FIRST
         assert not leadership._running.done(), "it follows on"
         await leadership._stop_inner()
+
+    asyncio.run(scenario())
+
+
+def test_a_master_that_begins_takes_the_one_that_it_replaced_out_of_the_set_at_once(tmp_path: Path) -> None:
+    """Before a slave has come: what is acknowledged next need not wait for one that is dead."""
+
+    async def scenario() -> None:
+        elected = replace(register_of(1, 0, 0, 1, 2), version=3).elected(1)
+        leadership = leader(tmp_path, Store(), elected)
+        async with running(leadership):
+            await eventually(lambda: leadership._registers.changes, what="a change of the set")
+            assert leadership._registers.changes == [{1, 2}]
+            assert leadership._role.is_master
 
     asyncio.run(scenario())
