@@ -61,6 +61,7 @@ class Producer:
 
     def __init__(
         self,
+        /,
         nameservers: str | Sequence[str],
         *,
         group: str = "DEFAULT_PRODUCER",

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -31,7 +32,7 @@ LOG_EVERY = 20
 
 
 class SessionListener(Protocol):
-    """Hears of one session, in the session's own thread; no call may block."""
+    """Hears of one session, as its ``post`` has it called."""
 
     def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None: ...
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None: ...
@@ -107,8 +108,12 @@ class ConsumerSession:
         subscriptions: Mapping[str, Filter],
         host: Callable[[], str | None],
         listener: SessionListener,
+        post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives."""
+        """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives.
+
+        ``post`` is given each call of ``listener``, in the session's own thread: to be made in another one.
+        """
         self.broker_name = broker_name
         self._connections = connections
         self._group = group
@@ -116,6 +121,7 @@ class ConsumerSession:
         self._subscriptions = dict(subscriptions)
         self._host = host
         self._listener = listener
+        self._post = post
         self._lock = threading.Lock()  # guards _stream, its claims, and _subscriptions
         self._stream: _Stream | None = None  # made and ended by the session's thread; others send on it
         self._route_changed = threading.Event()  # ends a pause
@@ -225,7 +231,7 @@ class ConsumerSession:
                     self._stream.finish()
                 self._stream = None
         if joined or not error.retryable:
-            self._listener.on_lost(self, error)
+            self._post(partial(self._listener.on_lost, self, error))
         return joined, error
 
     def _handle(self, stream: _Stream, event: ConsumerEvent) -> bool:
@@ -234,10 +240,10 @@ class ConsumerSession:
             log.info(
                 "consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address
             )
-            self._listener.on_joined(self, event.joined.session_id, stream.address)
+            self._post(partial(self._listener.on_joined, self, event.joined.session_id, stream.address))
             return True
         if kind == "members":
-            self._listener.on_members(self, list(event.members.client_ids))
+            self._post(partial(self._listener.on_members, self, list(event.members.client_ids)))
         elif kind == "heartbeat":
             with self._lock:
                 stream.on_heartbeat()
@@ -247,20 +253,16 @@ class ConsumerSession:
             with self._lock:
                 is_meant = stream.claims.is_granted(target)
             if is_meant:
-                self._listener.on_granted(
-                    self, target, granted.committed_offset, granted.min_offset, granted.max_offset
-                )
+                offsets = granted.committed_offset, granted.min_offset, granted.max_offset
+                self._post(partial(self._listener.on_granted, self, target, *offsets))
         elif kind == "mismatch":
             told = event.mismatch
-            self._listener.on_mismatch(
-                told.topic,
-                told.expression if told.HasField("expression") else None,
-                told.other_client_id,
-                told.other_expression if told.HasField("other_expression") else None,
-            )
+            mine = told.expression if told.HasField("expression") else None
+            theirs = told.other_expression if told.HasField("other_expression") else None
+            self._post(partial(self._listener.on_mismatch, told.topic, mine, told.other_client_id, theirs))
         elif kind == "reset":
             target = MessageQueue(event.reset.topic, self.broker_name, event.reset.queue_id)
-            self._listener.on_reset(self, target, event.reset.offset)
+            self._post(partial(self._listener.on_reset, self, target, event.reset.offset))
         return False
 
     def _join(self) -> ConsumerRequest:
