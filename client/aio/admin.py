@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..admin import Admin
-from .turns import Twin, in_thread, taking
+from ..signatures import taking
+from .turns import Twin, in_thread
 
 
 class AsyncAdmin(Twin):

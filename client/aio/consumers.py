@@ -25,7 +25,8 @@ from ..consume.workers import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import PushConsumer
-from .turns import Twin, at_once, in_thread, taking
+from ..signatures import taking
+from .turns import Twin, at_once, in_thread
 
 T = TypeVar("T")
 

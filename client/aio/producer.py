@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from ..cluster import check_timeout
 from ..message import SendReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
+from ..signatures import taking
 from .outcomes import Outcomes
-from .turns import Turns, Twin, in_thread, taking
+from .turns import Turns, Twin, in_thread
 
 T = TypeVar("T")
 

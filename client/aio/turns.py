@@ -43,20 +43,6 @@ def at_once(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
     return call
 
 
-def taking(
-    method: Callable[Concatenate[Any, P], object],
-) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """A decorator: what it decorates has the parameters of ``method``, for callers, editors and type checkers.
-
-    So a twin that passes its arguments on need not name them; without a docstring it has that of ``method``.
-    """
-
-    def decorate(twin: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
-        return functools.update_wrapper(twin, method, assigned=() if twin.__doc__ else ("__doc__",), updated=())
-
-    return decorate
-
-
 class Twin:
     """What every twin is: an object underneath, and ``async with``, which ends it in a thread."""
 

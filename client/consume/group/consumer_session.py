@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -23,27 +23,15 @@ from penstock.proto.wire.common_pb2 import Empty
 from ...cluster import Connections, back_off_s, topic_queues
 from ...message import MessageQueue
 
+if TYPE_CHECKING:
+    from .membership import Membership
+
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 1.0
 SILENCE_S = 3.0
 NOBODY_S = 1.0  # between looks for a living member; a change of the routes ends it
 LOG_EVERY = 20
-
-
-class SessionListener(Protocol):
-    """Hears of one session, as its ``post`` has it called."""
-
-    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None: ...
-    def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None: ...
-    def on_granted(
-        self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
-    ) -> None: ...
-    def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None: ...
-    def on_mismatch(
-        self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None
-    ) -> None: ...
-    def on_lost(self, session: ConsumerSession, error: PenstockError) -> None: ...
 
 
 class Claims:
@@ -107,7 +95,7 @@ class ConsumerSession:
         client_id: str,
         subscriptions: Mapping[str, Filter],
         host: Callable[[], str | None],
-        listener: SessionListener,
+        listener: Membership,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
         """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives.
