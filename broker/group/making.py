@@ -128,9 +128,7 @@ class RoleMaker:
             make_master=self.make_master,
             make_slave=self.make_slave,
             clock=self._clock,
-            priority=settings.election_priority,
-            behind_ms_max=settings.not_catchup_ms_max,
-            is_learner=settings.async_learner,
+            settings=settings,
             may_have_lost=lost,
         )
         return role

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.broker.config import ReplicationSettings
 from penstock.broker.group.elected_role import ElectedRole
 from penstock.broker.group.epoch_file import EpochFile
 from penstock.broker.group.held_membership import MembershipFile
@@ -87,9 +88,7 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
         make_master=make_master,
         make_slave=make_slave,
         clock=clock,
-        priority=0,
-        behind_ms_max=15_000,
-        is_learner=False,
+        settings=ReplicationSettings(),
         may_have_lost=lost,
     )
 
