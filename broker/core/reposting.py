@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock.formats.record.producer_mark import MARK_PREFIX, ProducerMark, producer_mark
+from penstock.formats.record.producer_mark import ProducerMark
 
 from .core import Core
 from .journal import Journal, Target
@@ -85,8 +85,3 @@ class Reposter:
             return 0
         journal.append(target, make(), mark, count=mark.count)
         return mark.count
-
-
-def mark_property(mark: ProducerMark) -> bytes:
-    """What the properties of the first record of a batch begin with."""
-    return MARK_PREFIX + producer_mark(*mark) + b"\x02"

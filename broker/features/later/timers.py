@@ -22,13 +22,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, MessageTooLarge
 
 from ...core.core import Core
 from ...core.journal import Journal, Target
-from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter, mark_property
+from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter
 from .timer_table import TIMER_RUN, Run, TimerTable
 from .timer_wheel import Longs, TimerWheel
 
@@ -231,7 +231,7 @@ class Timers:
 
         def make() -> memoryview:
             out = np.empty(int(sizes.sum()) + GROWTH_MAX + count * TOPIC_GROWTH_MAX + TOPIC_GROWTH_MAX, np.uint8)
-            encoded, prefix = np.frombuffer(name.encode(), np.uint8), np.frombuffer(mark_property(mark), np.uint8)
+            encoded, prefix = np.frombuffer(name.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
             length = int(delivered_records(data, positions, sizes, encoded, queues, prefix, out))
             assert length > 0, "sound records, and room for them"
             return out[:length].data
