@@ -24,6 +24,7 @@ from .unsupported_keys import UNSUPPORTED_KEYS
 log = logging.getLogger(__name__)
 
 KIB, MIB = 1 << 10, 1 << 20
+PORTS = (0, 65_535)
 RECORD_OVERHEAD_BYTES = 64 * KIB  # what a record may be longer than its body: properties, topic, fixed fields
 
 _BY_ROLE = -(1 << 62)  # inSyncReplicas before __post_init__: RocketMQ's default 1 makes SYNC_MASTER wait for nobody
@@ -68,10 +69,6 @@ def _require_name(name: str, key_name: str) -> None:
         require(False, f"{key_name} must be a legal name ({error.message})", name)
 
 
-def _require_port(port: int, key_name: str) -> None:
-    require(0 <= port <= 65535, f"{key_name} must be 0..65535 (0: any free port)", port)
-
-
 def _require_address(address: str, key_name: str) -> None:
     found = _ADDRESS.fullmatch(address)
     valid = found is not None and 1 <= int(found[2]) <= 65535
@@ -88,7 +85,7 @@ class IdentityConfig:
         "brokerId", default=0, within=(0, (1 << 31) - 1), doc="0: the configured master; others: slaves"
     )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
-    listen_port: int = key("listenPort", default=10911, doc="0: any free port")
+    listen_port: int = key("listenPort", default=10911, within=PORTS, unit="(0: any free port)")
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
 
     def __post_init__(self) -> None:
@@ -98,7 +95,6 @@ class IdentityConfig:
         _require_name(self.cluster, "brokerClusterName")
         _require_name(self.broker_name, "brokerName")
         check_ranges(self)
-        _require_port(self.listen_port, "listenPort")
         _require_ip(self.bind_address, "bindAddress")
         _require_ip(self.advertised_ip, "brokerIP1")
         reachable = self.advertised_ip not in _WILDCARDS
@@ -283,11 +279,11 @@ class MetricsConfig:
         doc="PROM: an endpoint for Prometheus",
         differs="also OTLP_GRPC and LOG",
     )
-    port: int = key("metricsPromExporterPort", default=5557, doc="0: any free port")
+    port: int = key("metricsPromExporterPort", default=5557, within=PORTS, unit="(0: any free port)")
     host: str = key("metricsPromExporterHost", default="", doc="empty: all addresses")
 
     def __post_init__(self) -> None:
-        _require_port(self.port, "metricsPromExporterPort")
+        check_ranges(self)
         if self.host:
             _require_ip(self.host, "metricsPromExporterHost")
 
