@@ -24,7 +24,7 @@ from .unsupported_keys import UNSUPPORTED_KEYS
 log = logging.getLogger(__name__)
 
 KIB, MIB = 1 << 10, 1 << 20
-PORTS = (0, 65_535)
+PORTS, ANY = (0, 65_535), "(0: any free port)"
 RECORD_OVERHEAD_BYTES = 64 * KIB  # what a record may be longer than its body: properties, topic, fixed fields
 
 _BY_ROLE = -(1 << 62)  # inSyncReplicas before __post_init__: RocketMQ's default 1 makes SYNC_MASTER wait for nobody
@@ -85,7 +85,7 @@ class IdentityConfig:
         "brokerId", default=0, within=(0, (1 << 31) - 1), doc="0: the configured master; others: slaves"
     )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
-    listen_port: int = key("listenPort", default=10911, within=PORTS, unit="(0: any free port)")
+    listen_port: int = key("listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics")
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
 
     def __post_init__(self) -> None:
@@ -279,7 +279,7 @@ class MetricsConfig:
         doc="PROM: an endpoint for Prometheus",
         differs="also OTLP_GRPC and LOG",
     )
-    port: int = key("metricsPromExporterPort", default=5557, within=PORTS, unit="(0: any free port)")
+    port: int = key("metricsPromExporterPort", default=5557, within=PORTS, unit=ANY, doc="of the endpoint")
     host: str = key("metricsPromExporterHost", default="", doc="empty: all addresses")
 
     def __post_init__(self) -> None:
