@@ -107,7 +107,7 @@ class Administration(Feature):
         self._check_drained(wanted, removed_queues(existing, wanted))
         if existing is None:
             wanted = replace(wanted, extra={**wanted.extra, CREATED_MS: self.core.clock.wall_ms()})
-        await journal.safe(journal.put(TOPIC, wanted.to_json()), f"topic {name}")
+        await self.core.acknowledgements.safe(journal.put(TOPIC, wanted.to_json()), f"topic {name}")
         return wanted
 
     async def delete_topic(self, name: str) -> None:
@@ -123,7 +123,7 @@ class Administration(Feature):
         if self.core.tables.topic(name) is None:
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
         end = self._dropping[name] = journal.put(TOPIC_DELETED, {"topicName": name})
-        await journal.safe(end, f"deletion of topic {name}")
+        await self.core.acknowledgements.safe(end, f"deletion of topic {name}")
         await self.core.dispatcher.wait_dispatched(end)  # then its queues are gone
 
     async def query_messages(self, request: broker_pb2.QueryMessagesRequest) -> broker_pb2.MessageRecords:

@@ -15,6 +15,7 @@ from penstock.proto.errors import ChangedBatch, CorruptBatch, InvalidArgument, M
 from penstock.proto.frames import unpack
 from penstock.proto.wire import broker_pb2
 
+from ..config import RECORD_OVERHEAD_BYTES
 from ..core.acknowledge import SEND_OK
 from ..core.core import Core
 from ..core.intake import writable_topic
@@ -22,7 +23,6 @@ from ..core.journal import Target
 from ..core.tables.producers import Receipt, mark_of
 from .stalls import AppendStalls
 
-RECORD_OVERHEAD_MAX = 64 * 1024  # what a record may hold besides its body: header, topic, properties
 COUNT_MAX = 1 << 17
 
 
@@ -48,7 +48,7 @@ class Send:
         self._producers = core.tables.producers
         self._acknowledgements = core.acknowledgements
         self._intakes = core.features.intakes
-        self._batch_bytes_max = core.config.store.body_bytes_max + RECORD_OVERHEAD_MAX
+        self._batch_bytes_max = core.config.store.body_bytes_max + RECORD_OVERHEAD_BYTES
         self._stalls = AppendStalls(core.config.appends.stall_limit_ms / 1000, core.clock)
 
     def place(self, request: bytes) -> Placed:

@@ -199,18 +199,15 @@ class Snapshots:
             is_current = file.is_written and position - file.position < LAG_BYTES_MAX_AT_END
             if not is_current or not (self.directory / file.name).exists():
                 try:
-                    self._replace(file.name, "".join(self._document(file, position)))
+                    self._write(file, position)
                 except OSError as error:
                     log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
-                    continue
-                file.written, file.position = file.table.changes, position
 
     def write_anew(self, position: int) -> None:
         """Write every file and forget the ones before, whose positions mean nothing in this log any more."""
         for file in self._files:
-            self._replace(file.name, "".join(self._document(file, position)))
+            self._write(file, position)
             (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
-            file.written, file.position = file.table.changes, position
 
     def adopt(self, other: Snapshots) -> None:
         """The tables are those that ``other`` has read, and the files as it has found them, until they are written."""
@@ -250,6 +247,10 @@ class Snapshots:
         yield f'{{\n\t"dataVersion":{json.dumps(version)},\n\t"{LOG_POSITION}":{position},\n'
         yield from file.table.pieces()
         yield f',\n\t"{NEWEST_RECORD}":{file.table.newest_record}\n}}\n'  # last: the tables change meanwhile
+
+    def _write(self, file: _File, position: int) -> None:
+        self._replace(file.name, "".join(self._document(file, position)))
+        file.written, file.position = file.table.changes, position
 
     def _replace(self, name: str, text: str) -> None:
         replace_file(self.directory / name, text.encode(), keep_as=self.directory / f"{name}.bak")

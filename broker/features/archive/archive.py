@@ -69,7 +69,7 @@ class Archive(Feature):
             return held
         journal = self.core.writable()
         end = journal.put(ARCHIVED, Watermark(name, offset, self.core.clock.wall_ms()).to_json())
-        await journal.safe(end, f"archive {name}")
+        await self.core.acknowledgements.safe(end, f"archive {name}")
         return self._table.get(name)
 
     def _on_taken(self, base: int) -> None:

@@ -8,7 +8,7 @@ from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.offsets import TopicOffsets, each_queue, to_wire
 from penstock.broker.core.tables.groups import GROUP, GROUP_DELETED, Group
 from penstock.broker.core.tables.table import compact
-from penstock.broker.core.tables.topics import TOPIC_DELETED, encode_topic_deleted
+from penstock.broker.core.tables.topics import TOPIC_DELETED
 from penstock.broker.store import AppendResult
 from penstock.proto.errors import (
     DiskFull,
@@ -213,5 +213,5 @@ async def test_what_was_committed_at_a_slave_goes_with_its_group_and_with_its_to
         commit(parts, 5, group=group)
     parts.tables.apply(2 << 40, GROUP_DELETED, b'{"groupName":"billing"}')
     assert [offered.group for offered in parts[Consume].pending.take()] == ["audit"]
-    parts.tables.apply(3 << 40, TOPIC_DELETED, encode_topic_deleted("orders"))
+    parts.tables.apply(3 << 40, TOPIC_DELETED, b'{"topicName":"orders"}')
     assert parts[Consume].pending.take() == []
