@@ -227,7 +227,7 @@ class ReplicationSettings:
 
     @property
     def is_sync(self) -> bool:
-        """Whether acknowledgements wait for replicas."""
+        """True if acknowledgements wait for replicas."""
         return self.role is BrokerRole.SYNC_MASTER
 
 
@@ -330,7 +330,7 @@ class BrokerConfig:
 
     @property
     def uses_transient_store_pool(self) -> bool:
-        """Whether appends go to memory first."""
+        """True if appends go to memory first."""
         return self.store.is_pooled and not self.pool_unused_because
 
     @property

@@ -146,7 +146,7 @@ class ConsumerSessions:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def owns(self, session_id: int, group: str, topic: str, queue_id: int) -> bool:
-        """Whether this session holds the queue now: only then may it commit."""
+        """True if this session holds the queue now: only then may it commit."""
         return session_id != 0 and self._groups.holder(group, topic, queue_id) == session_id
 
     def generation(self, group: str) -> int:

@@ -387,7 +387,7 @@ class Leadership:
     # The slave's memory of having everything.
 
     def _is_doubtful(self) -> bool:
-        """Whether the store may lack something that this member is counted on for."""
+        """True if the store may lack something that this member is counted on for."""
         register = self.register
         if self._is_level or register is None or self._broker_id not in register.sync_state_set:
             return False
