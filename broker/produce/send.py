@@ -18,9 +18,9 @@ from penstock.proto.wire import broker_pb2
 from ..config import RECORD_OVERHEAD_BYTES
 from ..core.acknowledge import SEND_OK
 from ..core.core import Core
-from ..core.intake import writable_topic
+from ..core.intake import client_mark, writable_topic
 from ..core.journal import Target
-from ..core.tables.producers import Receipt, mark_of
+from ..core.tables.producers import Receipt
 from .stalls import AppendStalls
 
 COUNT_MAX = 1 << 17
@@ -62,7 +62,7 @@ class Send:
         self._check_size(header, records)
         intake = self._intakes[header.later]
         target = intake.target(topic)
-        mark = mark_of(records)
+        mark = client_mark(records)
         duplicate = self._check_producer(header, target, records, mark)
         if duplicate is not None:
             receipt = duplicate

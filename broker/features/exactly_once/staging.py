@@ -46,17 +46,15 @@ from penstock.proto.frames import pack, unpack
 from penstock.proto.wire import pipeline_pb2
 
 from ...core.core import Core
-from ...core.intake import writable_topic
+from ...core.intake import client_mark, writable_topic
 from ...core.journal import Journal, Target
 from ...core.reposting import Reposter
-from ...core.tables.producers import mark_of
 from ...core.wire import check_name
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
-from .writers import Writers
+from .writers import CHUNK_MAX, Writers
 
 log = logging.getLogger(__name__)
 
-CHUNK_MAX: Final = 1 << 24
 KEEP_MS_MIN, KEEP_MS_MAX = 1_000, 7 * 24 * 3600 * 1000
 KEEP_MS_DEFAULT: Final = 900_000
 LOOK_S: Final = 1.0
@@ -185,7 +183,7 @@ class Staging:
             raise MessageTooLarge(
                 f"chunk of {len(records)} bytes: at most {self._body_bytes_max} (maxMessageSize) can be staged at once"
             )
-        mark = mark_of(records)
+        mark = client_mark(records)
         if mark is None or mark.count != header.count:
             raise CorruptBatch(f"record 0: a staged chunk carries a producer mark with its count, {header.count}")
         if len(self._scratch) < len(records) + BLANK_BYTES:
@@ -239,7 +237,7 @@ class Staging:
         for key, count in sorted(chunks.items()):
             each = StagedId(name, batch, key)
             staged = self._table.staged.get(each)
-            if staged is None or sorted(staged.chunks) != list(range(count)):
+            if staged is None or len(staged.chunks) != count or max(staged.chunks, default=-1) != count - 1:
                 held = 0 if staged is None else len(staged.chunks)
                 raise StagedDataGone(
                     f"writer {name} batch {batch}: {held} of {count} chunks staged as {key} are at broker "
@@ -260,7 +258,7 @@ class Staging:
                 "any more: it was deleted because the disk was full",
                 broker=self._broker_name,
             ) from error
-        mark = mark_of(memoryview(records))
+        mark = client_mark(memoryview(records))
         assert mark is not None, "checked before it was staged"
         name = decode_record(records).topic
         topic = self._core.tables.topic(name)

@@ -15,6 +15,8 @@ from .staging_table import WRITER, Keys, StagingTable, Writer
 
 log = logging.getLogger(__name__)
 
+CHUNK_MAX: Final = 1 << 24
+"""Chunks of one key at one shard."""
 KEYS_MAX: Final = 100_000
 TOPICS_MAX: Final = 1_000
 LAYOUT_LENGTH_MAX: Final = 1 << 20
@@ -104,6 +106,13 @@ class Writers:
             raise InvalidArgument(f"writer {name}: batch {batch} with {len(keys)} keys: at most {KEYS_MAX}, batch >= 0")
         if len(content) > NAME_LENGTH_MAX:
             raise InvalidArgument(f"writer {name}: content of {len(content)} characters: at most {NAME_LENGTH_MAX}")
+        for key, shards in keys.items():
+            check_name("key", key)
+            if not all(0 < count <= CHUNK_MAX for count in shards.values()):
+                raise InvalidArgument(
+                    f"writer {name} batch {batch}: key {key}: chunks per broker group {dict(shards)!r:.80}: "
+                    f"1..{CHUNK_MAX} are allowed"
+                )
         if batch > held.decided:
             if not held.finished:
                 raise InvalidArgument(

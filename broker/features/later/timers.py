@@ -66,6 +66,11 @@ class Timers:
         self._wheel = self._unfinished = None
 
     @property
+    def foreign_marks(self) -> int:
+        """How often a mark of somebody else stood in the way of a delivery."""
+        return self._reposter.foreign
+
+    @property
     def waiting(self) -> int:
         """How many messages wait for their time, as far as a master has counted them."""
         return len(self._wheel) if self._wheel is not None else 0
@@ -236,7 +241,7 @@ class Timers:
             assert length > 0, "sound records, and room for them"
             return out[:length].data
 
-        if self._reposter.is_done(target, mark):
+        if self._reposter.is_done(target, mark, below=(sequence >> PAGE_BITS) + 1 << PAGE_BITS):
             return
         if topic is None or names.is_system_topic(name):
             self.dropped += count
