@@ -66,10 +66,8 @@ class Archive(Feature):
                 f"archive {name}: watermark {offset} is below {held.offset}: only force moves it back"
             )
         journal = self.core.writable()
-        end = self.core.store.end_offset  # an equal one may be held that no replica has confirmed yet
-        if (held.offset if held is not None else REMOVED) != offset:
-            end = journal.put(ARCHIVED, Watermark(name, offset, self.core.clock.wall_ms()).to_json())
-        await journal.safe(end, f"archive {name}")
+        end = journal.put(ARCHIVED, Watermark(name, offset, self.core.clock.wall_ms()).to_json())
+        await self.core.acknowledgements.safe(end, f"archive {name}")
         return self._table.get(name)
 
     def _on_taken(self, base: int) -> None:
