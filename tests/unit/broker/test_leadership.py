@@ -18,6 +18,7 @@ from penstock.broker.group.roles import MasterRole, SlaveRole
 from penstock.proto.register import Register, new_register
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.epochs import Epoch, EpochHistory
+from penstock.replication.master.primary import Primary
 from penstock.replication.master.sync_state_set import SetRules
 from penstock.replication.slave.replica import Replica
 from penstock.runtime.clock import SystemClock
@@ -80,7 +81,20 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
         return SlaveRole(identity(1), replica, epochs, master_address)
 
     def make_master(on_answer: Any, members: frozenset[int], needed: int) -> MasterRole:
-        raise AssertionError("nobody begins as master here")
+        primary = Primary(
+            identity(1),
+            store,
+            CONFIG,
+            epoch=epochs.history.latest,
+            epochs=epochs.history,
+            initial_confirm=0,
+            on_confirm=lambda offset: None,
+            on_commits=lambda commits: None,
+            on_answer=on_answer,
+            members=members,
+            needed=needed,
+        )
+        return MasterRole(1, primary, epoch=epochs.history.latest, waits_for_replicas=True, slave_read=False)
 
     clock = SystemClock()
     return Leadership(
