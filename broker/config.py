@@ -17,6 +17,7 @@ from penstock.runtime.conf import bind, check_ranges, key, load_properties, requ
 from penstock.runtime.security.settings import SecuritySettings
 
 from .features.later.settings import TimerSettings
+from .limits import Limits
 from .retention.settings import RetentionSettings
 from .store.config import FlushMode, StoreConfig
 from .unsupported_keys import UNSUPPORTED_KEYS
@@ -299,6 +300,7 @@ class BrokerConfig:
     appends: AppendSettings = field(default_factory=AppendSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
+    limits: Limits = field(default_factory=Limits)
     timers: TimerSettings = field(default_factory=TimerSettings)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     security: SecuritySettings = field(default_factory=SecuritySettings)

@@ -7,11 +7,11 @@
     │  ├─ BrokerUnavailable · NotMaster · FlowControl · NotEnoughReplicas
     │  ├─ NameserverUnavailable · RouteNotFound
     │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable
-    ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout
+    ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout · LaneForgotten
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer · ChangedBatch
     │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · KeyNotFound
-    │  ├─ OffsetOutOfRange · StagedDataGone
+    │  ├─ OffsetOutOfRange · StagedDataGone · LimitReached
     │  └─ Unauthorized · Forbidden · WrongCluster
     ├─ DeliveryFailed   what a flush could not deliver
     ├─ DataLoss         messages that a stored position stands for are gone
@@ -160,6 +160,13 @@ class ReplicaTimeout(OutcomeUnknown, code=22):
     """
 
 
+class LaneForgotten(OutcomeUnknown, code=23):
+    """A batch was sent again, and the broker has forgotten what its producer's lane stored: perhaps this batch too.
+
+    Do: look for the message by its key before sending it anew; raise ``maxProducerLanes`` if it comes often.
+    """
+
+
 class Refused(PenstockError, code=30, status=Status.INVALID_ARGUMENT):
     """Not done and not stored; the request itself must change.
 
@@ -269,6 +276,13 @@ class ClientClosed(Refused, code=45, status=Status.CANCELLED):
     """The producer, consumer or admin was closed; make a new one.
 
     Do: make a new client; do not close one that other threads still use.
+    """
+
+
+class LimitReached(Refused, code=46, status=Status.RESOURCE_EXHAUSTED):
+    """A limit on what clients may make a broker hold; the message names its key. Nothing was changed.
+
+    Do: remove what is not needed any more, ask for less at once, or raise the limit: see the page of limits.
     """
 
 

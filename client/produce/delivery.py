@@ -188,7 +188,8 @@ class TopicDelivery:
                     timeout_ms=max(int(timeout_s * 900), 1),
                     no_wait=batch.parts[0].kind is Kind.ONEWAY,
                 )
-            answer = shipping.connections.append(address, batch.message, timeout_s)
+            message = shipping.encoder.again(batch.message) if batch.attempts else batch.message
+            answer = shipping.connections.append(address, message, timeout_s)
             if shipping.directory.master(name) not in (address, None):
                 shipping.connections.leave(address)  # the route changed meanwhile, and who left it then left too early
             if not wait:

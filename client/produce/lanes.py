@@ -38,6 +38,7 @@ from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
     FlushTimeout,
+    LaneForgotten,
     MessageTooLarge,
     OutcomeUnknown,
     PenstockError,
@@ -221,6 +222,8 @@ class Lanes:
         # Not stored *this* time says nothing about an earlier try: it stays unknown.
         if outcome is Outcome.UNKNOWN:
             batch.unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(error.message)
+        if isinstance(error, LaneForgotten):
+            return [self.failed(batch, error)]  # nobody can tell any more: another try would be told the same
         if batch.deadline <= now or batch.parts[0].kind is Kind.ONEWAY:
             return [self._give_up(batch)]
         batch.retry_at = now + back_off_s(batch.attempts)

@@ -36,6 +36,7 @@ from typing import Any, Final
 from penstock.proto.errors import Corrupt
 from penstock.runtime.whole_files import replace_file, sync_directory
 
+from ...store.recovery.cleaning import SteadyClock
 from ..uninterrupted import to_its_end
 from .table import Table
 from .tables import Tables
@@ -100,6 +101,8 @@ class Snapshots:
         self.is_current = True
         """The tables are what the log says. While they are not, as behind a cut, nothing of them is written, and no
         file counts as one that covers anything of the log."""
+        self._steady = SteadyClock(int(time.time() * 1000), time.monotonic())
+        """What was idle for long is told by this one: a wall clock that is set ahead for a moment ends nothing."""
         self._files = [_File(table) for table in tables.all]
         tables.files = self
 
@@ -170,7 +173,7 @@ class Snapshots:
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
         self._tables.forget_deleted(position)
-        self._tables.expire(int(time.time() * 1000))
+        self._tables.expire(self._steady.now_ms(int(time.time() * 1000), time.monotonic()))
         for file in self._files:
             started = time.monotonic()
             changes = file.table.changes
