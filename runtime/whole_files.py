@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes, *, keep: Path | None = None) -> None:
-    """Replace the file's content by ``content``, durably; the old one becomes ``keep``. A missing directory is made.
+def replace_file(path: Path, content: bytes, *, keep_as: Path | None = None) -> None:
+    """Replace the file's content by ``content``, durably. A missing directory is made.
+
+    ``keep_as``: the name under which the old file stays; at every moment one of the two names has a whole file.
 
     Raises:
-        OSError: the old content is there, as ``keep`` if the last step failed; if only the directory could not be
-            synced, the new one.
+        OSError: the file has its old content, or, if only its directory could not be synced, the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.tmp")
@@ -21,8 +22,8 @@ def replace_file(path: Path, content: bytes, *, keep: Path | None = None) -> Non
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if keep is not None and path.exists():
-            path.replace(keep)
+        if keep_as is not None and path.exists():
+            path.replace(keep_as)
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):

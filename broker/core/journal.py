@@ -30,8 +30,8 @@ class Target(NamedTuple):
 class Journal:
     """The way into the log for one mastership; event loop only.
 
-    What is appended is visible here at once; it is durable and replicated when :meth:`safe` says so. Whoever holds a
-    journal while something else had its turn looks at :attr:`is_over` first.
+    What is appended is visible here at once; it is durable and replicated when :meth:`Acknowledgements.safe` says so.
+    Whoever holds a journal while something else had its turn looks at :attr:`is_over` first.
     """
 
     def __init__(self, core: Core) -> None:
@@ -41,7 +41,6 @@ class Journal:
         self._tables = core.tables
         self._producers = core.tables.producers
         self._counters = core.counters
-        self._acknowledgements = core.acknowledgements
         self._events = core.events
         self._name = core.config.identity.broker_name
         self._born_host = Host.parse(core.config.advertised_address)
@@ -97,10 +96,6 @@ class Journal:
         self._tables.apply_own(placed.start, kind, body)
         self._events.on_appended(placed.end)
         return placed.end
-
-    async def safe(self, end: int, what: str) -> None:
-        """See :meth:`Acknowledgements.safe`."""
-        await self._acknowledgements.safe(end, what)
 
     def _check(self) -> None:
         if self.is_over:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from penstock.broker.core.feature import Feature
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.group.group import BrokerGroup
 from penstock.broker.retention.retention import Retention
@@ -43,16 +44,18 @@ class MeasuredDisk(Disk):
 
 
 class Node(Kit):
-    """A broker with small files that dispatches at once; the clock stands at noon."""
+    """A broker with small files that dispatches at once, with ``more`` features; the clock stands at noon."""
 
-    def __init__(self, root: Path, *, protect: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, root: Path, *, protect: bool = False, more: Sequence[type[Feature]] = (), **settings: Any
+    ) -> None:
         noon = datetime.now().astimezone().replace(hour=12, minute=0, second=0, microsecond=0)
         self.manual = ManualClock(int(noon.timestamp() * 1000))
         self.disk = MeasuredDisk()
         self.disk.noon_ms = self.manual.wall_ms()
         super().__init__(
             root,
-            features=(*FEATURES, BrokerGroup, Retention),
+            features=(*FEATURES, *more, BrokerGroup, Retention),
             clock=self.manual,
             disk=self.disk,
             sizes={"segment_bytes": SEGMENT, "consume_queue_bytes": 400},

@@ -36,7 +36,7 @@ def test_a_call_that_fails_leaves_the_old_content_and_nothing_else(
             replace_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
-    replace_file(path, b"new", keep=kept)
+    replace_file(path, b"new", keep_as=kept)
     assert (path.read_bytes(), kept.read_bytes()) == (b"new", b"old")
 
 
