@@ -51,6 +51,8 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )
+CALLS_PER_CONNECTION_MAX = 2048
+"""More wait at the client until others of its connection are over."""
 SERVER_OPTIONS = (
     *_KEEPALIVE,
     *_LIMITS,
@@ -58,6 +60,7 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
 )
 
 
@@ -99,9 +102,9 @@ def _open(kind: Any, address: str, security: Security, connect_timeout_ms: int) 
     return channel if credentials is None else SignedChannel(channel, credentials)
 
 
-def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
-    """A server for the running event loop with Penstock's limits and keepalive."""
-    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=None)
+def new_server(interceptors: Sequence[Any] = (), calls_max: int | None = None) -> grpc.aio.Server:
+    """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
+    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
 
 
 def reported(error: Exception, method: str) -> PenstockError:

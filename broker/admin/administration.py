@@ -9,7 +9,7 @@ from dataclasses import replace
 from prometheus_client.core import Metric
 
 from penstock.proto import names
-from penstock.proto.errors import Forbidden, InvalidArgument, NotEnoughReplicas, TopicNotFound
+from penstock.proto.errors import Forbidden, InvalidArgument, LimitReached, NotEnoughReplicas, TopicNotFound
 from penstock.proto.wire import broker_pb2, common_pb2
 
 from ..config import MetricsExporterType
@@ -17,14 +17,17 @@ from ..core.core import Core
 from ..core.feature import Feature
 from ..core.metrics import Families, MetricsServer
 from ..core.tables.topics import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
-from ..core.wire import Service, service
+from ..core.wire import Service, in_turns, service
+from ..limits import check_attributes
 from .topics import removed_queues, topic_to_create
 
 NODE_TYPE = "broker"
-QUERY_COUNT_MAX = 10_000
+QUERY_COUNT_MAX = 1000
 QUERY_COUNT_DEFAULT = 32
 REPLY_BYTES_MAX = 32 * 1024 * 1024
 TIMESTAMP_MAX = (1 << 63) - 1
+REGISTRATION_BYTES_MAX = 32 << 20
+"""Of all topics: a nameserver is told of them in one message of at most 64 MiB, and so are administrators."""
 
 
 class Administration(Feature):
@@ -104,7 +107,9 @@ class Administration(Feature):
         journal = self.core.writable()
         if self._is_dropping(name):
             raise NotEnoughReplicas(f"topic {name} is being deleted: try again")
-        self._check_drained(wanted, removed_queues(existing, wanted))
+        self._check_room(existing, wanted)
+        await self._check_drained(wanted, removed_queues(existing, wanted))
+        journal = self.core.writable()
         if existing is None:
             wanted = replace(wanted, extra={**wanted.extra, CREATED_MS: self.core.clock.wall_ms()})
         await self.core.acknowledgements.safe(journal.put(TOPIC, wanted.to_json()), f"topic {name}")
@@ -156,15 +161,27 @@ class Administration(Feature):
             self._dropping.pop(name, None)
         return name in self._dropping
 
-    def _check_drained(self, topic: Topic, queues: range) -> None:
+    def _check_room(self, existing: Topic | None, wanted: Topic) -> None:
+        """Refuse what would make the broker hold, or tell nameservers at once, more than they take."""
+        limits, topics = self.core.config.limits, self.core.tables.topics
+        check_attributes(f"topic {wanted.name}", wanted.attributes, limits)
+        if existing is None and len(topics) >= limits.topics_max:
+            raise LimitReached(
+                f"topic {wanted.name}: there are {len(topics)} topics (maxTopicNum): delete some, or raise the limit"
+            )
+        size = topics.wire_bytes + wanted.wire_bytes - (existing.wire_bytes if existing is not None else 0)
+        if size > REGISTRATION_BYTES_MAX:
+            raise LimitReached(
+                f"topic {wanted.name}: names and attributes of all topics would take {size} bytes, and "
+                f"{REGISTRATION_BYTES_MAX} fit into a registration: delete some, or their attributes"
+            )
+
+    async def _check_drained(self, topic: Topic, queues: range) -> None:
         table = self.core.tables.offsets
-        for queue_id in queues:
+        groups = [group for group, name in table.pairs() if name == topic.name] if queues else []
+        async for queue_id in in_turns(queues):
             low, high = self.core.store.reader.queue_range(topic.name, queue_id)
-            behind = [
-                group
-                for group, name in table.pairs()
-                if name == topic.name and low <= table.get(group, name, queue_id) < high
-            ]
+            behind = [group for group in groups if low <= table.get(group, topic.name, queue_id) < high]
             if behind:
                 raise InvalidArgument(
                     f"topic {topic.name}: queue {queue_id} still has messages for group {behind[0]}: let it drain"
@@ -180,4 +197,6 @@ class Administration(Feature):
         return common_pb2.Empty()
 
     async def _list_topics(self, request: common_pb2.Empty) -> broker_pb2.TopicConfigs:
-        return broker_pb2.TopicConfigs(topics=[topic.to_wire() for topic in self.core.tables.topics.values()])
+        return broker_pb2.TopicConfigs(
+            topics=[topic.to_wire() async for topic in in_turns(self.core.tables.topics.values())]
+        )
