@@ -52,7 +52,10 @@ class Limits:
         "maxWaitingFetches", default=20_000, within=(1, 1_000_000), doc="fetches that are under way, of all consumers"
     )
     connection_fetches_max: int = key(
-        "maxFetchesPerConnection", default=256, within=(1, 65_536), doc="the same of one connection"
+        "maxFetchesPerConnection",
+        default=1000,
+        within=(1, 65_536),
+        doc="the same of one connection, which is one client's",
     )
     reply_bytes_max: int = key(
         "maxFetchBytesHeld",

@@ -51,8 +51,8 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )
-CALLS_PER_CONNECTION_MAX = 2048
-"""More wait at the client until others of its connection are over."""
+CALLS_PER_CONNECTION_MAX = 4096
+"""More wait at the client until others of its connection, which is its own, are over."""
 SERVER_OPTIONS = (
     *_KEEPALIVE,
     *_LIMITS,

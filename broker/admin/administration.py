@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from prometheus_client.core import Metric
 
+from penstock.formats.record.layout import decode_record
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, LimitReached, NotEnoughReplicas, TopicNotFound
 from penstock.proto.wire import broker_pb2, common_pb2
@@ -150,10 +151,20 @@ class Administration(Feature):
         return broker_pb2.MessageRecords(records=records)
 
     async def view_message(self, request: broker_pb2.ViewMessageRequest) -> broker_pb2.MessageRecords:
-        """The record at a physical offset. Raises MessageNotFound, InvalidArgument."""
-        if request.physical_offset < 0:
-            raise InvalidArgument(f"physical offset {request.physical_offset} may not be negative")
-        return broker_pb2.MessageRecords(records=[bytes(self.core.store.lookup.view(request.physical_offset))])
+        """The record at a physical offset, if it is a message of a topic that may be read.
+
+        Raises:
+            MessageNotFound, InvalidArgument, Forbidden: see the message.
+        """
+        offset = request.physical_offset
+        if offset < 0:
+            raise InvalidArgument(f"physical offset {offset} may not be negative")
+        record = bytes(self.core.store.lookup.view(offset))
+        name = decode_record(record).topic
+        topic = self.core.tables.topic(name)
+        if name in (names.STATE_TOPIC, names.STAGE_TOPIC) or (topic is not None and not topic.is_readable):
+            raise Forbidden(f"the record at physical offset {offset} is of topic {name}, which clients may not read")
+        return broker_pb2.MessageRecords(records=[record])
 
     def _is_dropping(self, name: str) -> bool:
         """True if the topic's deletion is not dispatched yet: made anew now, it would show its old messages."""

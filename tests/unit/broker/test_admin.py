@@ -192,3 +192,17 @@ async def test_messages_are_viewed_by_position_and_queries_need_topic_and_key() 
         await admin.query_messages(QueryMessagesRequest(topic="orders"))
     with pytest.raises(TopicNotFound):
         await admin.query_messages(QueryMessagesRequest(topic="missing", key="k"))
+
+
+@in_loop
+async def test_records_that_clients_may_not_read_are_not_viewed_either() -> None:
+    parts = Kit()
+    state = parts.put_topic(Topic("secret", 1, 1, 6))
+    parts.dispatch()
+    at = (await parts.append([b"hidden"], topic="secret")).physical_offset
+    parts.put_topic(Topic("secret", 1, 1, 2))
+    parts.dispatch()
+    for offset in (0, at):
+        with pytest.raises(Forbidden, match="clients may not read"):
+            await parts[Administration].view_message(ViewMessageRequest(physical_offset=offset))
+    assert 0 < state <= at
