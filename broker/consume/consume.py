@@ -123,7 +123,8 @@ class Consume(Feature):
         journal.put(GROUP_DELETED, {"groupName": name})
 
     async def describe_group(self, request: broker_pb2.GroupName) -> broker_pb2.GroupDescription:
-        """Settings, members and committed offsets of a group."""
+        """Settings, members and committed offsets of a group. Raises NotCurrent."""
+        self.offsets.check_current()
         name = request.group
         group = self.core.tables.group(names.check_group(name))
         if group is None:
@@ -172,6 +173,7 @@ class Consume(Feature):
     async def _consumer_session(
         self, requests: AsyncIterator[broker_pb2.ConsumerRequest], context: Any
     ) -> AsyncIterator[broker_pb2.ConsumerEvent]:
+        self.offsets.check_current()
         async with contextlib.aclosing(self.sessions.serve(requests, context)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event

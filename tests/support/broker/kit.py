@@ -57,7 +57,7 @@ class FakeRole:
 
     def __init__(self, kit: Kit) -> None:
         self.instance = "instance"
-        self.is_master = self.is_acting = self.enough = self.confirms = True
+        self.is_master = self.is_acting = self.is_current = self.enough = self.confirms = True
         self.waits_for_replicas = self.holds = False
         self.epoch = 1
         self.lag_bytes = 0
