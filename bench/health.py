@@ -33,22 +33,19 @@ _nameserver_stub: Callable[[grpc.Channel], Any] = NameserverStub
 
 def broker_statuses(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) -> list[BrokerStatus | None]:
     """The status of the broker at each address, asked at the same time; ``None`` where none answers in time."""
-    security = SecurityFiles.from_environment().read()
-    channels = [open_channel(address, security) for address in addresses]
-    try:
-        calls = [_broker_stub(channel).Status.future(Empty(), timeout=timeout_s) for channel in channels]
-        return [_answer(call) for call in calls]
-    finally:
-        for channel in channels:
-            channel.close()
+    return _ask_all(addresses, lambda channel: _broker_stub(channel).Status, timeout_s)
 
 
 def cluster_views(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) -> list[ClusterView | None]:
     """What each nameserver knows of the living brokers; ``None`` where none answers in time."""
+    return _ask_all(addresses, lambda channel: _nameserver_stub(channel).QueryCluster, timeout_s)
+
+
+def _ask_all(addresses: Sequence[str], method: Callable[[grpc.Channel], Any], timeout_s: float) -> list[Any]:
     security = SecurityFiles.from_environment().read()
     channels = [open_channel(address, security) for address in addresses]
     try:
-        calls = [_nameserver_stub(channel).QueryCluster.future(Empty(), timeout=timeout_s) for channel in channels]
+        calls = [method(channel).future(Empty(), timeout=timeout_s) for channel in channels]
         return [_answer(call) for call in calls]
     finally:
         for channel in channels:

@@ -43,8 +43,7 @@ class Verification:
 
     def as_document(self) -> dict[str, Any]:
         """As ``penstock store verify --json`` prints it."""
-        names = ("log_start", "log_end", "log_files", "bytes", "records", "queues", "keys", "index_entries")
-        document: dict[str, Any] = {name: getattr(self, name) for name in names}
+        document = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
         document["seconds"] = round(self.seconds, 3)
         document["bytes_per_s"] = round(self.bytes / self.seconds) if self.seconds else 0
         document["notes"] = [finding.as_document() for finding in self.findings.notes]

@@ -80,6 +80,16 @@ def carry_hash_at(address, start, end, result):
     return result
 
 
+@njit([types.int64(types.int64, types.int64, types.int64, types.uint32)], nogil=True, cache=True)
+def key_hash_at(address, start, end, prefix):
+    """What an index file holds of the key ``[start, end)``; ``prefix``: the hash of its topic and ``#``.
+
+    Source: RocketMQ ``IndexFile#indexKeyHashMethod``.
+    """
+    found = np.int64(np.int32(carry_hash_at(address, start, end, prefix)))
+    return np.int64(0) if found == -2147483648 else abs(found)
+
+
 @njit([types.int64(types.int64, types.int64, types.int64)], nogil=True, cache=True)
 def string_hash_at(address, start, end):
     """As :func:`string_hash_utf8`, of the bytes ``[start, end)`` behind ``address``."""
