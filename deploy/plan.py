@@ -137,7 +137,7 @@ class Plan:
     replicas: int = 2
     nameservers: int = 1
     mode: str = "async"
-    coordinator: str = "none"
+    coordinator: str = "file"
     base_port: int = ports.DEFAULT_BASE_PORT
     settings: dict[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
@@ -262,27 +262,17 @@ class Place:
 
 def new_plan(
     *,
-    shards: int,
-    replicas: int,
-    nameservers: int,
-    mode: str,
-    base_port: int,
     settings: Mapping[str, str],
-    coordinator: str = "file",
     places: Mapping[str, Place] | None = None,
+    base_port: int = ports.DEFAULT_BASE_PORT,
+    **shape: Any,
 ) -> Plan:
-    """A plan whose nodes have their names and ports; ``places`` by the nodes' names."""
-    shape = Plan(
-        shards=shards,
-        replicas=replicas,
-        nameservers=nameservers,
-        mode=mode,
-        coordinator=coordinator,
-        settings=dict(settings),
-    )
-    name_ports, broker_ports = ports.planned(base_port, nameservers, shards * replicas)
+    """A plan whose nodes have their names and ports; ``places`` by the nodes' names, ``shape`` as of :class:`Plan`."""
+    plan = Plan(settings=dict(settings), **shape)
+    replicas = plan.replicas
+    name_ports, broker_ports = ports.planned(base_port, plan.nameservers, plan.shards * replicas)
     nodes = [Node(f"nameserver-{index}", port) for index, port in enumerate(name_ports)]
-    if coordinator == "etcd":
+    if plan.coordinator == "etcd":
         nodes.insert(0, Node("coordinator-0", ports.coordinator_port(name_ports[0]), is_coordinator=True))
     for index, port in enumerate(broker_ports):
         shard, broker_id = divmod(index, replicas)
@@ -291,7 +281,7 @@ def new_plan(
     for name, place in (places or {}).items():
         at = next(index for index, node in enumerate(nodes) if node.name == name)
         nodes[at] = replace(nodes[at], host=place.host, store=place.store)
-    return replace(shape, base_port=name_ports[0], nodes=tuple(nodes))
+    return replace(plan, base_port=name_ports[0], nodes=tuple(nodes))
 
 
 def load_plan(directory: Path) -> Plan | None:

@@ -15,7 +15,6 @@ from penstock.pipeline.jobs.verify import job as verify
 
 from ..rig import Rig
 from ..runner import Turns
-from .ceiling import CeilingSource
 from .generate import QUEUES, generate
 from .turns import Run, bench_session, per_second, records_of, turns_of
 
@@ -65,11 +64,6 @@ def turns(rig: Rig, body: int) -> Turns:
 def _runs(spark: Any, folder: Path, records: int) -> dict[str, Run]:
     store, lake, queues = folder / "store", folder / "lake", folder / "queues"
 
-    def pass_on() -> None:
-        spark.dataSource.register(CeilingSource)
-        reader = spark.read.format(CeilingSource.name()).option("storePath", str(store)).option("rows", records)
-        reader.load().write.format("noop").mode("overwrite").save()
-
     def fill() -> object:
         return archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
 
@@ -78,7 +72,6 @@ def _runs(spark: Any, folder: Path, records: int) -> dict[str, Run]:
 
     clear = partial(shutil.rmtree, ignore_errors=True)
     return {
-        "Spark alone": per_second(records, pass_on),
         "scan": per_second(records, lambda: _scan(spark, store)),
         "header scan": per_second(records, lambda: _scan(spark, store, HEADER_SCHEMA)),
         "archive": per_second(records, fill, lambda: clear(lake)),

@@ -241,7 +241,7 @@ def test_every_nameserver_is_told_of_the_one_etcd() -> None:
 
 def test_a_second_command_at_the_same_time_is_told_to_wait(cluster: LocalCluster) -> None:
     cluster.up(shards=1, replicas=1, base_port=0)
-    with cluster._files.locked(), pytest.raises(DeployError, match="another command"):
+    with cluster.locked(), pytest.raises(DeployError, match="another command"):
         LocalCluster(cluster.directory).down()
 
 
