@@ -12,11 +12,12 @@ from penstock.formats.queue_entry import ADDRESS_BASE, ENTRY, ENTRY_BYTES, FILLE
 from penstock.proto.names import SCHEDULE_TOPIC
 
 from ..directory import QueueFiles, StoreDirectory
-from ..files import Bytes, InputFile, Unreadable
+from ..files import Bytes, Unreadable
 from ..findings import Findings
 from ..log.model import Rows
 from ..log.second_looks import SecondLooks
 from .table import QueueTable, runs
+from .view import read_segments
 
 Longs = npt.NDArray[np.int64]
 
@@ -25,21 +26,6 @@ assert EXTENSION_HEAD.itemsize == 20
 RANGES_MAX = 20
 """Wrong stretches told per queue; more are counted."""
 READ_ENTRIES = 1 << 20
-
-
-def read_segments(queue: QueueFiles, start: int, size: int) -> Bytes:
-    """Bytes ``[start, start + size)`` of a queue; zeros where it has no file.
-
-    Raises:
-        Unreadable: a file that is there cannot be read.
-    """
-    out: Bytes = np.zeros(size, np.uint8)
-    for segment in queue.segments:
-        first, last = max(start, segment.start), min(start + size, segment.start + segment.size)
-        if first < last:
-            with InputFile(segment.path) as file:
-                file.read_into(out[first - start : last - start], first - segment.start)
-    return out
 
 
 class Match(IntEnum):
