@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import signal
 import socket
 import time
@@ -15,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import processes
+from . import ports, processes
 from .directory import ClusterDirectory, NodeState
 from .errors import DeployError, DeployUsage
-from .plan import Node, Place, Plan, load_plan
-from .preconditions import require_etcd, require_free_ports
+from .plan import ETCD, Node, Place, Plan, load_plan
 from .processes import Managed
 
 READY_TIMEOUT_S = 120.0
@@ -142,8 +142,7 @@ class LocalCluster(ClusterDirectory):
             check(plan)
             running, thawed = self._running(plan)
             missing = [node for node in plan.nodes if node.name not in running]
-            require_etcd(missing)
-            require_free_ports(missing)
+            _require_possible(missing)
             plan.save(self.directory)
             for node in plan.nodes:
                 self.write_config(plan, node)
@@ -217,8 +216,7 @@ class LocalCluster(ClusterDirectory):
         """Start a node that does not run; with ``wait``, return when it serves."""
         with self.locked():
             node = self.plan.node(name)
-            require_etcd([node])
-            require_free_ports([node])
+            _require_possible([node])
             self.write_config(self.plan, node)
             self._start([node], timeout_s)
             if wait:
@@ -233,9 +231,9 @@ class LocalCluster(ClusterDirectory):
         """
         with self.locked():
             node = self.plan.node(name)
-            require_etcd([node])
+            _require_etcd([node])
             self._stop([node], STOP_TIMEOUT_S)
-            require_free_ports([node])
+            _require_possible([node])
             self.write_config(self.plan, node)
             self._start([node], timeout_s)
             self._await([node], timeout_s)
@@ -322,6 +320,22 @@ class LocalCluster(ClusterDirectory):
                 f"{name} does not run: start it with `penstock cluster restart {name} --dir {self.directory}`"
             )
         return managed
+
+
+def _require_etcd(nodes: Sequence[Node]) -> None:
+    if any(node.is_coordinator for node in nodes) and shutil.which(ETCD) is None:
+        raise DeployUsage(
+            f"--coordinator etcd: there is no program {ETCD!r} on this machine: `apt-get install etcd-server`, or use "
+            "--coordinator file (with another --dir where a cluster was made already)"
+        )
+
+
+def _require_possible(nodes: Sequence[Node]) -> None:
+    """Raise :class:`DeployUsage` where a program that ``nodes`` need is missing, or a port is taken."""
+    _require_etcd(nodes)
+    ports.require_free(
+        {port: f"{node.name} needs for {purpose}" for node in nodes for port, purpose in node.ports.items()}
+    )
 
 
 def _reason(lines: Sequence[str]) -> str:

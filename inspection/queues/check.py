@@ -25,7 +25,6 @@ EXTENSION_HEAD = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("store_time",
 assert EXTENSION_HEAD.itemsize == 20
 RANGES_MAX = 20
 """Wrong stretches told per queue; more are counted."""
-READ_ENTRIES = 1 << 20
 
 
 class Match(IntEnum):
