@@ -4,19 +4,16 @@
 keys must exist for it, as rows of :data:`ENTRY_ROW` and of the formats' ``KEY_ROW``.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 from enum import IntEnum
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import boolean, int64
 
 from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
 from penstock.formats.index_kernels import KEY_ROW
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel, rows_of
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
 from penstock.formats.intrinsics.text import find_byte_at, key_hash_at
 from penstock.formats.record.kernels import ScanStatus, crc32_at, measure_at, string_hash_at
@@ -26,8 +23,6 @@ from penstock.formats.record.layout import (
     CRC_MASK,
     SysFlag,
 )
-
-drop_stale_kernels(__file__)
 
 ENTRY_ROW = np.dtype(
     [
@@ -66,12 +61,8 @@ SLOT_SCHEDULE, SLOT_BATCH = 1, 2
 """Kinds of slots: the queue entries hold delivery times; inner batches go to a queue of their own format."""
 
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_LONGS = types.Array(types.int64, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
-_ENTRIES = types.Array(from_dtype(ENTRY_ROW), 1, "C")
-_KEYS = types.Array(from_dtype(KEY_ROW), 1, "C")
+_ENTRIES = rows_of(ENTRY_ROW)
+_KEYS = rows_of(KEY_ROW)
 _TRANSACTION, _PREPARED, _ROLLBACK = (
     SysFlag.TRANSACTION_MASK,
     SysFlag.TRANSACTION_PREPARED,
@@ -93,7 +84,7 @@ _D = ord("D")
 _KEY_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit([types.UniTuple(types.int64, 8)(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 8, int64, int64, int64, int64)
 def _properties_at(address, start, end, readable):
     """(tags start, end, keys start, end, unique key start, end, delay level, whether multi-dispatch) of a record.
 
@@ -132,24 +123,20 @@ def _properties_at(address, start, end, readable):
     return tags_start, tags_end, keys_start, keys_end, unique_start, unique_end, delay, multi
 
 
-@njit([types.int64(types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64)
 def _place(topic_hash, queue_id):
     """Where the search for a slot begins."""
     mixed = np.uint64(topic_hash & 0xFFFFFFFF | queue_id << 32) * _KEY_MIX
     return np.int64(mixed >> np.uint64(33))
 
 
-@njit([types.int64(_BYTES, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64)
 def slot_place(topic, queue_id):
     """As :func:`check_records` searches: the place of a queue in a table of infinite size."""
     return _place(string_hash_at(address_of(topic), 0, len(topic)), queue_id)
 
 
-@njit(
-    [types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, _INTS, _BYTES, _LONGS, _INTS)],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, int64, int64, int64, int64, int64, OUT_INTS, BYTES, OUT_LONGS, OUT_INTS)
 def _find_slot(address, topic, topic_size, topic_hash, queue_id, table, names, name_ends, slot_queues):
     mask = len(table) - 1
     at = _place(topic_hash, queue_id) & mask
@@ -170,30 +157,25 @@ def _find_slot(address, topic, topic_size, topic_hash, queue_id, table, names, n
         at = (at + 1) & mask
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 6)(
-            _BYTES,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.boolean,
-            _INTS,
-            _BYTES,
-            _LONGS,
-            _INTS,
-            _LONGS,
-            _INTS,
-            _LONGS,
-            _ENTRIES,
-            types.int64,
-            _KEYS,
-            types.int64,
-        )
-    ],
-    nogil=True,
-    cache=True,
+@kernel(
+    (int64,) * 6,
+    BYTES,
+    int64,
+    int64,
+    int64,
+    int64,
+    boolean,
+    OUT_INTS,
+    BYTES,
+    OUT_LONGS,
+    OUT_INTS,
+    OUT_LONGS,
+    OUT_INTS,
+    OUT_LONGS,
+    _ENTRIES,
+    int64,
+    _KEYS,
+    int64,
 )
 def check_records(
     buffer,
@@ -296,24 +278,7 @@ def check_records(
         position = record_end
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 2)(
-            _KEYS,
-            types.int64,
-            types.int64,
-            _BYTES,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            _OUT_BYTES,
-            _OUT_BYTES,
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel((int64,) * 2, _KEYS, int64, int64, BYTES, int64, int64, int64, int64, OUT_BYTES, OUT_BYTES)
 def match_keys(keys, key, key_end, entries, entry, entry_end, first_index, begin, key_found, entry_found):
     """Walk log keys and index entries, both in the log's order, until one side ends; (next key, next entry).
 
