@@ -11,7 +11,7 @@ from typing import Any
 
 from . import processes
 from .errors import DeployError, DeployUsage
-from .plan import Node, Place, Plan, check_settings, load_plan, new_plan
+from .plan import Node, Place, Plan, check_settings, load_plan, new_plan, write_privately
 from .processes import Managed
 
 
@@ -108,7 +108,7 @@ class ClusterDirectory:
         path = self.config_path(node)
         text = plan.config_text(node, folder)
         if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+            write_privately(path, text)
 
     def process(self, node: Node) -> Managed | None:
         """The process that the node's pid file names, running or not; None without one."""

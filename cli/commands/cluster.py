@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import tempfile
 import time
@@ -59,7 +60,14 @@ def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluste
     help="Who elects masters: nobody (id 0 is master); the first nameserver; every nameserver, with an etcd that is "
     "started too (Debian package etcd-server). [file]",
 )
-@click.option("--set", "settings", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Into broker.conf.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=key_values,
+    metavar="KEY=VALUE",
+    help="Into broker.conf, or namesrv.conf, or both.",
+)
 @json_option
 def up(directory: str, as_json: bool, **options: Any) -> None:
     """Start the cluster in DIR, or what is missing of it; repeating it is harmless.
@@ -117,21 +125,35 @@ def _require_followers(refused: dict[str, str]) -> None:
 
 
 def _require_good_settings(plan: Plan) -> None:
-    """Refuse what brokers would refuse, before it stands in the cluster's plan and no broker starts any more."""
+    """Refuse what a node would refuse, before it stands in the cluster's plan and the node starts no more."""
     from penstock.broker.config import load_broker_config
     from penstock.deploy import DeployUsage
+    from penstock.deploy.plan import write_privately
+    from penstock.nameserver.config import load_nameserver_config
     from penstock.proto.errors import ConfigError
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "broker.conf"
         for node in plan.nodes:
-            if node.is_broker:
-                path.write_text(plan.config_text(node, Path(folder)))
+            if not node.is_coordinator:
+                path = Path(folder) / node.config_name
+                write_privately(path, plan.config_text(node, Path(folder)))
                 try:
-                    load_broker_config(path)
+                    load_broker_config(path) if node.is_broker else load_nameserver_config(path)
                 except ConfigError as error:
                     told = re.sub(rf"^{re.escape(str(path))}:(\d+: )?", "", error.message)
                     raise DeployUsage(f"--set: {told.strip()}") from error
+    if plan.settings.get("authenticationEnabled", "").lower() == "true" and not os.environ.get(
+        "PENSTOCK_CREDENTIALS_FILE"
+    ):
+        raise DeployUsage(
+            "--set authenticationEnabled=true: set PENSTOCK_CREDENTIALS_FILE to the file of a user, with which this "
+            "and other commands look at the cluster"
+        )
+    if plan.settings.get("tls.server.mode") == "enforcing" and not os.environ.get("PENSTOCK_TLS_CA_FILE"):
+        raise DeployUsage(
+            "--set tls.server.mode=enforcing: set PENSTOCK_TLS_CA_FILE to the authority's certificate, with which "
+            "this and other commands look at the cluster"
+        )
 
 
 def _late(name: str) -> str:
