@@ -86,17 +86,21 @@ def _addresses(view: ClusterView) -> set[str]:
     return {member.address for shard in view.shards for member in shard.members}
 
 
-def open_cluster(directory: str, progress: Callable[[str], None] = lambda _: None) -> LocalCluster:
+def open_cluster(
+    directory: str, progress: Callable[[str], None] = lambda _: None, pause: Callable[[float], None] = time.sleep
+) -> LocalCluster:
     """The local cluster in ``directory`` with a probe that asks its services."""
 
     def probe(node: Node) -> bool:
         return serves(node, cluster.plan.nameserver_addresses.split(";"))
 
-    cluster = LocalCluster(directory, probe, progress)
+    cluster = LocalCluster(directory, probe, progress, pause=pause)
     return cluster
 
 
-def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
+def await_replicas(
+    cluster: LocalCluster, timeout_s: float = 15.0, pause: Callable[[float], None] = time.sleep
+) -> list[str]:
     """Wait until every living shard has a master and its living slaves are in sync; who is not in time, by name.
 
     A learner may lag: for it, that the nameservers know it is enough.
@@ -110,7 +114,7 @@ def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
             return late
         if elapsed_s >= FINAL_AFTER_S and set(late) == set(found := refusals(cluster)) and _is_final(found.values()):
             return late
-        time.sleep(POLL_S)
+        pause(POLL_S)
 
 
 def refusals(cluster: LocalCluster) -> dict[str, str]:

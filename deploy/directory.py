@@ -114,6 +114,11 @@ class ClusterDirectory:
         """The process that the node's pid file names, running or not; None without one."""
         return processes.find(self.pid_path(node), str(self.config_path(node)))
 
+    def adopt(self, plan: Plan) -> None:
+        """Know again the nodes that run though their pid files are missing: whoever started them was killed."""
+        lost = [node for node in plan.nodes if (managed := self.process(node)) is None or not managed.is_alive]
+        processes.adopt({self.pid_path(node): node.command(self.config_path(node))[1:] for node in lost})
+
     def folder(self, node: Node) -> Path:
         """The node's files."""
         return self.directory / node.name

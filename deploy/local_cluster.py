@@ -88,15 +88,18 @@ class LocalCluster(ClusterDirectory):
         progress: Progress = lambda _: None,
         *,
         wrap: Wrap = lambda _: (),
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """``probe(node)`` says whether a node serves, here whether it accepts connections; it is asked again and
         again while ``up`` and ``restart`` wait. ``progress(text)`` is told each second what is waited for.
-        ``wrap(node)`` gives words to put before the node's command.
+        ``wrap(node)`` gives words to put before the node's command. ``pause(seconds)`` is how to wait; what it raises
+        ends the waiting.
         """
         super().__init__(Path(directory).expanduser().absolute())
         self._probe = probe
         self._progress = progress
         self._wrap = wrap
+        self._pause = pause
 
     @property
     def is_complete(self) -> bool:
@@ -127,6 +130,7 @@ class LocalCluster(ClusterDirectory):
         Raises:
             DeployUsage: the directory holds something else, or a port is taken; nothing was started.
             DeployError: a node ended or did not serve in time; the others stay as they are.
+            KeyboardInterrupt: what this call started was ended again.
         """
         given = {
             "shards": shards,
@@ -140,6 +144,7 @@ class LocalCluster(ClusterDirectory):
         with self.locked(create=True):
             plan, notes = self.planned(given, settings or {}, places)
             check(plan)
+            self.adopt(plan)
             running, thawed = self._running(plan)
             missing = [node for node in plan.nodes if node.name not in running]
             _require_possible(missing)
@@ -150,9 +155,14 @@ class LocalCluster(ClusterDirectory):
                 before = self.process(node)
                 if before is not None:
                     notes.append(f"{node.name} was not running any more (pid {before.pid}) and was started again")
-            self._start(missing, timeout_s)
-            if missing or thawed:
-                self._await(plan.nodes, timeout_s)
+            try:
+                self._start(missing, timeout_s)
+                if missing or thawed:
+                    self._await(plan.nodes, timeout_s)
+            except KeyboardInterrupt:
+                self._progress("interrupted: ending what was started")
+                self._stop(missing[::-1], STOP_TIMEOUT_S)
+                raise
         names = tuple(node.name for node in missing)
         return UpReport(names, tuple(name for name in running if name not in thawed), tuple(thawed), tuple(notes))
 
@@ -165,6 +175,7 @@ class LocalCluster(ClusterDirectory):
         """
         with self.locked():
             plan = self.plan
+            self.adopt(plan)
             deadline = time.monotonic() + timeout_s
             ended: list[str] = []
             groups = (
@@ -205,6 +216,7 @@ class LocalCluster(ClusterDirectory):
         """
         with self.locked():
             node = self.plan.node(name)
+            self.adopt(self.plan)
             managed = self.process(node)
             began = time.monotonic()
             if managed is None or not self._stop([node], timeout_s):
@@ -232,6 +244,7 @@ class LocalCluster(ClusterDirectory):
         with self.locked():
             node = self.plan.node(name)
             _require_etcd([node])
+            self.adopt(self.plan)
             self._stop([node], STOP_TIMEOUT_S)
             _require_possible([node])
             self.write_config(self.plan, node)
@@ -294,7 +307,7 @@ class LocalCluster(ClusterDirectory):
                 names = ", ".join(node.name for node in waiting)
                 self._progress(f"waiting for {names} ({elapsed:.0f} s) {_said(''.join(last))}".rstrip())
             if waiting:
-                time.sleep(_PROBE_PAUSE_S)
+                self._pause(_PROBE_PAUSE_S)
 
     def _require_running(self, node: Node) -> None:
         managed = self.process(node)

@@ -15,10 +15,11 @@ import click
 
 from ..options import asking, dir_option, json_option, key_values
 from ..output import Answer, ProgressLine, note, print_json, print_table
+from ..signals import deferred_interrupts
 
 if TYPE_CHECKING:
     from penstock.client import Admin
-    from penstock.deploy import LocalCluster, NodeState, Plan
+    from penstock.deploy import LocalCluster, NodeState, Plan, UpReport
     from penstock.proto.wire.broker_pb2 import BrokerStatus
 
 T = TypeVar("T")
@@ -37,10 +38,12 @@ def cluster() -> None:
     """A local cluster in the background, under one directory."""
 
 
-def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluster:
+def _opened(
+    directory: str, progress: Callable[[str], None] = note, pause: Callable[[float], None] = time.sleep
+) -> LocalCluster:
     from penstock.bench.health import open_cluster
 
-    return open_cluster(directory, progress.show if progress else note)
+    return open_cluster(directory, progress, pause)
 
 
 @cluster.command()
@@ -80,13 +83,25 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
 
     began = time.monotonic()
     progress = ProgressLine(every_s=2.0)
+    report: UpReport | None = None
     try:
-        made = _opened(directory, progress)
-        if not made.is_complete:
+        if not _opened(directory).is_complete:
             warm_up(progress)
-        report = made.up(**options, check=_require_good_settings)
-        late = await_replicas(made)
-        refused = refusals(made) if late else {}
+        with deferred_interrupts() as check:
+
+            def pause(seconds: float) -> None:
+                check()
+                time.sleep(seconds)
+
+            made = _opened(directory, progress.show, pause)
+            report = made.up(**options, check=_require_good_settings)
+            late = await_replicas(made, pause=pause)
+            refused = refusals(made) if late else {}
+    except KeyboardInterrupt:
+        progress.clear()
+        runs = f"the cluster runs: `penstock cluster down --dir {directory}` ends it"
+        note(f"interrupted: {'what this command had started was ended again' if report is None else runs}")
+        raise
     finally:
         progress.clear()
     notes = [*report.notes, *(_late(name) for name in late if name not in refused)]
