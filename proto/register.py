@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 
 from .errors import InvalidArgument, NotMaster, StaleRegister
 from .wire import coordination_pb2
@@ -167,8 +168,10 @@ def register_of_json(text: str) -> Register:
     """The register in ``text``. Raises ``ValueError`` for anything else."""
     try:
         fields = json.loads(text)
+        if unknown := fields.keys() - {field.name for field in dataclass_fields(Register)}:
+            raise ValueError(f"{', '.join(sorted(unknown))}: a newer release wrote it: upgrade this nameserver")
         register = Register(**{**fields, "sync_state_set": frozenset(fields["sync_state_set"])})
-    except (TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a register: {error!r}") from error
     for name in ("epoch", "master_id", "version", "former_id", "unclean_epoch"):
         if type(getattr(register, name)) is not int:
