@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from .errors import InvalidArgument, NotMaster, StaleRegister
 from .wire import coordination_pb2
@@ -32,9 +32,7 @@ class Register:
     version: int = 1
     former_id: int = NOBODY  # master of the epoch before
     handed_over: bool = False  # the former master ended its epoch by itself
-    unclean_epoch: int = (
-        0  # the newest one whose master was elected from outside the set: what only that had is given up
-    )
+    unclean_epoch: int = 0  # the newest whose master was elected from outside the set: what only that had is given up
     unclean_allowed: bool = False  # the next one may be; this epoch's master knows it from its begin
 
     def __post_init__(self) -> None:
@@ -108,23 +106,14 @@ class Register:
 
     def to_wire(self, coordinator: str) -> coordination_pb2.Register:
         """The message; ``coordinator`` is the id of the store that holds it."""
-        return coordination_pb2.Register(
-            cluster=self.cluster,
-            broker_name=self.broker_name,
-            epoch=self.epoch,
-            master_id=self.master_id,
-            sync_state_set=sorted(self.sync_state_set),
-            version=self.version,
-            former_id=self.former_id,
-            handed_over=self.handed_over,
-            unclean_epoch=self.unclean_epoch,
-            unclean_allowed=self.unclean_allowed,
-            coordinator=coordinator,
-        )
+        return coordination_pb2.Register(**self._fields(), coordinator=coordinator)
 
     def to_json(self) -> str:
         """The text that the coordinator store keeps."""
-        return json.dumps({**asdict(self), "sync_state_set": sorted(self.sync_state_set)}, sort_keys=True)
+        return json.dumps(self._fields(), sort_keys=True)
+
+    def _fields(self) -> dict[str, Any]:
+        return {**asdict(self), "sync_state_set": sorted(self.sync_state_set)}
 
     def _check_master(self, master_id: int, epoch: int, version: int) -> None:
         if (master_id, epoch) != (self.master_id, self.epoch):
@@ -167,10 +156,10 @@ def new_register(
 def register_of_json(text: str) -> Register:
     """The register in ``text``. Raises ``ValueError`` for anything else."""
     try:
-        fields = json.loads(text)
-        if unknown := fields.keys() - {field.name for field in dataclass_fields(Register)}:
+        document = json.loads(text)
+        if unknown := document.keys() - {field.name for field in fields(Register)}:
             raise ValueError(f"{', '.join(sorted(unknown))}: a newer release wrote it: upgrade this nameserver")
-        register = Register(**{**fields, "sync_state_set": frozenset(fields["sync_state_set"])})
+        register = Register(**{**document, "sync_state_set": frozenset(document["sync_state_set"])})
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a register: {error!r}") from error
     for name in ("epoch", "master_id", "version", "former_id", "unclean_epoch"):
@@ -183,15 +172,5 @@ def register_of_json(text: str) -> Register:
 
 def register_of_wire(message: coordination_pb2.Register) -> Register:
     """The register in ``message``. Raises ``ValueError`` if the message holds something else."""
-    return Register(
-        cluster=message.cluster,
-        broker_name=message.broker_name,
-        epoch=message.epoch,
-        master_id=message.master_id,
-        sync_state_set=frozenset(message.sync_state_set),
-        version=message.version,
-        former_id=message.former_id,
-        handed_over=message.handed_over,
-        unclean_epoch=message.unclean_epoch,
-        unclean_allowed=message.unclean_allowed,
-    )
+    values = {each.name: getattr(message, each.name) for each in fields(Register)}
+    return Register(**{**values, "sync_state_set": frozenset(message.sync_state_set)})

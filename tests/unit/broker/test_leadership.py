@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.broker.config import ReplicationSettings
 from penstock.broker.group.elected_role import ElectedRole
 from penstock.broker.group.epoch_file import EpochFile
 from penstock.broker.group.held_membership import MembershipFile
@@ -17,7 +18,9 @@ from penstock.broker.group.roles import MasterRole, SlaveRole
 from penstock.proto.register import Register, new_register
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.epochs import Epoch, EpochHistory
+from penstock.replication.master.primary import Primary
 from penstock.replication.master.sync_state_set import SetRules
+from penstock.replication.slave.replica import Replica
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.memory_log import MemoryLog
 from tests.support.broker.replicating import identity, new_master, serving
@@ -66,33 +69,32 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
     membership.hold(COORDINATOR, 1)
 
     def make_slave() -> SlaveRole:
-        return SlaveRole(
+        replica = Replica(
             identity(1),
             store,
-            CONFIG,
+            config=CONFIG,
             epochs=epochs,
-            confirm=0,
-            instance="a",
-            master_address=master_address,
             on_appended=lambda: None,
             on_confirm=lambda offset: None,
             pending_commits=list,
         )
+        return SlaveRole(identity(1), replica, epochs, master_address)
 
     def make_master(on_answer: Any, members: frozenset[int], needed: int) -> MasterRole:
-        return MasterRole(
+        primary = Primary(
             identity(1),
             store,
             CONFIG,
+            epoch=epochs.history.latest,
             epochs=epochs.history,
-            confirm=0,
-            slave_read=False,
+            initial_confirm=0,
             on_confirm=lambda offset: None,
             on_commits=lambda commits: None,
             on_answer=on_answer,
             members=members,
             needed=needed,
         )
+        return MasterRole(1, primary, epoch=epochs.history.latest, waits_for_replicas=True, slave_read=False)
 
     clock = SystemClock()
     return Leadership(
@@ -106,9 +108,7 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
         make_master=make_master,
         make_slave=make_slave,
         clock=clock,
-        priority=0,
-        behind_ms_max=15_000,
-        is_learner=False,
+        settings=ReplicationSettings(),
         may_have_lost=lost,
     )
 
