@@ -14,61 +14,27 @@ import inspect
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from penstock.runtime.conf import require
-from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster import Expression, check_timeout
 from ..cluster.subscription import ALL
-from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig
-from ..consume.group.rebalance import Strategy
 from ..consume.message_batch import MessageBatch
 from ..consume.workers import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import PushConsumer
-from .turns import at_once, in_thread
+from ..signatures import taking
+from .turns import Twin, at_once, in_thread
 
 T = TypeVar("T")
 
 WAIT_STEP_S = 0.5
 
 
-class AsyncPullConsumer:
-    """:class:`~penstock.client.PullConsumer` for one event loop.
-
-    A cancelled poll has returned nothing: its messages come with the next one. Methods, arguments and errors are the
-    same.
-    """
-
-    def __init__(
-        self,
-        nameservers: str,
-        *,
-        group: str,
-        client_id: str | None = None,
-        consume_from: str | int = CONSUME_FROM_LAST,
-        strategy: str | Strategy = "AVG",
-        auto_commit: bool = True,
-        config: ConsumerConfig | None = None,
-        tls: Tls | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        """Arguments and errors as of :class:`~penstock.client.PullConsumer`."""
-        self._sync = PullConsumer(
-            nameservers,
-            group=group,
-            client_id=client_id,
-            consume_from=consume_from,
-            strategy=strategy,
-            auto_commit=auto_commit,
-            config=config,
-            tls=tls,
-            credentials=credentials,
-        )
-        self._ready = asyncio.Event()
+class _Consumer(Twin):
+    _sync: PullConsumer | PushConsumer
 
     @property
     def group(self) -> str:
@@ -80,13 +46,20 @@ class AsyncPullConsumer:
         """The name under which this consumer is a member."""
         return self._sync.client_id
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self._sync.__exit__, kind, error, trace)
+class AsyncPullConsumer(_Consumer):
+    """:class:`~penstock.client.PullConsumer` for one event loop.
+
+    A cancelled poll has returned nothing: its messages come with the next one. Methods, arguments and errors are the
+    same.
+    """
+
+    _sync: PullConsumer
+
+    @taking(PullConsumer.__init__)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._sync = PullConsumer(*arguments, **settings)
+        self._ready = asyncio.Event()
 
     async def subscribe(self, topic: str, expression: Expression = ALL) -> None:
         """Share the queues of ``topic`` with the group's other members; also while consuming."""
@@ -154,68 +127,29 @@ class AsyncPullConsumer:
                 return None
 
 
-class AsyncPushConsumer:
+class AsyncPushConsumer(_Consumer):
     """:class:`~penstock.client.PushConsumer` for one event loop.
 
-    The listener may be a coroutine function; then it runs in the loop, ``consume_threads`` of them at a time. A plain
-    function is called in the consumer's own threads.
+    The listener may be a coroutine function; then it runs in the loop, ``consume_threads`` (16 by default) of them at a
+    time. A plain function is called in the consumer's own threads.
     """
 
-    def __init__(
-        self,
-        nameservers: str,
-        *,
-        group: str,
-        listener: Listener,
-        consume_threads: int = 16,
-        consume_batch_max: int = 1,
-        orderly: bool = False,
-        model: Literal["clustering", "broadcasting"] = "clustering",
-        client_id: str | None = None,
-        consume_from: str | int = CONSUME_FROM_LAST,
-        strategy: str | Strategy = "AVG",
-        config: ConsumerConfig | None = None,
-        tls: Tls | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        """Arguments and errors as of :class:`~penstock.client.PushConsumer`."""
+    _sync: PushConsumer
+
+    @taking(PushConsumer.__init__)
+    def __init__(self, *arguments: Any, listener: Listener, consume_threads: int = 16, **settings: Any) -> None:
         require(callable(listener), "listener must be callable", listener)
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
-        self._sync = PushConsumer(
-            nameservers,
-            group=group,
-            listener=self._call if inspect.iscoroutinefunction(listener) else listener,
-            consume_threads=consume_threads,
-            consume_batch_max=consume_batch_max,
-            orderly=orderly,
-            model=model,
-            client_id=client_id,
-            consume_from=consume_from,
-            strategy=strategy,
-            config=config,
-            tls=tls,
-            credentials=credentials,
-        )
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._sync.group
-
-    @property
-    def client_id(self) -> str:
-        """The name under which this consumer is a member."""
-        return self._sync.client_id
+        called = self._call if inspect.iscoroutinefunction(listener) else listener
+        self._sync = PushConsumer(*arguments, listener=called, consume_threads=consume_threads, **settings)
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *outcome: Any) -> None:
         await self.close()
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:

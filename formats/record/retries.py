@@ -15,21 +15,16 @@ Source: RocketMQ ``AbstractSendMessageProcessor#consumerSendMsgBack``; differs: 
 light queue gets the message again.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import boolean, int64, void
 
-from ..intrinsics.crc import BYTES
-from ..intrinsics.freshness import drop_stale_kernels
+from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, kernel
 from ..intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32, store_i64
 from ..intrinsics.text import find_byte_at
-from .kernels.marks import MARK_BYTES, is_mark
 from .kernels.pairs import PAIR_END, begins_with, pair_name, value_at
-from .kernels.scanning import INTS, LONGS, RECORD, measure_at
+from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
 from .producer_mark import MARK_BYTES_MAX
 from .properties import (
@@ -44,8 +39,6 @@ from .properties import (
     RETRY_TOPIC,
     TIMER_OUT_MS,
 )
-
-drop_stale_kernels(__file__)
 
 PROPERTIES_GROWTH_MAX = 1024
 """What is added to a record's properties takes less, the mark of its batch included."""
@@ -64,9 +57,6 @@ _LIGHTS, _LIGHT_OFFSETS = pair_name(INNER_MULTI_DISPATCH), pair_name(INNER_MULTI
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
 _KEPT_FLAGS = ~SysFlag.TRANSACTION_MASK
 
-_WRITABLE = types.Array(types.uint8, 1, "C")
-_WRITABLE_INTS = types.Array(types.int32, 1, "C")
-
 assert (
     MARK_BYTES_MAX
     + len(_RETRY_TOPIC)
@@ -79,7 +69,7 @@ assert (
 )
 
 
-@njit([types.void(BYTES, LONGS, INTS, _WRITABLE_INTS, _WRITABLE_INTS)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, INTS, OUT_INTS, OUT_INTS)
 def tries_of(records, positions, sizes, reconsume_times, properties_sizes):
     """RECONSUMETIMES of each record, and the size of its properties; -1 for what is no record."""
     address = address_of(records)
@@ -94,7 +84,7 @@ def tries_of(records, positions, sizes, reconsume_times, properties_sizes):
             properties_sizes[i] = size
 
 
-@njit([types.int64(_WRITABLE, types.int64, BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, OUT_BYTES, int64, BYTES, int64, int64, int64)
 def _put(out, at, name, address, start, end):
     """Write a pair whose value is ``[start, end)`` behind ``address``; the new end."""
     copy_bytes(out, at, name, 0, len(name))
@@ -105,7 +95,7 @@ def _put(out, at, name, address, start, end):
     return at + 1
 
 
-@njit([types.int64(_WRITABLE, types.int64, BYTES, types.int64)], nogil=True, cache=True)
+@kernel(int64, OUT_BYTES, int64, BYTES, int64)
 def _put_time(out, at, name, milliseconds):
     """The same with a number."""
     copy_bytes(out, at, name, 0, len(name))
@@ -118,7 +108,7 @@ def _put_time(out, at, name, milliseconds):
     return at + 1
 
 
-@njit([types.int64(_WRITABLE, types.int64, BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, OUT_BYTES, int64, BYTES, int64, int64, int64)
 def _put_id(out, at, name, record, store, body):
     """The same with the id that the record behind the address ``record`` has from its place in the log."""
     copy_bytes(out, at, name, 0, len(name))
@@ -133,7 +123,7 @@ def _put_id(out, at, name, record, store, body):
     return at + 1
 
 
-@njit([types.int64(_WRITABLE, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64)
 def _copy_kept(out, at, address, start, end):
     """The properties ``[start, end)`` without what a copy says anew, or must not say again; the new end."""
     if end - start > MARK_BYTES and is_mark(address, start):
@@ -158,24 +148,7 @@ def _copy_kept(out, at, address, start, end):
     return at
 
 
-@njit(
-    [
-        types.int64(
-            _WRITABLE,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.boolean,
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64, int64, int64, int64, int64, boolean)
 def _put_origin(out, at, record, store, body, topic, topic_end, properties, properties_end, is_dead):
     """Write where a message comes from, what is known already as it is; the new end. ``record``: its address."""
     value, value_end = value_at(record, properties, properties_end, _RETRY_TOPIC)
@@ -195,7 +168,7 @@ def _put_origin(out, at, record, store, body, topic, topic_end, properties, prop
     return at
 
 
-@njit([types.int64(BYTES, LONGS, INTS, INTS, LONGS, BYTES, BYTES, BYTES, _WRITABLE)], nogil=True, cache=True)
+@kernel(int64, BYTES, LONGS, INTS, INTS, LONGS, BYTES, BYTES, BYTES, OUT_BYTES)
 def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mark, out):
     """Write the records at ``positions`` as records of ``topic``, queue 0, to ``out``; its new length.
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.proto.errors import Corrupt
-from penstock.runtime.whole_files import sync_directory
+from penstock.runtime.whole_files import replace_file, sync_directory
 
 from ..uninterrupted import to_its_end
 from .table import Table
@@ -200,18 +199,15 @@ class Snapshots:
             is_current = file.is_written and position - file.position < LAG_BYTES_MAX_AT_END
             if not is_current or not (self.directory / file.name).exists():
                 try:
-                    self._replace(file.name, "".join(self._document(file, position)))
+                    self._write(file, position)
                 except OSError as error:
                     log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
-                    continue
-                file.written, file.position = file.table.changes, position
 
     def write_anew(self, position: int) -> None:
         """Write every file and forget the ones before, whose positions mean nothing in this log any more."""
         for file in self._files:
-            self._replace(file.name, "".join(self._document(file, position)))
+            self._write(file, position)
             (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
-            file.written, file.position = file.table.changes, position
 
     def adopt(self, other: Snapshots) -> None:
         """The tables are those that ``other`` has read, and the files as it has found them, until they are written."""
@@ -238,7 +234,7 @@ class Snapshots:
                     path.unlink()
                     log.info("snapshot of a log's lost end deleted path=%s", path)
                 else:
-                    _write(path, json.dumps({**document, LOG_POSITION: position}, ensure_ascii=False))
+                    replace_file(path, json.dumps({**document, LOG_POSITION: position}, ensure_ascii=False).encode())
                     log.info("snapshot reaches to the log's new end path=%s position=%d", path, position)
                 file.written, file.position = -1, 0  # if the cut does not come about, it is written anew
                 changed = True
@@ -252,11 +248,12 @@ class Snapshots:
         yield from file.table.pieces()
         yield f',\n\t"{NEWEST_RECORD}":{file.table.newest_record}\n}}\n'  # last: the tables change meanwhile
 
+    def _write(self, file: _File, position: int) -> None:
+        self._replace(file.name, "".join(self._document(file, position)))
+        file.written, file.position = file.table.changes, position
+
     def _replace(self, name: str, text: str) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / name
-        _write(path, text, path.with_name(f"{name}.bak"))
-        sync_directory(self.directory)
+        replace_file(self.directory / name, text.encode(), keep_as=self.directory / f"{name}.bak")
 
     def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
         damaged: list[str] = []
@@ -314,18 +311,6 @@ def _reaching_behind(path: Path, position: int) -> Document | None:
         return document if is_behind else None
     except (FileNotFoundError, ValueError, TypeError):
         return None
-
-
-def _write(path: Path, text: str, old: Path | None = None) -> None:
-    """Put a file in the place of another at once, whose content is kept as ``old``."""
-    fresh = path.with_name(f"{path.name}.tmp")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    if old is not None and path.exists():
-        path.replace(old)
-    fresh.replace(path)
 
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.formats.delay_levels import levels_ms
-from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -39,7 +39,7 @@ from ...core.feature import Feature
 from ...core.intake import LATER, check_creatable
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
-from ...core.reposting import Records, Reposter, mark_property
+from ...core.reposting import Records, Reposter
 from ...core.tables.groups import Group
 from ...core.tables.producers import Receipt
 from ...core.tables.topics import CREATED_MS, TOPIC, Topic
@@ -111,7 +111,7 @@ class Retry(Feature):
         if records is None:
             raise NotMaster(f"broker {self.core.config.identity.broker_name} has ceased to be master meanwhile")
         reply, end = self._store(journal, request, asked, records)
-        await journal.safe(end, f"send-back of group {request.group}")
+        await self.core.acknowledgements.safe(end, f"send-back of group {request.group}")
         return reply
 
     def _check_topic(self, request: retry_pb2.SendBackRequest) -> None:
@@ -219,7 +219,7 @@ def _copies(
 
     sizes = records.sizes[chosen]
     out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)
-    name, place, prefix = (np.frombuffer(part, np.uint8) for part in (topic.encode(), where, mark_property(mark)))
+    name, place, prefix = (np.frombuffer(part, np.uint8) for part in (topic.encode(), where, mark_property(*mark)))
     positions, tried = records.positions[chosen], times[chosen] + 1
     length = int(sent_back(records.data, positions, sizes, tried, due, name, place, prefix, out))
     if length < 0:

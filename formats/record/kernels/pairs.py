@@ -1,14 +1,11 @@
 """Inside kernels: the pairs of a property string, found by name."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import boolean, int64
 
-from ...intrinsics.crc import BYTES
+from ...intrinsics.kernel import BYTES, kernel
 from ...intrinsics.memory import load_u8
 from ...intrinsics.text import find_byte_at
 
@@ -22,7 +19,7 @@ def pair_name(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(text.encode() + b"\x01", np.uint8)
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64, BYTES)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64, BYTES)
 def begins_with(address, start, end, name):
     """True if the pair ``[start, end)`` begins with ``name``, separator included."""
     if end - start < len(name):
@@ -33,7 +30,7 @@ def begins_with(address, start, end, name):
     return True
 
 
-@njit([types.UniTuple(types.int64, 2)(types.int64, types.int64, types.int64, BYTES)], nogil=True, cache=True)
+@kernel((int64,) * 2, int64, int64, int64, BYTES)
 def value_at(address, start, end, name):
     """Where the value of a property is in the properties ``[start, end)``, the last one; empty without one."""
     found, found_end = end, end
@@ -45,7 +42,7 @@ def value_at(address, start, end, name):
     return found, found_end
 
 
-@njit([types.int64(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64)
 def number_at(address, start, end):
     """The decimal number in ``[start, end)``, -1 if there is none."""
     if end == start or end - start > _DIGITS_MAX:
