@@ -123,7 +123,7 @@ def _require_good_settings(plan: Plan) -> None:
             if node.is_broker:
                 path.write_text(plan.config_text(node, Path(folder)))
                 try:
-                    load_broker_config(path)
+                    load_broker_config(path, strict=True)
                 except ConfigError as error:
                     told = re.sub(rf"^{re.escape(str(path))}:(\d+: )?", "", error.message)
                     raise DeployUsage(f"--set: {told.strip()}") from error
