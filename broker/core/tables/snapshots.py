@@ -27,13 +27,13 @@ import asyncio
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt
 from penstock.runtime.whole_files import sync_directory
 
@@ -286,21 +286,6 @@ class Snapshots:
         return None
 
 
-def parse_rocketmq_json(text: str) -> Document:
-    """The object in ``text``, which may have unquoted integer keys as fastjson writes them.
-
-    Raises:
-        ValueError: it is not one.
-    """
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = json.loads(_BARE_KEY.sub(lambda found: found[1] or f'"{found[2]}"', text))
-    if not isinstance(document, dict):
-        raise ValueError(f"a {type(document).__name__} instead of an object")
-    return document
-
-
 def _reaching_behind(path: Path, position: int) -> Document | None:
     """A snapshot that says something of the log at or behind ``position``.
 
@@ -326,6 +311,3 @@ def _write(path: Path, text: str, old: Path | None = None) -> None:
     if old is not None and path.exists():
         path.replace(old)
     fresh.replace(path)
-
-
-_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
