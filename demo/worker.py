@@ -1,4 +1,7 @@
-"""``python -m penstock.demo.worker``: the demo's producer, or one of its consumers; led as the load workers are."""
+"""Who sends and who keeps the demo's flights: a thread of the demo, and consumers, which are processes to be killed.
+
+``python -m penstock.demo.worker`` is a consumer, led as the load workers are.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +21,11 @@ import numpy as np
 from penstock.bench.load.worker import Orders, follow, progress, say
 from penstock.proto.errors import DeliveryFailed, PenstockError
 
-from .flights import NO_DELAY, PROCESSED, flight_number, read_flights
+from .flights import NO_DELAY, PROCESSED, Flight, flight_number
 
 if TYPE_CHECKING:
     from penstock.client import Delivery
 
-BIN_S = 0.1
-"""Acknowledgements are counted per tenth of a second and broker."""
 DELIVERY_TIMEOUT_S = 120.0
 """Longer than a broker is away, on a busy machine too: what was under way to it is not given up nor sent elsewhere."""
 SLICE = 100
@@ -30,85 +33,63 @@ LINGER_MS = 50.0
 """Flights go to sixteen queues by their key: a batch holds those of two queues that came within this time."""
 
 
-def main() -> int:
-    """Do the job that the first input line describes."""
-    return follow({"produce": produce, "consume": consume})
+class Producing(threading.Thread):
+    """Sends flights at a pace; a flight's key and its order are those of its aircraft.
 
+    What became of them is written by the client's threads, ``sent``, ``seconds`` and ``error`` by this one.
+    """
 
-class Acknowledged:
-    """Which flights are acknowledged, and when which broker did so. Written by the client's threads."""
+    def __init__(self, name_server: str, topic: str, rate: int, flights: Sequence[Flight]) -> None:
+        super().__init__(name="flights-producer", daemon=True)
+        self._name_server, self._topic, self._rate, self._flights = name_server, topic, rate, flights
+        self.acknowledged = np.zeros(len(flights), np.bool_)  # by number
+        self.times: list[tuple[float, str, int]] = []  # when (monotonic) which broker acknowledged how many
+        self.failed: Counter[str] = Counter()
+        self.sent = 0
+        self.seconds = 0.0
+        self.error: PenstockError | None = None
 
-    def __init__(self, count: int) -> None:
-        self.flags = np.zeros(count, dtype=np.bool_)
-        self.count = 0
-        self.failed: dict[str, int] = {}
-        self.bins: dict[str, dict[int, int]] = {}  # broker name -> tenth of a second (monotonic) -> count
-        self._lock = threading.Lock()
+    def run(self) -> None:
+        """Send all of them, and wait until the outcome of each is known."""
+        from penstock.client import Producer
 
-    def on_delivery(self, delivery: Delivery) -> None:
-        """The outcome of some flights."""
+        gc.freeze()  # or each collection would look at every flight
+        try:
+            with Producer(
+                self._name_server,
+                group="flights-producer",
+                on_delivery=self._on_delivery,
+                buffer_bytes=256 << 20,
+                linger_ms=LINGER_MS,
+                delivery_timeout_s=DELIVERY_TIMEOUT_S,
+            ) as producer:
+                began = time.monotonic()
+                for flight in self._flights:
+                    if self.sent % SLICE == 0:
+                        time.sleep(max(began + self.sent / self._rate - time.monotonic(), 0.0))
+                    self.sent += 1
+                    try:
+                        key = flight.tail_number
+                        producer.produce(self._topic, flight.body, tag=flight.carrier, keys=key, sharding_key=key)
+                    except PenstockError as error:
+                        self.failed[_told(error)] += 1
+                with contextlib.suppress(DeliveryFailed):  # each outcome is told to _on_delivery as well
+                    producer.flush(DELIVERY_TIMEOUT_S + 2)
+                self.seconds = time.monotonic() - began
+        except PenstockError as error:
+            self.error = error
+
+    def _on_delivery(self, delivery: Delivery) -> None:
         count = len(delivery.bodies)
         if delivery.error is not None:
-            self.on_failed(delivery.error, count)
-            return
-        numbers = [flight_number(body) for body in delivery.bodies]
-        tick = int(time.monotonic() / BIN_S)
-        with self._lock:
-            self.flags[numbers] = True
-            self.count += count
-            counts = self.bins.setdefault(delivery.broker_name, {})
-            counts[tick] = counts.get(tick, 0) + count
-
-    def on_failed(self, error: Exception, count: int = 1) -> None:
-        """Flights were refused, or nobody knows."""
-        text = f"{type(error).__name__}: {error}"[:300]
-        with self._lock:
-            self.failed[text] = self.failed.get(text, 0) + count
+            self.failed[_told(delivery.error)] += count
+        else:
+            self.acknowledged[[flight_number(body) for body in delivery.bodies]] = True
+            self.times.append((time.monotonic(), delivery.broker_name, count))
 
 
-def produce(job: dict[str, Any], orders: Orders) -> None:
-    """Send every flight at the job's pace; its key and its order are those of its aircraft."""
-    from penstock.client import Producer
-
-    flights = list(read_flights())
-    gc.freeze()  # or each collection would look at every one of them
-    done = Acknowledged(len(flights))
-    with Producer(
-        job["namesrv"],
-        group="flights-producer",
-        on_delivery=done.on_delivery,
-        buffer_bytes=256 << 20,
-        linger_ms=LINGER_MS,
-        delivery_timeout_s=DELIVERY_TIMEOUT_S,
-    ) as producer:
-        producer.prepare(job["topic"])
-        say(ready=True)
-        orders.go.wait()
-        began = time.monotonic()
-        sent = 0
-        with progress(lambda: {"sent": sent, "acknowledged": done.count}):
-            for flight in flights:
-                if sent % SLICE == 0:
-                    if orders.stop.is_set():
-                        break
-                    time.sleep(max(began + sent / job["rate"] - time.monotonic(), 0.0))
-                sent += 1
-                try:
-                    producer.produce(
-                        job["topic"],
-                        flight.body,
-                        tag=flight.carrier,
-                        keys=flight.tail_number,
-                        sharding_key=flight.tail_number,
-                    )
-                except PenstockError as error:
-                    done.on_failed(error)
-            with contextlib.suppress(DeliveryFailed):  # each outcome is told to on_delivery as well
-                producer.flush(DELIVERY_TIMEOUT_S + 2)
-    np.save(job["acknowledged_path"], done.flags)
-    bins = {name: sorted(counts.items()) for name, counts in done.bins.items()}
-    document = {"sent": sent, "acknowledged": done.count, "failed": done.failed, "bins": bins}
-    say(result={**document, "began": began, "ended": time.monotonic()})
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 def consume(job: dict[str, Any], orders: Orders) -> None:
@@ -119,27 +100,21 @@ def consume(job: dict[str, Any], orders: Orders) -> None:
     """
     from penstock.client import PullConsumer
 
-    processed = 0
-    last_from: dict[str, float] = {}
-    kept = os.open(job["processed_path"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    with PullConsumer(job["namesrv"], group=job["group"], consume_from="first") as consumer:
+    processed = owned = 0
+    with (
+        open(job["processed_path"], "ab", buffering=0) as kept,
+        PullConsumer(job["namesrv"], group=job["group"], consume_from="first") as consumer,
+    ):
         consumer.subscribe(job["topic"])
         say(ready=True)
-        owned = 0
-        with progress(
-            lambda: {"processed": processed, "queues": owned, **{f"at {k}": v for k, v in last_from.items()}}
-        ):
+        with progress(lambda: {"processed": processed, "queues": owned}):
             while not orders.stop.is_set():
                 messages = consumer.poll(timeout_s=0.2, max_messages=1000)
                 owned = len(consumer.assignment())
-                if not messages:
-                    continue
-                rows = np.array([_entry(message.body) for message in messages], dtype=PROCESSED)
-                _write(kept, rows.tobytes())
-                processed += len(messages)
-                now = time.monotonic()
-                last_from.update(dict.fromkeys({message.broker_name for message in messages}, now))
-    os.close(kept)
+                if messages:
+                    rows = np.array([_entry(message.body) for message in messages], dtype=PROCESSED)
+                    _write(kept.fileno(), rows.tobytes())
+                    processed += len(messages)
     say(result={"processed": processed})
 
 
@@ -155,4 +130,4 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(follow({"consume": consume}))

@@ -79,7 +79,8 @@ class Register:
         return self._next_epoch(to_id, self.sync_state_set, handed_over=True)
 
     def elected(self, candidate: int, *, unclean_allowed: bool = False) -> Register:
-        """This register with ``candidate`` elected. The former master leaves the set unless it is elected again.
+        """This register with ``candidate`` elected. The set stays, the former master included: an election tells
+        nothing of who has what, and a set that lost a member by each would soon be one broker, whose death stops all.
 
         ``unclean_allowed``: what may happen in place of *this* master; so it knows it before it begins.
 
@@ -90,8 +91,7 @@ class Register:
             raise InvalidArgument(
                 f"{self.broker_name}: broker {candidate} is not in the sync-state set {sorted(self.sync_state_set)}"
             )
-        members = (self.sync_state_set - {self.master_id}) | {candidate}
-        return replace(self._next_epoch(candidate, members), unclean_allowed=unclean_allowed)
+        return replace(self._next_epoch(candidate, self.sync_state_set), unclean_allowed=unclean_allowed)
 
     def elected_unclean(self, candidate: int) -> Register:
         """This register with ``candidate`` elected from outside the set: what only the set has is given up.
@@ -157,8 +157,10 @@ def register_of_json(text: str) -> Register:
     """The register in ``text``. Raises ``ValueError`` for anything else."""
     try:
         document = json.loads(text)
+        if unknown := document.keys() - {field.name for field in fields(Register)}:
+            raise ValueError(f"{', '.join(sorted(unknown))}: a newer release wrote it: upgrade this nameserver")
         register = Register(**{**document, "sync_state_set": frozenset(document["sync_state_set"])})
-    except (TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a register: {error!r}") from error
     for name in ("epoch", "master_id", "version", "former_id", "unclean_epoch"):
         if type(getattr(register, name)) is not int:

@@ -10,12 +10,13 @@ from prometheus_client.core import Metric
 
 from penstock.formats.record.layout import decode_record
 from penstock.proto import names
-from penstock.proto.errors import Forbidden, InvalidArgument, LimitReached, NotEnoughReplicas, TopicNotFound
+from penstock.proto.errors import FlowControl, Forbidden, InvalidArgument, LimitReached, TopicNotFound
 from penstock.proto.wire import broker_pb2, common_pb2
 
 from ..config import MetricsExporterType
 from ..core.core import Core
 from ..core.feature import Feature
+from ..core.intake import check_creatable
 from ..core.metrics import Families, MetricsServer
 from ..core.tables.topics import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
 from ..core.wire import Service, in_turns, service
@@ -39,7 +40,6 @@ class Administration(Feature):
         self.metrics: MetricsServer | None = None
         if core.config.metrics.exporter is MetricsExporterType.PROM:
             self.metrics = MetricsServer(self.collect, asyncio.get_running_loop())
-        self._dropping: dict[str, int] = {}  # deleted topic -> end of the record that says so
         core.tables.topics.on_changed.append(lambda updated, removed: core.counters.forget(removed))
 
     def services(self) -> Iterable[Service]:
@@ -105,11 +105,12 @@ class Administration(Feature):
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
             return existing
-        journal = self.core.writable()
-        if self._is_dropping(name):
-            raise NotEnoughReplicas(f"topic {name} is being deleted: try again")
+        self.core.writable()
+        check_creatable(self.core, name)
         self._check_room(existing, wanted)
         await self._check_drained(wanted, removed_queues(existing, wanted))
+        if self.core.tables.topic(name) is not existing:
+            raise FlowControl(f"topic {name} was changed by somebody else meanwhile: try again")
         journal = self.core.writable()
         if existing is None:
             wanted = replace(wanted, extra={**wanted.extra, CREATED_MS: self.core.clock.wall_ms()})
@@ -128,7 +129,7 @@ class Administration(Feature):
         journal = self.core.writable()
         if self.core.tables.topic(name) is None:
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
-        end = self._dropping[name] = journal.put(TOPIC_DELETED, {"topicName": name})
+        end = journal.put(TOPIC_DELETED, {"topicName": name})
         await self.core.acknowledgements.safe(end, f"deletion of topic {name}")
         await self.core.dispatcher.wait_dispatched(end)  # then its queues are gone
 
@@ -166,21 +167,14 @@ class Administration(Feature):
             raise Forbidden(f"the record at physical offset {offset} is of topic {name}, which clients may not read")
         return broker_pb2.MessageRecords(records=[record])
 
-    def _is_dropping(self, name: str) -> bool:
-        """True if the topic's deletion is not dispatched yet: made anew now, it would show its old messages."""
-        if self._dropping.get(name, 0) <= self.core.store.dispatched_offset:
-            self._dropping.pop(name, None)
-        return name in self._dropping
-
     def _check_room(self, existing: Topic | None, wanted: Topic) -> None:
         """Refuse what would make the broker hold, or tell nameservers at once, more than they take."""
-        limits, topics = self.core.config.limits, self.core.tables.topics
-        check_attributes(f"topic {wanted.name}", wanted.attributes, limits)
-        if existing is None and len(topics) >= limits.topics_max:
-            raise LimitReached(
-                f"topic {wanted.name}: there are {len(topics)} topics (maxTopicNum): delete some, or raise the limit"
-            )
-        size = topics.wire_bytes + wanted.wire_bytes - (existing.wire_bytes if existing is not None else 0)
+        check_attributes(f"topic {wanted.name}", wanted.attributes, self.core.config.limits)
+        size = (
+            self.core.tables.topics.wire_bytes
+            + wanted.wire_bytes
+            - (existing.wire_bytes if existing is not None else 0)
+        )
         if size > REGISTRATION_BYTES_MAX:
             raise LimitReached(
                 f"topic {wanted.name}: names and attributes of all topics would take {size} bytes, and "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.formats.record.batch import BatchEncoder
+from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.properties import TAGS, encode_properties
@@ -43,8 +43,7 @@ class Journal:
         self._counters = core.counters
         self._events = core.events
         self._name = core.config.identity.broker_name
-        born_host = Host.parse(core.config.advertised_address)
-        self._encoder = BatchEncoder(names.STATE_TOPIC, born_host, store_v6=born_host.is_ipv6)
+        self._born_host = Host.parse(core.config.advertised_address)
         self._properties: dict[str, bytes] = {}  # kind -> the properties of its records
 
     def append(
@@ -91,7 +90,8 @@ class Journal:
         if properties is None:
             properties = self._properties[kind] = encode_properties({TAGS: kind})
         body = compact(document)
-        records = self._encoder.encode([body], [properties])
+        host = self._born_host
+        records = encode_messages(names.STATE_TOPIC, [body], [properties], born_host=host, store_v6=host.is_ipv6)
         placed = self._store.append(names.STATE_TOPIC, records, queues=1)
         self._tables.apply_own(placed.start, kind, body)
         self._events.on_appended(placed.end)

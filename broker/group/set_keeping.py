@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.proto.errors import CoordinatorUnavailable, PenstockError
-from penstock.proto.register import Register
+from penstock.proto.register import NOBODY, Register
 from penstock.replication.leases import MasterLease
 from penstock.replication.master.primary import Primary
 from penstock.replication.master.standings import Standings
@@ -81,6 +81,7 @@ class SetKeeper:
             self._standings.at(now, primary, end, lease.silent(now)),
             self._rules,
             behind_ms_max=self._behind_ms_max,
+            replaced_id=NOBODY if register.handed_over else register.former_id,
         )
         if wanted == register.sync_state_set and not self._tried[1]:
             return

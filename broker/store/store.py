@@ -13,7 +13,7 @@ from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
 from penstock.runtime.clock import Clock, SystemClock
 
 from .config import StoreConfig
-from .disk import Bytes, Disk, RealDisk, storage_error
+from .disk import Bytes, Disk, storage_error
 from .log.commit import Committer
 from .log.commit_log import QueueEnds
 from .log.flush import Checkpointer, Flusher
@@ -106,7 +106,7 @@ class Store:
             DiskFull: there is no space for what recovery must write.
             SyncFailed: what recovery wrote may not be on the disk.
         """
-        used = disk or RealDisk()
+        used = disk or Disk()
         root = str(config.root)
         try:
             opened = open_parts(config, used, clock or SystemClock(), deletes)
@@ -157,6 +157,20 @@ class Store:
     def checkpointed_offset(self) -> int:
         """A start after a crash needs nothing of the log below this."""
         return self._checkpoints.derived
+
+    @property
+    def doubt(self) -> str:
+        """Why the log may lack bytes that counted as synced, or acknowledged; empty if nothing says so."""
+        return self._parts.doubt.read()
+
+    def end_doubt(self) -> None:
+        """The log has everything again: the owner has compared it with the others'. Durable on return.
+
+        Raises:
+            OSError: the doubt is still noted.
+        """
+        if self._parts.doubt.exists():
+            self._parts.doubt.remove()
 
     def want_checkpoint(self) -> None:
         """Have a checkpoint written soon; returns at once."""
@@ -439,6 +453,10 @@ class Store:
 
     def _tell_fatal(self, error: SyncFailed) -> None:
         log.error("store fenced root=%s error=%s", self._config.root, error)
+        try:
+            self._parts.doubt.create(str(error))
+        except OSError as failure:
+            log.error("the failure could not be noted for the next start root=%s error=%s", self._config.root, failure)
         if self.on_fatal is not None:
             self.on_fatal(error)
 

@@ -25,7 +25,7 @@ from penstock.formats.index_file import (
 )
 from penstock.formats.index_kernels import check_chains
 
-from ..files import Bytes, InputFile
+from ..files import Bytes, InputFile, Unreadable
 
 BLOCK_ENTRIES = 1 << 18
 INFERRED_BYTES_MAX = 64 << 20
@@ -36,15 +36,15 @@ Ints = npt.NDArray[np.int32]
 
 
 class IndexFile:
-    """One index file, open for reading; to be closed.
+    """One index file, open for reading; to be closed. ``file``: its content, where that is no file of this machine.
 
     Raises:
         Unreadable: it cannot be opened or read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: InputFile | None = None) -> None:
         self.path = path
-        self.file = InputFile(path)
+        self.file = file or InputFile(path)
         self.header = IndexHeader.decode(self.file.read(0, HEADER_BYTES))
         self.slots = 0
         """Number of slots; 0 while the file has no entries, or if it cannot be inferred."""
@@ -107,7 +107,8 @@ class IndexFile:
         for first in range(1, self.entries + 1, BLOCK_ENTRIES):
             count = min(BLOCK_ENTRIES, self.entries + 1 - first)
             data: Bytes = np.empty(count * INDEX_ENTRY_BYTES, np.uint8)
-            self.file.read_into(data, entry_at(self.slots, first))
+            if self.file.read_into(data, entry_at(self.slots, first)) < len(data):
+                raise Unreadable(f"{self.path}: cut short while it was read")
             yield first, data
 
     def slot_table(self) -> npt.NDArray[np.signedinteger]:

@@ -31,28 +31,20 @@ from typing import Any
 from penstock.proto.errors import ConfigError
 from penstock.runtime.nearest import hint
 
-MESSAGE_COLUMNS = {
-    "topic": "string",
-    "brokerName": "string",
-    "queueId": "int",
-    "queueOffset": "bigint",
-    "physicalOffset": "bigint",
-    "size": "int",
-    "messageId": "string",
-    "tags": "string",
-    "keys": "array<string>",
-    "body": "binary",
-    "properties": "map<string,string>",
-    "bornTimestamp": "timestamp",
-    "storeTimestamp": "timestamp",
-    "bornHost": "string",
-    "storeHost": "string",
-    "flag": "int",
-    "sysFlag": "int",
-    "reconsumeTimes": "int",
-}
-STORE_COLUMNS = {**MESSAGE_COLUMNS, "bodyCrc": "bigint", "preparedTransactionOffset": "bigint"}
-HIDDEN_COLUMNS = {"tagsCode": "bigint", "keyHashes": "array<int>"}
+
+def columns(ddl: str) -> dict[str, str]:
+    """The columns of a schema in Spark's words, ``name type`` with commas and blanks between: types by name."""
+    return dict(column.split(" ") for column in ddl.split(", "))
+
+
+MESSAGE_COLUMNS = columns(
+    "topic string, brokerName string, queueId int, queueOffset bigint, physicalOffset bigint, size int, "
+    "messageId string, tags string, keys array<string>, body binary, properties map<string,string>, "
+    "bornTimestamp timestamp, storeTimestamp timestamp, bornHost string, storeHost string, flag int, sysFlag int, "
+    "reconsumeTimes int"
+)
+STORE_COLUMNS = MESSAGE_COLUMNS | columns("bodyCrc bigint, preparedTransactionOffset bigint")
+HIDDEN_COLUMNS = columns("tagsCode bigint, keyHashes array<int>")
 """In stores, where a schema asks for them: the hash of the tag, as consume queues hold it, and those of the message's
 id and keys, as the index holds them."""
 CORRUPT_COLUMN = {"corrupt": "string"}

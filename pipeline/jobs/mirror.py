@@ -6,22 +6,17 @@ doubles. Messages say in properties where they came from. Without ``follow`` it 
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict, deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.pages.plots import Plot
-from penstock.proto.errors import ConfigError, OutcomeUnknown
+from penstock.proto.errors import ConfigError
 
 from ..options import setting
 from ..spark.registration import register
 from .framework.reading import claim_checkpoint, ended_by_signals, follow, local_path, own_errors, same_servers
 from .framework.report import Report, Table
 from .framework.topics import check_target, copies, require_topic
-
-RATES_MAX = 1000
-EVENTS_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +41,8 @@ def run(spark: Any, config: Config) -> Report:
     Raises:
         ConfigError: an option is wrong, or the checkpoint is of another source, target or job.
     """
+    from ..topics.read.progress import attach
+
     target = config.to_topic or config.topic
     check_target("mirror", target, config.guarantee)
     if config.start not in ("earliest", "latest"):
@@ -59,13 +56,7 @@ def run(spark: Any, config: Config) -> Report:
     claim_checkpoint("mirror", config.checkpoint, between)
     register(spark)
     report = Report("mirror", asdict(config))
-    tally = _tally()
-    listeners = [tally]
-    spark.streams.addListener(tally)
-    if config.group:
-        from ..topics.read.progress import attach
-
-        listeners.insert(0, attach(spark, config.namesrv))
+    progress = attach(spark, config.namesrv)
     try:
         with own_errors():
             query = _start(spark, config, target)
@@ -74,10 +65,9 @@ def run(spark: Any, config: Config) -> Report:
                     follow(query, ended)
             else:
                 query.awaitTermination()
-        counted = tally.of(str(query.runId))
+        counted = progress.run(str(query.runId))
     finally:
-        for listener in listeners:
-            spark.streams.removeListener(listener)
+        spark.streams.removeListener(progress)
     report.figures |= {"messages": counted.messages, "batches": counted.batches}
     if counted.last is not None:
         report.tables.append(_ends(counted.last))
@@ -85,67 +75,6 @@ def run(spark: Any, config: Config) -> Report:
         rate = {"messages per second": rates}
         report.plots.append(Plot("Throughput of the batches", "lines", list(numbers), rate))
     return report.finish()
-
-
-@dataclass(slots=True)
-class _Counted:
-    """What a query did, batch by batch. ``rates``: number and messages per second of the newest batches."""
-
-    messages: int = 0
-    batches: int = 0
-    last: Any = None
-    rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_MAX))
-    ended: threading.Event = field(default_factory=threading.Event)
-
-
-def _tally() -> Any:
-    """A listener that counts: a query itself remembers its newest hundred batches."""
-    from pyspark.sql.streaming.listener import StreamingQueryListener
-
-    class Tally(StreamingQueryListener):
-        def __init__(self) -> None:
-            self._runs: defaultdict[str, _Counted] = defaultdict(_Counted)
-            self._lock = threading.Lock()  # events come in a thread of their own
-
-        def of(self, run: str) -> _Counted:
-            """Of a run that has ended; its last events may still be under way.
-
-            Raises:
-                OutcomeUnknown: Spark does not tell its end.
-            """
-            with self._lock:
-                counted = self._runs[run]
-            if not counted.ended.wait(EVENTS_TIMEOUT_S):
-                raise OutcomeUnknown(
-                    f"mirror: Spark has not told within {EVENTS_TIMEOUT_S:g} s that its query ended: everything is "
-                    "copied, but how much that was is not known"
-                )
-            return counted
-
-        def onQueryStarted(self, event: Any) -> None:
-            """Nothing yet."""
-
-        def onQueryIdle(self, event: Any) -> None:
-            """Nothing new."""
-
-        def onQueryProgress(self, event: Any) -> None:
-            """A batch is finished."""
-            progress = event.progress
-            if not progress.numInputRows:
-                return
-            with self._lock:
-                counted = self._runs[str(progress.runId)]
-                counted.messages += progress.numInputRows
-                counted.batches += 1
-                counted.last = progress
-                counted.rates.append((progress.batchId, round(progress.processedRowsPerSecond or 0.0, 1)))
-
-        def onQueryTerminated(self, event: Any) -> None:
-            """It comes behind all others of the run."""
-            with self._lock:
-                self._runs[str(event.runId)].ended.set()
-
-    return Tally()
 
 
 def _start(spark: Any, config: Config, target: str) -> Any:

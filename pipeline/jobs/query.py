@@ -24,27 +24,29 @@ _LAKE_FILE = re.compile(r"messages/dt=[^/\s]+/broker=[^/\n]+/\d{20}-\d+-[0-9a-f]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What to look for. All conditions must hold."""
+class Wanted:
+    """Which messages of a lake. All conditions must hold."""
 
     lake: str = setting("the lake's directory or URI")
-    topic: str | None = setting("of this topic", None)
-    queue: int | None = setting("of the queues with this number", None)
-    key: str | None = setting("with this key", None)
-    message_id: str | None = setting("with this message id", None)
-    tag: str | None = setting("with this tag", None)
-    start: str | None = setting("stored at or after this time (ISO 8601 or ms)", None)
-    end: str | None = setting("stored before this time", None)
+    topic: str | None = setting("only messages of this topic", None)
+    queue: int | None = setting("only of the queues with this number", None)
+    key: str | None = setting("only with this key", None)
+    message_id: str | None = setting("only with this message id", None)
+    tag: str | None = setting("only with this tag", None)
+    start: str | None = setting("only stored at or after this time (ISO 8601 or ms)", None)
+    end: str | None = setting("only stored before this time", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(Wanted):
+    """What to look for, and how much to show."""
+
     limit: int = setting("show so many", 100)
     output: str | None = setting("write all of them as Parquet to this new directory", None)
 
 
 def check(config: Config) -> None:
-    """Nothing, if the options are right, as far as can be told without Spark.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     require_times("query", config.start, config.end)
     if config.limit < 0:
         raise ConfigError(f"query: limit is {config.limit}: 0 or more messages to show")
@@ -103,7 +105,7 @@ def _show(spark: Any, config: Config, found: Any, report: Report) -> None:
     report.tables.append(Table("Messages", [*shown, "body"], table))
 
 
-def find(spark: Any, config: Config, report: Report) -> Any:
+def find(spark: Any, config: Wanted, report: Report) -> Any:
     """The matching rows; None where no file of the lake may hold any. The report is told which files are read.
 
     Raises:
@@ -158,7 +160,7 @@ def naming_files(root: str) -> Iterator[None]:
         ) from error
 
 
-def _may_match(manifest: Manifest, config: Config) -> bool:
+def _may_match(manifest: Manifest, config: Wanted) -> bool:
     if config.topic is not None and all(topic != config.topic for topic, *_ in manifest.queues):
         return False
     first, last = manifest.firstStoreTimestamp, manifest.lastStoreTimestamp
@@ -167,7 +169,7 @@ def _may_match(manifest: Manifest, config: Config) -> bool:
     return config.end is None or first is None or first < parse_time_ms(config.end)
 
 
-def _matching(frame: Any, config: Config) -> Any:
+def _matching(frame: Any, config: Wanted) -> Any:
     from pyspark.sql import functions as f
 
     for name, value in (

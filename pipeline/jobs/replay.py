@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.client import Producer
-from penstock.formats.record.properties import RESERVED, TRANSIENT_PREFIX
+from penstock.formats.record.properties import RESERVED, TRANSIENT_PREFIX, UNKEPT
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
@@ -32,19 +32,11 @@ TASKS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What to replay, and where to. All conditions must hold."""
+class Config(query.Wanted):
+    """What to replay, and where to."""
 
-    lake: str = setting("the lake's directory or URI")
     namesrv: str = setting("nameservers of the cluster to write to")
     to_topic: str = setting("the topic to write to; it must exist")
-    topic: str | None = setting("only messages of this topic", None)
-    queue: int | None = setting("only of the queues with this number", None)
-    key: str | None = setting("only with this key", None)
-    message_id: str | None = setting("only with this message id", None)
-    tag: str | None = setting("only with this tag", None)
-    start: str | None = setting("only stored at or after this time (ISO 8601 or ms)", None)
-    end: str | None = setting("only stored before this time", None)
     rate: int = setting("messages per second at most, sent at least once; 0: as fast as brokers take them", 0)
     guarantee: str | None = setting(
         "at-least-once, idempotent or exactly-once, the default; with rate at-least-once only", None
@@ -53,11 +45,7 @@ class Config:
 
 
 def check(config: Config) -> None:
-    """Nothing, if the options are right, as far as can be told without Spark.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     guarantee = guarantee_of(config)
     check_target("replay", config.to_topic, guarantee)
     if config.rate > 0 and guarantee != "at-least-once":
@@ -89,8 +77,7 @@ def run(spark: Any, config: Config) -> Report:
     register(spark)
     require_topic(config.namesrv, config.to_topic)
     report = Report("replay", asdict(config))
-    wanted = {name: getattr(config, name) for name in ("topic", "queue", "key", "message_id", "tag", "start", "end")}
-    found = query.find(spark, query.Config(lake=config.lake, **wanted), report)
+    found = query.find(spark, config, report)
     with query.naming_files(config.lake):
         rows = found.groupBy("topic", "brokerName", "queueId").count().collect() if found is not None else []
     internal = sorted({row["topic"] for row in rows if is_system_topic(row["topic"])} - {config.topic})
@@ -148,7 +135,8 @@ def send_at(
         if early_s > 0:
             sleep(early_s)
         said = (row["properties"] or {}).items()
-        own = {name: value for name, value in said if name not in RESERVED and not name.startswith(TRANSIENT_PREFIX)}
+        left_out = RESERVED | UNKEPT
+        own = {name: value for name, value in said if name not in left_out and not name.startswith(TRANSIENT_PREFIX)}
         producer.produce(topic, bytes(row["body"] or b""), row["tags"], row["keys"], own, row["shardingKey"])
     producer.flush()
     return count

@@ -6,26 +6,21 @@ exact.
 
 from __future__ import annotations
 
-import json
-import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
-
-from pyarrow import fs
 
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
 from ..options import setting
-from ..stores.files import open_file_system
-from .framework.reading import list_stores, read_stores, require_names
+from ..stores.directory import list_stores, require_names
+from ..stores.topic_names import known_queues
+from .framework.reading import read_stores
 from .framework.report import Report, Table
 from .query import require_times
-
-log = logging.getLogger(__name__)
 
 _SCHEMA = (
     "topic string, brokerName string, queueId int, size int, tags string, keys array<string>, storeTimestamp timestamp"
@@ -55,11 +50,7 @@ class Config:
 
 
 def check(config: Config) -> None:
-    """Nothing, if the options are right, as far as can be told without Spark.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     if not 1 <= config.top <= TOP_MAX:
         raise ConfigError(f"stats: top is {config.top}: 1 to {TOP_MAX} of the most frequent tags and keys can be told")
     if config.on_corrupt not in ON_CORRUPT:
@@ -96,7 +87,13 @@ def run(spark: Any, config: Config) -> Report:
     )
     rows = [row for row in counted if config.system_topics or not is_system_topic(row["topic"])]
     topics = sorted({row["topic"] for row in rows})
-    known = [queue for store in stores for queue in queues_of(store.root, store.broker_name, topics)]
+    known = [
+        (topic, store.broker_name, queue_id)
+        for store in stores
+        for topic, queue_ids in known_queues(store.root).items()
+        if topic in topics
+        for queue_id in sorted(queue_ids)
+    ]
     _count(report, rows, known)
     if not topics:
         report.problem("no message was found", stores=", ".join(store.root for store in stores), **_limits(config))
@@ -105,31 +102,6 @@ def run(spark: Any, config: Config) -> Report:
         _sizes_and_tags(report, chosen, config.top)
         _keys(report, chosen, config.top)
     return report.finish()
-
-
-def queues_of(root: str, broker_name: str, topics: Iterable[str]) -> list[Queue]:
-    """The queues that a store has of the topics: those of its ``topics.json``, and the folders of consume queues."""
-    file_system, path = open_file_system(root)
-    try:
-        with file_system.open_input_file(f"{path}/config/topics.json") as file:
-            counts = _queue_counts(json.loads(file.read()))
-    except FileNotFoundError:
-        counts = {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("topic configuration not read path=%s/config/topics.json error=%s", root, error)
-        counts = {}
-    found: set[Queue] = set()
-    for topic in topics:
-        folders = file_system.get_file_info(fs.FileSelector(f"{path}/consumequeue/{topic}", allow_not_found=True))
-        ids = {int(info.base_name) for info in folders if info.base_name.isdecimal()}
-        found |= {(topic, broker_name, queue_id) for queue_id in ids | set(range(counts.get(topic, 0)))}
-    return sorted(found)
-
-
-def _queue_counts(document: Any) -> dict[str, int]:
-    names = "readQueueNums", "writeQueueNums"
-    table = document["topicConfigTable"].items()
-    return {topic: max(int(config.get(name, 0)) for name in names) for topic, config in table}
 
 
 def _limits(config: Config) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from penstock.proto.errors import StorageError
 
-from ..columns.schema import STORE_COLUMNS
+from ..columns.schema import STORE_COLUMNS, columns
 from ..spark.arrow_types import arrow_schema
 from .lake import Lake, wrong_size
 
@@ -44,24 +44,11 @@ _ZSTD_LEVEL = 3  # Parquet's Java library writes this one
 _FIXED_BYTES = 200  # about what a message takes beside its body
 _READ_BYTES = 8 << 20
 _READ_ROWS = 1024  # few: a body may have megabytes
-COLUMNS = {
-    "path": "string",
-    "file_bytes": "bigint",
-    "file_crc32": "bigint",
-    "day": "string",
-    "broker": "string",
-    "topic": "string",
-    "queue_id": "int",
-    "rows": "bigint",
-    "record_bytes": "bigint",
-    "unreadable": "bigint",
-    "first_offset": "bigint",
-    "last_offset": "bigint",
-    "start": "bigint",
-    "end": "bigint",
-    "first_time": "bigint",
-    "last_time": "bigint",
-}
+COLUMNS = columns(
+    "path string, file_bytes bigint, file_crc32 bigint, day string, broker string, topic string, queue_id int, "
+    "rows bigint, record_bytes bigint, unreadable bigint, first_offset bigint, last_offset bigint, start bigint, "
+    "end bigint, first_time bigint, last_time bigint"
+)
 """What one file, at ``path`` in the lake, holds of one queue. ``start`` and ``end`` are positions of the log; times in
 ms, null where the file's messages have none. ``unreadable``: messages with a body that cannot be decompressed."""
 

@@ -2,9 +2,8 @@
 
 Also the columns of the views that sum up: :mod:`.parts`.
 
-Of a queue, places that were not used and fillers are no entries. The number of an index file's slots is no field of it:
-the first entry must have the header's begin offset, and the last its end offset. The layouts:
-:mod:`penstock.formats.queue_entry`, :mod:`penstock.formats.index_file`.
+Of a queue, places that were not used and fillers are no entries. The layouts: :mod:`penstock.formats.queue_entry`,
+:mod:`penstock.formats.index_file`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,75 +20,48 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.formats.directory import CONSUME_QUEUE, INDEX, file_start, is_index_file_name
-from penstock.formats.index_file import (
-    HEADER_BYTES,
-    INDEX_ENTRY,
-    INDEX_ENTRY_BYTES,
-    SLOT_BYTES,
-    IndexEntry,
-    IndexHeader,
-    entry_at,
-    likely_slots,
-)
+from penstock.formats.index_file import HEADER_BYTES, INDEX_ENTRY
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, are_messages
+from penstock.inspection.files import InputFile
+from penstock.inspection.index.files import IndexFile
 from penstock.proto.errors import Corrupt
 
-from .files import FileReader, open_file_system
+from ..columns.schema import columns
+from .files import Bytes, FileReader, open_file_system
 from .model import Store
 from .options import StoreOptions
 
-QUEUE_COLUMNS = {
-    "topic": "string",
-    "brokerName": "string",
-    "queueId": "int",
-    "queueOffset": "bigint",
-    "physicalOffset": "bigint",
-    "size": "int",
-    "tagsCode": "bigint",
-}
-QUEUE_PART_COLUMNS = {
-    "topic": "string",
-    "brokerName": "string",
-    "queueId": "int",
-    "part": "bigint",
-    "messages": "bigint",
-    "firstOffset": "bigint",
-    "lastOffset": "bigint",
-    "bytes": "bigint",
-    "digest": "bigint",
-}
+QUEUE_COLUMNS = columns(
+    "topic string, brokerName string, queueId int, queueOffset bigint, physicalOffset bigint, size int, tagsCode bigint"
+)
+QUEUE_PART_COLUMNS = columns(
+    "topic string, brokerName string, queueId int, part bigint, messages bigint, firstOffset bigint, "
+    "lastOffset bigint, bytes bigint, digest bigint"
+)
 """``part``: the first queue offset that belongs to it."""
-PART_COLUMNS = QUEUE_PART_COLUMNS | {
-    "offsets": "bigint",
-    "hasEntries": "boolean",
-    "physicalOffset": "bigint",
-    "entries": "binary",
-    "innerBatches": "bigint",
-    "batches": "binary",
-    "isLight": "boolean",
-}
+PART_COLUMNS = QUEUE_PART_COLUMNS | columns(
+    "offsets bigint, hasEntries boolean, physicalOffset bigint, entries binary, innerBatches bigint, batches binary, "
+    "isLight boolean"
+)
 """``offsets``: a digest of the queue offsets alone. ``hasEntries``: whether consume queues name these messages.
 ``physicalOffset``: of the first one in the stretch. ``entries``: see :data:`.parts.PART_ENTRY`. ``innerBatches``: how
 many of them are inner batches; ``batches``: their units, see :mod:`penstock.formats.batch_unit`. ``isLight``: whether
 this is a part of a light queue (``%LMQ%``), whose messages have rows of their own queues, too; such rows are there
 where this column is read. With ``onCorrupt=emit`` damage has a row of its own, with its place and bytes and the reason
 in ``corrupt``."""
-INDEX_COLUMNS = {
-    "brokerName": "string",
-    "file": "string",
-    "entry": "int",
-    "keyHash": "int",
-    "physicalOffset": "bigint",
-    "storeTimestamp": "timestamp",
-    "previousEntry": "int",
-}
+INDEX_COLUMNS = columns(
+    "brokerName string, file string, entry int, keyHash int, physicalOffset bigint, storeTimestamp timestamp, "
+    "previousEntry int"
+)
+DIFFERENCE_COLUMNS = columns(
+    "topic string, queueId int, queueOffset bigint, problem string, messages bigint, late bigint"
+)
+"""What :func:`.parts.compare_part` tells: a problem at a queue offset, or, without one, ``messages`` more of them.
+``late``: records that are not dispatched yet."""
 Longs = npt.NDArray[np.int64]
 TASK_BYTES = 16 << 20
 QUEUE_ID_MAX = (1 << 31) - 1
 POSITION_MAX = (1 << 63) - 1
-_ENTRIES_AT_ONCE = 1 << 20
-"""Of an index file, read at once: 20 MiB."""
-_HEADER_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +210,8 @@ def read_index(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatc
         Corrupt: its header and size fit no number of slots.
     """
     with open_index(split) as index:
-        for first, entries in index.entries():
+        for first, data in index.blocks():
+            entries = data.view(INDEX_ENTRY)
             kept = np.flatnonzero(entries["physical_offset"] < split.end)
             entries = entries[kept]
             values = {
@@ -246,7 +220,7 @@ def read_index(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatc
                 "entry": kept + first,
                 "keyHash": entries["key_hash"],
                 "physicalOffset": entries["physical_offset"],
-                "storeTimestamp": (index.begin_ms + entries["seconds"].astype(np.int64) * 1000) * 1000,
+                "storeTimestamp": (index.header.begin_timestamp + entries["seconds"].astype(np.int64) * 1000) * 1000,
                 "previousEntry": entries["previous"],
             }
             yield batch_of(values, len(kept), schema)
@@ -261,68 +235,27 @@ def open_index(split: DerivedSplit) -> Iterator[IndexFile]:
     """
     file_system, _ = open_file_system(split.root)
     with FileReader(file_system, split.index_path) as reader:
-        yield IndexFile(reader, int(file_system.get_file_info(split.index_path).size or 0))
+        file = _AsInput(reader, int(file_system.get_file_info(split.index_path).size or 0))
+        if file.size < HEADER_BYTES:
+            raise Corrupt(f"{reader.path}: {file.size} bytes are no index file: rebuild the index")
+        index = IndexFile(file.path, file)
+        if index.entries and not index.infer_slots():
+            raise Corrupt(f"{reader.path}: its header and its entries disagree: rebuild the index")
+        yield index
 
 
-class IndexFile:
-    """One index file: ``count`` entries, in ``slots`` slots (0: it has no entry). Made by :func:`open_index`."""
+class _AsInput(InputFile):
+    """A file of any file system, for what reads files of this machine."""
 
     def __init__(self, reader: FileReader, size: int) -> None:
+        self.path, self.size = Path(reader.path), size
         self._reader = reader
-        self.path = reader.path
-        self.begin_ms, self.count, self.slots = self._head(size)
 
-    def newest(self) -> npt.NDArray[np.int32]:
-        """The number of each slot's newest entry."""
-        return self._reader.read(HEADER_BYTES, SLOT_BYTES * self.slots).view(">i4").astype(np.int32)
-
-    def entries(self) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
-        """Neighbouring entries, some at once, and the number of the first of them."""
-        for number in range(1, self.count + 1, _ENTRIES_AT_ONCE):
-            wanted = min(_ENTRIES_AT_ONCE, self.count + 1 - number)
-            data = self._reader.read(entry_at(self.slots, number), INDEX_ENTRY_BYTES * wanted)
-            if len(data) < INDEX_ENTRY_BYTES * wanted:
-                raise Corrupt(f"{self.path}: cut short while it was read: load the store again")
-            yield number, data.view(INDEX_ENTRY)
-
-    def _head(self, size: int) -> tuple[int, int, int]:
-        """Begin, entries and slots. A broker may write the header while it is read, which is then read again."""
-        former = b""
-        for _ in range(_HEADER_TRIES):
-            data = self._reader.read(0, HEADER_BYTES).tobytes()
-            if len(data) < HEADER_BYTES:
-                raise Corrupt(f"{self.path}: {len(data)} bytes are no index file: rebuild the index")
-            header = IndexHeader.decode(data)
-            if header.index_count <= 1:
-                return header.begin_timestamp, 0, 0
-            if data == former:
-                break
-            slots = _infer_slots(self._reader, size, header)
-            if slots:
-                return header.begin_timestamp, header.index_count - 1, slots
-            former = data
-        raise Corrupt(f"{self.path}: its header and its entries disagree: rebuild the index")
-
-
-def _infer_slots(reader: FileReader, size: int, header: IndexHeader) -> int:
-    count = header.index_count - 1
-
-    def fits(slots: int) -> bool:
-        if slots <= 0 or entry_at(slots, count + 1) > size:
-            return False
-        before, first, last = (reader.read(entry_at(slots, at), INDEX_ENTRY_BYTES).tobytes() for at in (0, 1, count))
-        found = tuple(IndexEntry.decode(data).physical_offset for data in (first, last))
-        # Entry 0 is never used; a log that begins at 0 makes it look like the first one.
-        return found == (header.begin_offset, header.end_offset) and any(first) and not any(before)
-
-    for slots in likely_slots(size):
-        if fits(slots):
-            return slots
-    body = size - HEADER_BYTES
-    for slots in range(body // 4 % 5 or 5, body // 4, 5):  # the entries are to fill the rest
-        if fits(slots):
-            return slots
-    return 0
+    def read_into(self, out: Bytes, position: int) -> int:
+        """Fill ``out``, with zeros behind the file's end; the bytes that the file had."""
+        data = self._reader.read(position, len(out))
+        out[: len(data)], out[len(data) :] = data, 0
+        return len(data)
 
 
 def batch_of(values: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.RecordBatch:

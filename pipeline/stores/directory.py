@@ -16,6 +16,7 @@ that is damage, which ``upTo=end`` passes over.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -26,11 +27,15 @@ from pyarrow import fs
 
 from penstock.formats.checkpoint import CHECKPOINT_BYTES, Own, Standard, decode_own
 from penstock.formats.directory import ABORT, CHECKPOINT, COMMIT_LOG, EPOCHS, OWN_CHECKPOINT, file_start
+from penstock.formats.epochs import Epoch
+from penstock.formats.epochs import decode as decode_epochs
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 
-from .files import FileReader, open_file_system
+from .files import FileReader, expand_roots, open_file_system
 from .model import Damage, LogFile, Store
 from .scan.scanning import ZEROS, FileScan
+
+log = logging.getLogger(__name__)
 
 
 def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> Store:
@@ -69,6 +74,49 @@ def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> S
             files = _cut(files, confirmed)
     name = broker_name or _name_of(path)
     return Store(root, name, tuple(files), size, is_open, found.tail, tuple(gaps), complete)
+
+
+def require_names(
+    reader: str, roots: tuple[str, ...], names: tuple[str, ...], option: str = "broker_name"
+) -> list[str]:
+    """The roots, with patterns replaced, if there are names for all of them, or none.
+
+    ``reader``, and its ``option`` that gives the names: what errors name.
+
+    Raises:
+        ConfigError: there are not, or nothing matches a pattern.
+    """
+    found = expand_roots(roots)
+    if names and len(names) != len(found):
+        raise ConfigError(
+            f"{reader}: {option} lists {len(names)} names ({', '.join(names)}) for {len(found)} stores "
+            f"({', '.join(found)}): give one for each, in the same order, or none"
+        )
+    return found
+
+
+def list_stores(
+    reader: str, roots: tuple[str, ...], names: tuple[str, ...], up_to: str, option: str = "broker_name"
+) -> list[Store]:
+    """The stores, each of a broker of its own; arguments as for :func:`require_names`.
+
+    Raises:
+        ConfigError: names are missing, two stores have the same, or a directory is missing.
+        WrongStore, Corrupt: see :func:`list_store`.
+    """
+    found = require_names(reader, roots, names, option)
+    listed = [
+        list_store(root, name, up_to=up_to) for root, name in zip(found, names or ("",) * len(found), strict=True)
+    ]
+    seen: dict[str, str] = {}
+    for store in listed:
+        if store.broker_name in seen:
+            raise ConfigError(
+                f"{reader}: {seen[store.broker_name]} and {store.root} would both be broker {store.broker_name!r}: "
+                f"set {option} to one name for each, in this order"
+            )
+        seen[store.broker_name] = store.root
+    return listed
 
 
 def _name_of(path: str) -> str:
@@ -197,3 +245,17 @@ def _read(file_system: fs.FileSystem, path: str) -> bytes:
             return bytes(file.read(CHECKPOINT_BYTES))
     except FileNotFoundError:
         return b""
+
+
+def epochs_of(store: Store) -> tuple[Epoch, ...] | None:
+    """Each master's epoch and where its part of the log begins, oldest first; None where the store does not say."""
+    file_system, root = open_file_system(store.root)
+    path = f"{root}/{EPOCHS}"
+    try:
+        with file_system.open_input_file(path) as file:
+            return decode_epochs(file.read(), path)
+    except FileNotFoundError:
+        return None
+    except Corrupt as error:
+        log.warning("epochs are not known path=%s error=%s", path, error)
+        return None

@@ -18,17 +18,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.formats.batch_unit import BatchUnit, messages_of, pack_units
 from penstock.formats.delay_levels import delivery_times
 from penstock.formats.queue_entry import ENTRY_BYTES, HASH_MIN
+from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.properties import decode_properties
 from penstock.proto.errors import StorageError
 from penstock.proto.names import LIGHT_PREFIX, SCHEDULE_TOPIC
 
 from ..columns import part_kernels as kernels
 from ..columns.columns import Bytes, Rows, text_column
+from ..spark.arrow_types import arrow_schema
 from .deletions import find_deletion_rows
-from .derived import DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
+from .derived import DIFFERENCE_COLUMNS, DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
 from .files import open_file_system
-from .inner_batches import batch_units, is_inner_batch
 from .scan.scanning import has_no_entry
 
 PART_ENTRY = np.dtype(
@@ -107,12 +110,12 @@ class PartWriter:
             "offsets": parts.offsets,
             "hasEntries": named[firsts],
             "physicalOffset": physical[firsts],
-            "innerBatches": np.bincount(groups[is_inner_batch(rows)], minlength=count),
+            "innerBatches": np.bincount(groups[_is_inner_batch(rows)], minlength=count),
             "isLight": is_light,
             "corrupt": None,
         }
         if "batches" in self._schema.names:
-            numbers, units = batch_units(buffer, rows)
+            numbers, units = _batch_units(buffer, rows)
             values["batches"] = _packed(units, groups[numbers], count)
         if "entries" in self._schema.names:
             entries = np.empty(len(rows), PART_ENTRY)
@@ -128,6 +131,32 @@ def _packed(items: npt.NDArray[np.void], groups: npt.NDArray[np.int32], count: i
     np.cumsum(np.bincount(groups, minlength=count) * items.dtype.itemsize, out=ends[1:])
     ordered = items[np.argsort(groups, kind="stable")]
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(ordered)])
+
+
+def _is_inner_batch(rows: Rows) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = rows["sys_flag"] & SysFlag.INNER_BATCH != 0
+    return found
+
+
+def _batch_units(buffer: Bytes, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+    """Numbers of the rows that have a unit, and these, in the rows' order.
+
+    Inner batches without a number of messages have none, nor have prepared and rolled-back ones.
+    """
+    kinds = rows["sys_flag"] & SysFlag.TRANSACTION_MASK
+    special = np.isin(kinds, (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK))
+    numbers, units = [], []
+    for number in np.flatnonzero(_is_inner_batch(rows) & ~special).tolist():
+        row = rows[number]
+        at = int(row["properties_position"])
+        properties = decode_properties(buffer[at : at + int(row["properties_size"])].tobytes())
+        messages = messages_of(properties, int(row["queue_offset"]))
+        if messages is None:
+            continue
+        place = row["physical_offset"], row["size"], row["tags_code"], row["store_timestamp"]
+        numbers.append(number)
+        units.append(BatchUnit(*place, *messages))
+    return np.array(numbers, np.int64), pack_units(units)
 
 
 def _light_rows(buffer: Bytes, rows: Rows) -> Rows:
@@ -192,8 +221,7 @@ def prove_queue_files(
 
 
 def _problem(schema: pa.Schema, values: dict[str, Any], offset: int, count: int, text: str) -> pa.RecordBatch:
-    nothing = dict.fromkeys(schema.names)
-    return batch_of(nothing | values | {"firstOffset": offset, "messages": count, "problem": text}, 1, schema)
+    return pa.RecordBatch.from_pylist([values | {"firstOffset": offset, "messages": count, "problem": text}], schema)
 
 
 def _queue_parts(
@@ -210,20 +238,6 @@ def _queue_parts(
         "problem": None,
     }
     return batch_of(values, len(starts), schema)
-
-
-FOUND = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("queueId", pa.int32()),
-        pa.field("queueOffset", pa.int64()),
-        pa.field("problem", pa.string()),
-        pa.field("messages", pa.int64()),
-        pa.field("late", pa.int64()),
-    ]
-)
-"""What :func:`compare_part` tells: a problem at a queue offset, or, without one, ``messages`` more of them.
-``late``: records that are not dispatched yet."""
 
 
 def compare_part(
@@ -282,12 +296,11 @@ def compare_part(
         total = 1
         text = f"{len(records)} records and {len(offsets)} queue entries differed, and none was found that does"
         told.append((int(np.concatenate([wanted, offsets, [0]])[0]), text))
-    rows: list[tuple[int | None, str | None, int, int]] = [(offset, text, 1, 0) for offset, text in told[:examples]]
-    rows += [(None, text, 1, 0) for text in following]
-    rows.append((None, None, total - len(rows), int(np.count_nonzero(late))))
-    columns = list(zip(*rows, strict=True))
-    values = [[topic] * len(rows), [queue_id] * len(rows), *columns]
-    return pa.table([pa.array(value, field.type) for value, field in zip(values, FOUND, strict=True)], schema=FOUND)
+    texts = [*told[:examples], *((None, text) for text in following)]
+    rows = [{"queueOffset": offset, "problem": text, "messages": 1, "late": 0} for offset, text in texts]
+    rows.append({"messages": total - len(rows), "late": int(np.count_nonzero(late))})
+    shared = {"topic": topic, "queueId": queue_id}
+    return pa.Table.from_pylist([shared | row for row in rows], arrow_schema(DIFFERENCE_COLUMNS))
 
 
 def _tags(topic: str, queue_id: int, records: Any, found: Any, same: npt.NDArray[np.bool_]) -> Any:

@@ -41,7 +41,6 @@ from .derived import (
     read_index,
     read_queue,
 )
-from .files import expand_roots
 from .model import Store
 from .options import SOURCE, StoreOptions, parse_options
 from .scan.planning import Split, plan_splits, require_range
@@ -83,26 +82,13 @@ class StoreDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        from .directory import list_store
+        from .directory import list_stores
 
         if any(name.lower() == "checkpointlocation" for name in options):  # only writers of streams are given one
             raise ConfigError(_NO_WRITER)
         self._options = parse_options(options)
-        roots = expand_roots(self._options.roots)
-        names = self._options.broker_names or ("",) * len(roots)
-        if len(names) != len(roots):
-            raise ConfigError(f"{SOURCE}: brokerName lists {len(names)} names for {len(roots)} stores: {roots}")
-        self._stores = [
-            list_store(root, name, up_to=self._options.up_to) for root, name in zip(roots, names, strict=True)
-        ]
-        seen: dict[str, str] = {}
-        for store in self._stores:
-            other = seen.setdefault(store.broker_name, store.root)
-            if other != store.root:
-                raise ConfigError(
-                    f"{SOURCE}: {other} and {store.root} would both be broker {store.broker_name!r}: "
-                    "set brokerName to one name for each, in this order"
-                )
+        given = self._options
+        self._stores = list_stores(SOURCE, given.roots, given.broker_names, given.up_to, "brokerName")
 
     def schema(self) -> Any:
         """All columns of the view."""

@@ -29,7 +29,6 @@ from penstock.proto.errors import ConfigError, StorageError
 from penstock.proto.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, is_system_topic
 from penstock.runtime.nearest import hint
 
-from .derived import list_queue_files
 from .files import open_file_system
 from .model import Store
 from .options import SOURCE, StoreOptions
@@ -56,8 +55,8 @@ def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
     known: set[str] = set()
     nameless: list[Store] = []
     for store in stores:
-        names = _names(store.root)
-        known |= names
+        names = known_queues(store.root)
+        known |= names.keys()
         if missing <= known:
             return
         nameless += [] if names else [store]
@@ -85,7 +84,8 @@ def require_queue_ids(stores: Sequence[Store], options: StoreOptions) -> None:
         return
     known: set[int] = set()
     for store in stores:
-        known |= _queue_ids(store.root, options.topics)
+        queues = known_queues(store.root)
+        known.update(*(queues.get(topic, ()) for topic in options.topics or queues))
     missing = set(options.queue_ids) - known
     if missing and all(_has_none(store, set(options.topics), missing) for store in stores):
         of, roots = ", ".join(options.topics) or "any topic", ", ".join(store.root for store in stores)
@@ -109,26 +109,20 @@ def _comes_when_needed(topic: str) -> bool:
     return topic.startswith(prefixes) or topic.lower().startswith(SYSTEM_PREFIX) or is_system_topic(topic)
 
 
-def _names(root: str) -> set[str]:
-    """The topics that have queues, and those that the broker's configuration lists."""
+def known_queues(root: str) -> dict[str, set[int]]:
+    """The queues of each topic that have directories, or that the broker's ``topics.json`` lists."""
     file_system, path = open_file_system(root)
-    found: set[str] = set()
+    found: dict[str, set[int]] = {}
     for folder in (CONSUME_QUEUE, BATCH_QUEUE):
-        infos = file_system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
-        found.update(info.base_name for info in infos if info.type == fs.FileType.Directory)
-    return found | set(_configured(root))
-
-
-def _queue_ids(root: str, topics: tuple[str, ...]) -> set[int]:
-    """The numbers of the topics' queues (of all topics' where none is named) in directories and configuration."""
-    found: set[int] = set()
-    for file in list_queue_files(root):
-        if not topics or file.topic in topics:
-            found.add(file.queue_id)
+        selector = fs.FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True)
+        for info in file_system.get_file_info(selector):
+            topic, _, queue = str(info.path)[len(f"{path}/{folder}/") :].partition("/")
+            if info.type == fs.FileType.Directory:
+                found.setdefault(topic, set()).update({int(queue)} if queue.isdecimal() else ())
     for topic, entry in _configured(root).items():
-        if isinstance(entry, dict) and (not topics or topic in topics):
-            counts = [entry.get(name, 0) for name in ("readQueueNums", "writeQueueNums")]
-            found.update(range(min(max((count for count in counts if isinstance(count, int)), default=0), QUEUES_MAX)))
+        counts = [entry.get(name) for name in ("readQueueNums", "writeQueueNums")] if isinstance(entry, dict) else []
+        most = max((count for count in counts if isinstance(count, int)), default=0)
+        found.setdefault(topic, set()).update(range(min(most, QUEUES_MAX)))
     return found
 
 

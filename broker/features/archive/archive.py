@@ -65,8 +65,6 @@ class Archive(Feature):
             raise InvalidArgument(
                 f"archive {name}: watermark {offset} is below {held.offset}: only force moves it back"
             )
-        if (held.offset if held is not None else REMOVED) == offset:
-            return held
         journal = self.core.writable()
         end = journal.put(ARCHIVED, Watermark(name, offset, self.core.clock.wall_ms()).to_json())
         await self.core.acknowledgements.safe(end, f"archive {name}")

@@ -7,6 +7,7 @@ its end). So:
 | Found | Meaning |
 |---|---|
 | nothing sound behind the first damage | a torn tail: cut there |
+| the same, but what is damaged was synced | cut there, and kept beside: this store may lack what was acknowledged |
 | sound records behind it, damage below what is known to be synced | corruption: refuse, keep all bytes |
 | sound records behind it, no lost sector in the damaged stretch | corruption: something else wrote there |
 | sound records behind it, a sector without its end there, nothing known to be synced | a power cut's torn tail: cut |
@@ -16,35 +17,27 @@ its end). So:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from penstock.formats.checkpoint import Positions
 
-
-class Verdict(Enum):
-    """What to do about the first damage."""
-
-    CUT = auto()
-    REFUSE = auto()
+_HEAD_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """The first place where the log is not sound."""
+def is_refused(*, later: int | None, sector_lost: bool, was_synced: bool | None) -> bool:
+    """True if damage must be looked at by somebody; otherwise the log ends there.
 
-    offset: int
-    later_record: int | None  # where a sound record begins behind it
-    sector_lost: bool  # an aligned sector between the two ends in zeros
-    synced: int | None  # what is known to have been synced; None: another program wrote the store
+    ``later``: where a sound record begins behind it. ``sector_lost``: an aligned sector between the two ends in zeros.
+    ``was_synced``: what lay there is known to have been synced; None: another program wrote the store.
+    """
+    return later is not None and (was_synced is not False or not sector_lost)
 
 
-def judge(damage: Damage) -> Verdict:
-    """Whether the damage ends the log, or must be looked at by somebody."""
-    if damage.later_record is None:
-        return Verdict.CUT
-    if damage.synced is None or damage.offset < damage.synced:
-        return Verdict.REFUSE
-    return Verdict.CUT if damage.sector_lost else Verdict.REFUSE
+def was_synced(offset: int, size: int, synced: int) -> bool:
+    """True if the record at ``offset`` was synced to its end, when everything below ``synced`` was.
+
+    ``size``: what its first bytes say, 0 if they say nothing that can be true; then it counts from these bytes on.
+    """
+    return offset + (size or _HEAD_BYTES) <= synced
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from ...lake.lake_files import COLUMNS, write_sorted
 from ...options import setting
 from ...spark.arrow_types import arrow_schema
 from ...spark.workers import keep_loaded
-from ...stores.epochs import epochs_of
+from ...stores.directory import epochs_of, list_stores, require_names
 from ...stores.files import FileReader, open_file_system
 from ...stores.model import LogFile, Store
 from ...stores.options import StoreOptions
 from ...stores.scan.planning import Split, plan_splits
-from ..framework.reading import list_stores, one_task_each, require_names
+from ..framework.reading import one_task_each
 from ..framework.report import Report, Table
 from .check import check_lake
 from .logs import (
@@ -73,11 +73,7 @@ class Config:
 
 
 def check(config: Config) -> None:
-    """Nothing, if the options are right, as far as can be told without Spark.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     if config.on_corrupt not in ("fail", "skip"):
         raise ConfigError(f"archive: on_corrupt is {config.on_corrupt!r}: fail or skip")
     if config.up_to not in ("confirm", "end"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from penstock.proto.errors import ConfigError
+from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.pipeline_pb2 import ArchiveWatermark
+from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
 
 from ...lake.lake import Lake
+from ...topics.cluster import cluster
 
 CALL_TIMEOUT_S = 10.0
 
@@ -20,8 +22,7 @@ def require_groups(namesrv: str, names: list[str]) -> None:
         ConfigError: one is missing.
         NameserverUnavailable: no nameserver answers.
     """
-    with _calls(namesrv) as calls:
-        view = calls.directory.cluster()
+    view = cluster(namesrv).calls.directory.cluster()
     known = sorted({shard.broker_name for shard in (*view.shards, *view.absent)})
     for name in names:
         if name not in known:
@@ -31,39 +32,25 @@ def require_groups(namesrv: str, names: list[str]) -> None:
             )
 
 
-@contextlib.contextmanager
-def _calls(namesrv: str) -> Iterator[Any]:
-    from penstock.client.cluster import Calls
-
-    with contextlib.closing(Calls.to(namesrv)) as calls:
-        yield calls
-
-
 def set_watermarks(namesrv: str, archive_name: str, marks: dict[str, int]) -> None:
     """Tell each group's master up to where its log is archived: retention keeps what lies from there on.
 
     Raises:
         OffsetOutOfRange: beyond the log. InvalidArgument: before the mark that is set.
     """
-    from penstock.proto.wire.pipeline_pb2 import ArchiveWatermark
-    from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
-
-    with _calls(namesrv) as calls:
-        for broker_name, offset in marks.items():
-            mark = ArchiveWatermark(name=archive_name, offset=offset)
-            calls.at_master(broker_name, "SetArchiveWatermark", mark, CALL_TIMEOUT_S, service=PositionsStub)
+    for broker_name, offset in marks.items():
+        mark = ArchiveWatermark(name=archive_name, offset=offset)
+        calls = cluster(namesrv).calls
+        calls.at_master(broker_name, "SetArchiveWatermark", mark, CALL_TIMEOUT_S, service=PositionsStub)
 
 
 def archive_marks(namesrv: str, brokers: Iterable[str]) -> dict[str, Mapping[str, int]]:
     """The marks of all archives, by name, at each of these groups."""
-    from penstock.proto.wire.common_pb2 import Empty
-    from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
-
     found: dict[str, Mapping[str, int]] = {}
-    with _calls(namesrv) as calls:
-        for broker in brokers:
-            told = calls.at_reader(broker, "ListArchiveWatermarks", Empty(), CALL_TIMEOUT_S, service=PositionsStub)
-            found[broker] = {mark.name: mark.offset for mark in told.watermarks}
+    for broker in brokers:
+        calls = cluster(namesrv).calls
+        told = calls.at_reader(broker, "ListArchiveWatermarks", Empty(), CALL_TIMEOUT_S, service=PositionsStub)
+        found[broker] = {mark.name: mark.offset for mark in told.watermarks}
     return found
 
 

@@ -20,10 +20,10 @@ from penstock.judge.history import EVENT, NO_KEY, Op, Outcome
 from penstock.judge.pieces import NOBODY, SEQUENCE_BITS, Column
 from penstock.proto.errors import ConfigError
 
-from ...stores.directory import list_store
+from ...stores.directory import list_store, require_names
 from ...stores.options import StoreOptions
 from ...stores.topic_names import require_topics
-from ..framework.reading import has_no_entry, read_stores, require_names
+from ..framework.reading import has_no_entry, read_stores
 
 PLACE = ["brokerName", "queueId", "queueOffset", "bodyCrc"]
 HEADER = np.dtype([("run", "<u4"), ("stream", "<u4"), ("sequence", "<u8")])

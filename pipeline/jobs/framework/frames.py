@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
+from ...columns.schema import as_struct
 from ...spark.arrow_types import arrow_schema
 from ...stores.derived import QUEUE_PART_COLUMNS, DerivedSplit, find_queue_files, pack_queues, plan_index
 from ...stores.model import Store
@@ -19,26 +20,15 @@ EXAMPLES_MAX = 100
 """Of each kind of difference, and store."""
 
 
-class StoresConfig(Protocol):
-    """What of a job's configuration this module needs."""
-
-    @property
-    def store(self) -> tuple[str, ...]: ...
-    @property
-    def broker_name(self) -> tuple[str, ...]: ...
-    @property
-    def up_to(self) -> str: ...
-
-
 class Frames:
     """The stores, summed up by part of a queue, and message by message for what differs.
 
     The log of an open store is read up to where it ended when the stores were listed, whatever follows meanwhile.
     """
 
-    def __init__(self, spark: Any, config: StoresConfig, stores: list[Store]) -> None:
-        self._spark = spark
-        self._config = config
+    def __init__(self, spark: Any, stores: list[Store], up_to: str) -> None:
+        self.spark = spark
+        self._up_to = up_to
         self.stores = {store.broker_name: store for store in stores}
         self.deletions = {store.broker_name: find_deletions(spark, store) for store in stores}
 
@@ -68,7 +58,7 @@ class Frames:
             split, is_open, deleted = item
             return prove_queue_files(split, schema, PART_OFFSETS, is_open=is_open, deleted=deleted)
 
-        return self._tasks(splits, prove, columns)
+        return one_task_each(self.spark, splits, prove, as_struct(columns))
 
     def last_deletions(self, broker: str) -> dict[str, int]:
         """Per topic the log position of the record that deletes it last."""
@@ -83,28 +73,16 @@ class Frames:
         """What ``prove`` makes of each index file of one store or all, in ``columns``."""
         stores = [self.stores[broker]] if broker else self.stores.values()
         items = [(split, store) for store in stores for split in plan_index(store)]
-        return self._tasks(items, lambda item: prove(*item), columns)
-
-    def frame(self, rows: list[Any], columns: str) -> Any:
-        """The rows as a frame."""
-        return self._spark.createDataFrame(rows, columns)
-
-    def _tasks(
-        self, items: Sequence[Any], work: Callable[[Any], Iterator[pa.RecordBatch]], columns: Mapping[str, str]
-    ) -> Any:
-        ddl = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-        if not items:
-            return self.frame([], ddl)
-        return one_task_each(self._spark, items, work, ddl)
+        return one_task_each(self.spark, items, lambda item: prove(*item), as_struct(columns))
 
     def one(self, broker: str, view: str, schema: str = "", **more: object) -> Any:
         """A view of one store; of parts, with their lives. What its queues say counts for nothing."""
         store = self.stores[broker]
-        more = {"brokerName": broker, "upTo": self._config.up_to, "useConsumeQueue": "false"} | more
+        more = {"brokerName": broker, "upTo": self._up_to, "useConsumeQueue": "false"} | more
         if store.is_open:
             more = {"endPhysicalOffset": store.end} | more
-        found = read_stores(self._spark, (store.root,), schema, view=view, **more)
-        return with_lives(self._spark, found, self.deletions[broker]) if view == "parts" else found
+        found = read_stores(self.spark, (store.root,), schema, view=view, **more)
+        return with_lives(self.spark, found, self.deletions[broker]) if view == "parts" else found
 
 
 def count_hidden(report: Report, broker: str, count: int) -> None:

@@ -2,95 +2,41 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
+from penstock.proto.names import STATE_TOPIC
 
-from penstock.proto.errors import StorageError
-
-from ...spark.arrow_types import arrow_schema
-from ...stores.derived import QueueFile, batch_of
+from ...stores.deletions import TAG, deleted_topic
 from ...stores.model import Store
-from ...stores.scan.planning import Split
-from .reading import one_task_each
-
-log = logging.getLogger(__name__)
+from .reading import has_no_entry, read_stores
 
 Deletions = Mapping[str, Sequence[int]]
 """Per topic the log positions of the records that delete it, ascending."""
-_DELETION = {"topic": "string", "position": "bigint"}
-_PART = _DELETION | {
-    "first": "bigint",
-    "last": "bigint",
-    "start": "bigint",
-    "end": "bigint",
-    "isFirst": "boolean",
-    "problem": "string",
-}
-_DELETION_SCHEMA, _PART_SCHEMA = arrow_schema(_DELETION), arrow_schema(_PART)
-
-
-def _ddl(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+_STATE_RECORD = "queueId int, physicalOffset bigint, sysFlag int, tags string, body binary"
 
 
 def find_deletions(spark: Any, store: Store) -> dict[str, list[int]]:
-    """The deletions in the log: by the state topic's queue as far as that is whole, the rest scanned.
+    """The deletions in the log, whose damage is passed over.
+
+    The state topic's queue says where they are, as far as the queues account for the log; the rest is scanned.
 
     Raises:
         StorageError: a log file cannot be read.
     """
-    from ...stores.deletions import StatePart, list_state_files, plan_scans, unread_ranges
+    from pyspark.sql import functions as f
 
-    found: list[tuple[str, int]] = []
-    parts: list[StatePart] = []
-    files = list_state_files(store)
-    if files and store.files:
-        rows = one_task_each(spark, files, lambda file: _read_file(store, file), _ddl(_PART)).collect()
-        problems = [row["problem"] for row in rows if row["problem"] is not None]
-        if problems:
-            log.warning("state queue not believed, the log is scanned store=%s problem=%s", store.root, problems[0])
-        else:
-            parts = [
-                StatePart(row["first"], row["last"], row["start"], row["end"], row["isFirst"], ())
-                for row in rows
-                if row["first"] is not None
-            ]
-            found = [(row["topic"], row["position"]) for row in rows if row["topic"] is not None]
-    scans = plan_scans(store, unread_ranges(store, parts)) if store.files else []
-    if scans:
-        rows = one_task_each(spark, scans, _scan, _ddl(_DELETION)).collect()
-        found += [(row["topic"], row["position"]) for row in rows]
     deletions: dict[str, list[int]] = {}
-    for topic, position in sorted(found):
-        deletions.setdefault(topic, []).append(position)
+    if not store.files or store.end <= store.files[0].start:
+        return deletions
+    options = {"topics": (STATE_TOPIC,), "endPhysicalOffset": store.end, "upTo": "end", "onCorrupt": "skip"}
+    frame = read_stores(spark, (store.root,), _STATE_RECORD, verify="none", **options)
+    deletes = (f.col("queueId") == 0) & (f.col("tags") == TAG) & ~has_no_entry(f.col("sysFlag"))
+    for row in frame.where(deletes).orderBy("physicalOffset").collect():
+        topic = deleted_topic(row["body"], row["physicalOffset"])
+        if topic is not None:
+            deletions.setdefault(topic, []).append(row["physicalOffset"])
     return deletions
-
-
-def _read_file(store: Store, file: QueueFile) -> Iterator[pa.RecordBatch]:
-    from ...stores.deletions import read_state_file
-
-    nothing: dict[str, Any] = dict.fromkeys(_PART)
-    try:
-        part = read_state_file(store, file)
-    except StorageError as error:
-        yield batch_of(nothing | {"problem": str(error)}, 1, _PART_SCHEMA)
-        return
-    if part is None:
-        return
-    sums = {"first": part.first, "last": part.last, "start": part.start, "end": part.end, "isFirst": part.is_first}
-    yield batch_of(nothing | sums, 1, _PART_SCHEMA)
-    for deletion in part.deletions:
-        yield batch_of(nothing | deletion._asdict(), 1, _PART_SCHEMA)
-
-
-def _scan(split: Split) -> Iterator[pa.RecordBatch]:
-    from ...stores.deletions import scan_deletions
-
-    for deletion in scan_deletions(split):
-        yield batch_of(deletion._asdict(), 1, _DELETION_SCHEMA)
 
 
 def with_lives(spark: Any, parts: Any, deletions: Deletions) -> Any:

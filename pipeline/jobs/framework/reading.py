@@ -19,9 +19,7 @@ from penstock.proto.errors import ConfigError, WrongStore
 
 from ...spark.registration import register
 from ...spark.sessions import own_error
-from ...stores.directory import list_store
 from ...stores.files import expand_roots, open_file_system
-from ...stores.model import Store
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +63,8 @@ def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[A
             for number in batch.column(0).to_pylist():
                 yield from work(items[number])
 
+    if not items:
+        return spark.createDataFrame([], columns)
     return spark.range(0, len(items), 1, len(items)).mapInArrow(run, columns)
 
 
@@ -81,43 +81,6 @@ def require_stores(roots: str | tuple[str, ...]) -> None:
             raise ConfigError(f"{root}: no such directory")
         if not os.path.isdir(os.path.join(root, COMMIT_LOG)):
             raise WrongStore(f"{root} holds no store: there is no directory {root}/{COMMIT_LOG}")
-
-
-def require_names(job: str, roots: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
-    """The roots, with patterns replaced, if there are names for all of them, or none.
-
-    Raises:
-        ConfigError: there are not, or nothing matches a pattern.
-    """
-    found = expand_roots(roots)
-    if names and len(names) != len(found):
-        raise ConfigError(
-            f"{job}: broker_name lists {len(names)} names ({', '.join(names)}) for {len(found)} stores "
-            f"({', '.join(found)}): give one for each, in the same order, or none"
-        )
-    return found
-
-
-def list_stores(job: str, roots: tuple[str, ...], names: tuple[str, ...], up_to: str) -> list[Store]:
-    """The stores, each of a broker of its own.
-
-    Raises:
-        ConfigError: names are missing, two stores have the same, or a directory is missing.
-        WrongStore, Corrupt: see :func:`list_store`.
-    """
-    found = require_names(job, roots, names)
-    listed = [
-        list_store(root, name, up_to=up_to) for root, name in zip(found, names or ("",) * len(found), strict=True)
-    ]
-    seen: dict[str, str] = {}
-    for store in listed:
-        if store.broker_name in seen:
-            raise ConfigError(
-                f"{job}: {seen[store.broker_name]} and {store.root} would both be broker {store.broker_name!r}: "
-                "set broker_name to one name for each, in this order"
-            )
-        seen[store.broker_name] = store.root
-    return listed
 
 
 @contextlib.contextmanager

@@ -6,9 +6,11 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from penstock import pages
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError, StorageError
 
@@ -62,18 +64,31 @@ class Report:
         Raises:
             StorageError: it cannot be written.
         """
-        if path.suffix == ".json":
-            text = json.dumps(self.as_document(), indent=2, default=str)
-        else:
-            from .page import render
-
-            text = render(self)
+        is_json = path.suffix == ".json"
+        text = json.dumps(self.as_document(), indent=2, default=str) if is_json else render(self)
         partial = path.with_name(path.name + ".partial")
         try:
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)
         except OSError as error:
             raise StorageError(f"{path}: the report is not written: {error}") from error
+
+
+def render(report: Report) -> str:
+    """A report as one HTML page: verdict, figures, problems, plots, tables."""
+    problems = report.problem_count
+    columns = list(dict.fromkeys(key for problem in report.problems for key in problem))
+    return pages.render(
+        Path(__file__).with_name("page.html"),
+        title=report.job,
+        verdict="passed" if report.ok else f"failed: {problems:,} problem{'' if problems == 1 else 's'}",
+        ok=report.ok,
+        began=f"{datetime.fromtimestamp(report.began_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}",
+        report=report,
+        settings={name: value for name, value in report.config.items() if value not in (None, (), "")},
+        figures=[(name.replace("_", " "), value) for name, value in report.figures.items()],
+        problems=(columns, [[problem.get(column) for column in columns] for problem in report.problems]),
+    )
 
 
 def require_writable(path: Path) -> None:

@@ -24,34 +24,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-SAMPLE_COLUMNS = {
-    "interval": "bigint",
-    "time": "bigint",
-    "consumerGroup": "string",
-    "topic": "string",
-    "brokerName": "string",
-    "queueId": "int",
-    "minOffset": "bigint",
-    "endOffset": "bigint",
-    "committedOffset": "bigint",
-    "oldestUnread": "bigint",
-}
-"""Of the stream as it comes from the cluster; times in ms, null as above."""
-MEASURED_COLUMNS = {
-    **SAMPLE_COLUMNS,
-    "lag": "bigint",
-    "intervalMs": "bigint",
-    "producedPerSecond": "double",
-    "consumedPerSecond": "double",
-    "oldestUnreadAgeMs": "bigint",
-}
-_LAG_ORDER = (
-    *("interval", "time", "consumerGroup", "topic", "brokerName", "queueId", "minOffset", "endOffset"),
-    *("committedOffset", "lag", "intervalMs", "producedPerSecond", "consumedPerSecond", "oldestUnreadTimestamp"),
-    "oldestUnreadAgeMs",
+from ...columns.schema import columns
+
+SAMPLE_COLUMNS = columns(
+    "interval bigint, time bigint, consumerGroup string, topic string, brokerName string, queueId int, "
+    "minOffset bigint, endOffset bigint, committedOffset bigint, oldestUnread bigint"
 )
-_TIMES = dict.fromkeys(("interval", "time", "oldestUnreadTimestamp"), "timestamp")
-LAG_COLUMNS = {name: (MEASURED_COLUMNS | _TIMES)[name] for name in _LAG_ORDER}
+"""Of the stream as it comes from the cluster; times in ms, null as above."""
+MEASURED_COLUMNS = SAMPLE_COLUMNS | columns(
+    "lag bigint, intervalMs bigint, producedPerSecond double, consumedPerSecond double, oldestUnreadAgeMs bigint"
+)
+LAG_COLUMNS = columns(
+    "interval timestamp, time timestamp, consumerGroup string, topic string, brokerName string, queueId int, "
+    "minOffset bigint, endOffset bigint, committedOffset bigint, lag bigint, intervalMs bigint, "
+    "producedPerSecond double, consumedPerSecond double, oldestUnreadTimestamp timestamp, oldestUnreadAgeMs bigint"
+)
 
 
 class Sample(NamedTuple):

@@ -50,11 +50,7 @@ class Config:
 
 
 def check(config: Config) -> None:
-    """Nothing, if the options go together.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     if not config.groups:
         raise ConfigError("lag: groups is empty: name one, as --groups orders")
     if not config.interval_s >= INTERVAL_S_MIN:

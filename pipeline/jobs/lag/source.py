@@ -136,11 +136,8 @@ class LagStreamReader(DataSourceStreamReader):
         keep_loaded()
         found = take_sample(cluster(self._name_server, self._security), self._groups, self._topics)
         log.debug("sample taken at=%d rows=%d", partition.at, len(found))
-        schema = arrow_schema(SAMPLE_COLUMNS)
-        columns = [[partition.at] * len(found), *(map(list, zip(*found, strict=True)) if found else [[]] * 9)]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
-        )
+        rows = [dict(zip(SAMPLE_COLUMNS, (partition.at, *sample), strict=True)) for sample in found]
+        yield pa.RecordBatch.from_pylist(rows, arrow_schema(SAMPLE_COLUMNS))
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing is kept for a repetition."""

@@ -1,4 +1,4 @@
-"""Files of batch consume queues, from the units of a log's inner batches (:mod:`..stores.inner_batches`).
+"""Files of batch consume queues, from the units of a log's inner batches (:mod:`penstock.formats.batch_unit`).
 
 A unit's place depends on how many lie before it, which no task knows: tasks write the units of a part of a queue to a
 file of its own, and the driver joins these, some bytes per client batch.

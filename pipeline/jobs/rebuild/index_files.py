@@ -18,9 +18,11 @@ from penstock.formats.directory import INDEX, index_file_name
 from penstock.formats.index_file import IndexHeader, entry_at, file_bytes, slot_pages
 from penstock.formats.index_kernels import KEY_ROW, link_keys
 
+from ...spark.arrow_types import arrow_schema
+
 KEYS_PER_FILE = 2_000_000
 """At most, though there is room for ten times as many: a task holds the keys of a file in memory."""
-WRITTEN = "part int, keys int, first bigint, last bigint"
+WRITTEN = {"part": "int", "keys": "int", "first": "bigint", "last": "bigint"}
 """What :func:`write_index_files` tells of a part: its keys, and the log positions of the first and last one."""
 
 
@@ -59,9 +61,8 @@ def write_index_files(root: str, names: list[list[str]], table: pa.Table, slots:
         _write_file(Path(root) / INDEX / name, chosen, slots, entries, ended_ms)
         ended_ms = int(chosen["store_timestamp"][-1])
     first, last = (int(keys["physical_offset"][at]) for at in (0, -1))
-    row = {"part": [part], "keys": [len(rows)], "first": [first], "last": [last]}
-    kinds = [pa.int32(), pa.int32(), pa.int64(), pa.int64()]
-    return pa.table({name: pa.array(row[name], kind) for name, kind in zip(row, kinds, strict=True)})
+    row = {"part": part, "keys": len(rows), "first": first, "last": last}
+    return pa.Table.from_pylist([row], arrow_schema(WRITTEN))
 
 
 def file_names(counts: list[int], from_ms: int) -> list[list[str]]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.formats.delay_levels import delivery_times
 from penstock.formats.directory import CONSUME_QUEUE, file_name, is_safe_topic
@@ -31,7 +32,9 @@ from penstock.proto.errors import ConfigError
 from penstock.proto.names import LIGHT_PREFIX, SCHEDULE_TOPIC
 from penstock.runtime.nearest import hint
 
+from ...columns.schema import as_struct, columns
 from ...options import setting
+from ...spark.arrow_types import arrow_schema
 from ...stores.directory import list_store
 from ...stores.files import expand_roots
 from ...stores.parts import PART_ENTRY
@@ -47,9 +50,9 @@ _PARTS = (
 )
 _QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
 """Names of queue files are byte positions."""
-_WRITTEN = (
-    "topic string, queueId int, file bigint, entries int, missing int, duplicates int, first bigint, last bigint, "
-    "innerBatches bigint, units bigint"
+_WRITTEN = columns(
+    "topic string, queueId int, file bigint, entries bigint, missing bigint, duplicates bigint, first bigint, "
+    "last bigint, innerBatches bigint, units bigint"
 )
 INDEX_UNIT_BYTES = 64 << 20
 """What a part of the index begins and ends at: a whole number of these in the log."""
@@ -73,11 +76,7 @@ class Config:
 
 
 def check(config: Config) -> None:
-    """Nothing, if the options are right, as far as can be told without Spark.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     _check_target(Path(config.into).resolve(), _root(config), config)
 
 
@@ -113,7 +112,7 @@ def run(spark: Any, config: Config) -> Report:
 
     try:
         partial.mkdir(parents=True)
-        written = parts.groupBy("topic", "queueId", "part").applyInArrow(write, _WRITTEN).collect()
+        written = parts.groupBy("topic", "queueId", "part").applyInArrow(write, as_struct(_WRITTEN)).collect()
         _require_topics(spark, config, store, {row["topic"] for row in written}, deletions, report)
         join_batch_files(partial, written, config.batches_per_file)
         indexed = _write_index(spark, config, store, root) if config.index and not config.topics else []
@@ -200,7 +199,7 @@ def _write_index(spark: Any, config: Config, store: str, root: str) -> list[Any]
 
     known = spark.createDataFrame(list(parts.items()), "unit bigint, part int")
     joined = messages.join(f.broadcast(known), "unit").drop("unit")
-    rows: list[Any] = joined.groupBy("part").applyInArrow(write, WRITTEN).collect()
+    rows: list[Any] = joined.groupBy("part").applyInArrow(write, as_struct(WRITTEN)).collect()
     return rows
 
 
@@ -226,29 +225,29 @@ def write_part(root: str, table: pa.Table, per_file: int) -> pa.Table:
 
     Without any, its ``last`` is below ``first``.
     """
+    names = "topic", "queueId", "part"
+    topic, queue_id, file = (table.column(name)[0].as_py() for name in names)
+    row = {"topic": topic, "queueId": queue_id, "file": file, "entries": 0, "missing": 0, "duplicates": 0}
+    row |= {"first": 0, "last": -1, "innerBatches": pc.sum(table.column("innerBatches")).as_py()}
     named = table.filter(table.column("hasEntries"))
     if named.num_rows:
-        row = write_queue_file(root, named, per_file)
-    else:
-        topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
-        row = _written(topic, queue_id, file, entries=0, duplicates=0, first=0, last=-1)
-    inner = sum(table.column("innerBatches").to_pylist())
-    row = row.append_column("innerBatches", pa.array([inner], pa.int64()))
-    return row.append_column("units", pa.array([write_batch_part(root, table)], pa.int64()))
+        row |= _write_queue_file(root, topic, queue_id, file, named, per_file)
+    row["units"] = write_batch_part(root, table)
+    return pa.Table.from_pylist([row], arrow_schema(_WRITTEN))
 
 
-def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
-    """Write the entries of one file, all in ``table``, below ``root``; a row that says what is in it.
+def _write_queue_file(
+    root: str, topic: str, queue_id: int, file: int, table: pa.Table, per_file: int
+) -> dict[str, int]:
+    """Write the entries of one file, all in ``table``, below ``root``; the columns that say what is in it.
 
-    With a name or numbers that no queue file can have nothing is written, and the row says 0 entries.
+    With a name or numbers that no queue file can have nothing is written, and there are 0 entries.
     """
-    topic, queue_id, file = (table.column(name)[0].as_py() for name in ("topic", "queueId", "part"))
     found = np.frombuffer(b"".join(table.column("entries").to_pylist()), PART_ENTRY)
     found = found[np.argsort(found["physical_offset"], kind="stable")]
     is_light = topic.startswith(LIGHT_PREFIX)
-    found = (
-        found[::-1] if is_light else found
-    )  # of several the last one stays: there it is the log's first, as at brokers
+    # Of several the last one stays: there it is the log's first, as at brokers.
+    found = found[::-1] if is_light else found
     offsets = found["queue_offset"]
     first, last = int(offsets.min()), int(offsets.max())
     if (
@@ -258,7 +257,7 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
         or first < file
         or last > min(file + per_file - 1, _QUEUE_OFFSET_MAX)
     ):
-        return _written(topic, queue_id, file, entries=0, duplicates=0, first=first, last=last)
+        return {"first": first, "last": last}
     places = offsets - file
     entries = np.zeros(per_file, ENTRY)
     used = np.zeros(per_file, np.bool_)
@@ -278,22 +277,8 @@ def write_queue_file(root: str, table: pa.Table, per_file: int) -> pa.Table:
     draft.write_bytes(entries.tobytes())
     draft.replace(target)  # a task may run twice
     count = int(used.sum())
-    return _written(topic, queue_id, file, entries=count, duplicates=len(offsets) - count, first=first, last=last)
-
-
-def _written(topic: str, queue_id: int, file: int, *, entries: int, duplicates: int, first: int, last: int) -> pa.Table:
-    row = {
-        "topic": [topic],
-        "queueId": [queue_id],
-        "file": [file],
-        "entries": [entries],
-        "missing": [last - first + 1 - entries if entries else 0],
-        "duplicates": [duplicates],
-        "first": [first],
-        "last": [last],
-    }
-    kinds = [pa.string(), pa.int32(), pa.int64(), pa.int32(), pa.int32(), pa.int32(), pa.int64(), pa.int64()]
-    return pa.table({name: pa.array(row[name], kind) for name, kind in zip(row, kinds, strict=True)})
+    duplicates, missing = len(offsets) - count, last - first + 1 - count
+    return {"entries": count, "missing": missing, "duplicates": duplicates, "first": first, "last": last}
 
 
 def _summarize(report: Report, written: list[Any], deletions: Deletions) -> None:

@@ -15,25 +15,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.formats.index_file import INDEX_ENTRY
 from penstock.formats.record.layout import SysFlag
+from penstock.inspection.index.files import IndexFile
 from penstock.proto.errors import StorageError
 
+from ...columns.schema import columns
 from ...spark.arrow_types import arrow_schema
-from ...stores.derived import DerivedSplit, IndexFile, batch_of, open_index
-from ...stores.epochs import epochs_of
+from ...stores.derived import DerivedSplit, batch_of, open_index
+from ...stores.directory import epochs_of
 from ...stores.model import Store
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
 from ..framework.report import Report
 
 _KEYS = "brokerName string, physicalOffset bigint, sysFlag int, keyHashes array<int>, corrupt string"
-_ENTRIES = {
-    "brokerName": "string",
-    "physicalOffset": "bigint",
-    "keyHash": "int",
-    "file": "string",
-    "entry": "int",
-    "problem": "string",
-}
+_ENTRIES = columns("brokerName string, physicalOffset bigint, keyHash int, file string, entry int, problem string")
 _SCHEMA = arrow_schema(_ENTRIES)
 KEY_UNIT_BYTES = 64 << 20
 """Of the log: some hundred thousand keys, which are compared as a whole."""
@@ -101,8 +97,8 @@ def prove_index_file(split: DerivedSplit, store: Store) -> Iterator[pa.RecordBat
     except StorageError as error:
         problems.append(str(error))
     for text in problems:
-        values = dict.fromkeys(_ENTRIES) | {"brokerName": split.broker_name, "file": name, "problem": text}
-        yield batch_of(values, 1, _SCHEMA)
+        values = {"brokerName": split.broker_name, "file": name, "problem": text}
+        yield pa.RecordBatch.from_pylist([values], _SCHEMA)
 
 
 def _follow(index: IndexFile, problems: list[str], *, is_open: bool) -> Iterator[tuple[int, Any]]:
@@ -113,11 +109,12 @@ def _follow(index: IndexFile, problems: list[str], *, is_open: bool) -> Iterator
     from penstock.formats.index_kernels import check_chains
 
     newest = np.zeros(index.slots, np.int32)
-    slots = index.newest()
+    slots = index.slot_table()
     wrong, first_wrong = 0, 0
-    for first, entries in index.entries():
+    for first, data in index.blocks():
+        entries = data.view(INDEX_ENTRY)
         unlinked = np.empty(len(entries), np.uint8)
-        count = check_chains(entries.view(np.uint8), first, len(entries), newest, unlinked)
+        count = check_chains(data, first, len(entries), newest, unlinked)
         if count:
             wrong, first_wrong = wrong + count, first_wrong or first + int(np.argmax(unlinked))
         yield first, entries
@@ -128,7 +125,7 @@ def _follow(index: IndexFile, problems: list[str], *, is_open: bool) -> Iterator
         )
     differing = slots != newest
     if is_open:
-        differing &= slots <= index.count
+        differing &= slots <= index.entries
     if differing.any():
         slot = int(np.flatnonzero(differing)[0])
         problems.append(

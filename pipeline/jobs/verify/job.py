@@ -5,7 +5,7 @@
 - Queue offsets are contiguous, and queue entries name the records: per queue and 300,000 offsets, the number, the ends,
   the bytes and a digest of (offset, position, size, tags code) of records and of entries; parts that differ are
   compared entry by entry, all in one more pass over the log.
-- Where the log deletes topics (:mod:`.lives`), each life of a topic is contiguous, and begins at 0 behind a
+- Where the log deletes topics (:mod:`..framework.lives`), each life of a topic is contiguous, and begins at 0 behind a
   deletion; queues have the last one alone.
 - The index has the hashes of the log's keys, and no others: per 64 MiB of the log, the number and a digest of
   (position, hash); where they differ, key by key. Slots and chains lead to each entry. A store with keys and no index
@@ -35,17 +35,18 @@ from penstock.formats.directory import EXTENSIONS, is_safe_topic
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
 from penstock.proto.errors import ConfigError, StorageError
 
+from ...columns.schema import as_struct
 from ...options import setting
-from ...stores.derived import QueueFile, list_queue_files, read_queue_file
-from ...stores.directory import list_store
+from ...stores.derived import DIFFERENCE_COLUMNS, QueueFile, list_queue_files, read_queue_file
+from ...stores.directory import list_store, list_stores, require_names
 from ...stores.files import open_file_system
 from ...stores.model import Store
 from ...stores.options import PART_OFFSETS
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
-from ..framework.reading import is_sound, list_stores, require_names
+from ..framework.lives import Deletions
+from ..framework.reading import is_sound
 from ..framework.report import PROBLEMS_MAX, Report
 from .index import prove_index
-from .lives import prove_lives
 from .replica import compare_logs
 
 _SCHEMA = "topic string, brokerName string, physicalOffset bigint, size int, corrupt string"
@@ -57,7 +58,6 @@ _PARTS = (
 _ENTRIES = (
     "topic string, queueId int, part bigint, hasEntries boolean, physicalOffset bigint, entries binary, corrupt string"
 )
-_FOUND = "topic string, queueId int, queueOffset bigint, problem string, messages bigint, late bigint"
 _TOPICS_MAX = 100
 
 
@@ -73,11 +73,7 @@ class Config:
 
 
 def check(config: Config) -> None:
-    """Nothing, if the options are right, as far as can be told without Spark.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     if config.up_to not in ("confirm", "end"):
         raise ConfigError(f"verify: up_to is {config.up_to!r}: confirm or end")
     roots = require_names("verify", config.store, config.broker_name)
@@ -97,7 +93,7 @@ def run(spark: Any, config: Config) -> Report:
     check(config)
     report = Report("verify", asdict(config))
     stores = list_stores("verify", config.store, config.broker_name, config.up_to)
-    frames = Frames(spark, config, stores)
+    frames = Frames(spark, stores, config.up_to)
     for store in stores:
         for gap in store.gaps:
             report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
@@ -222,6 +218,39 @@ def jumps(log: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any],
             yield row, former["last"]
 
 
+def prove_lives(report: Report, log: Iterable[Mapping[str, Any]], deletions: Mapping[str, Deletions]) -> None:
+    """Note what is wrong with the lives in ``log``: sums of parts; ``deletions`` per broker.
+
+    The lives in front of the last deletion have no queue to be compared with: each offset between their ends has to be
+    there once.
+    """
+    firsts: dict[tuple[str, str, int, int], int] = {}
+    for row in sorted(
+        log, key=lambda row: (row["brokerName"], row["topic"], row["queueId"], row["life"], row["first"])
+    ):
+        where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
+        if row["life"]:
+            firsts.setdefault((row["brokerName"], row["topic"], row["queueId"], row["life"]), row["first"])
+        if not row["isLast"] and not _is_whole(row):
+            at = deletions[row["brokerName"]][row["topic"]][row["life"]]
+            text = f"queue offsets {row['first']} to {row['last']}, in front of the topic's deletion at {at}"
+            report.problem(f"{row['messages']} records have the {text}: some are missing, or there twice", **where)
+    for (broker, topic, queue, life), first in firsts.items():
+        if first:
+            at = deletions[broker][topic][life - 1]
+            text = f"queue offset {first} is the first behind the topic's deletion at {at}, where 0 is due"
+            report.problem(text, broker=broker, topic=topic, queue=queue)
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    """True if the part has each offset from its first to its last one once."""
+    if row["messages"] != row["last"] - row["first"] + 1:
+        return False
+    from ...columns.part_kernels import digest_range
+
+    return bool(digest_range(row["first"], row["last"]) == row["offsets"])
+
+
 def _name_differences(report: Report, frames: Frames, wrong: list[Place], entries: list[Any]) -> None:
     """Entry by entry, in the parts that differ."""
     from pyspark.sql import functions as f
@@ -243,7 +272,7 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
         start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
         deleted = frames.last_deletions(broker) if store.is_open else {}
         compare = _Comparison(store, start, list_queue_files(store.root), reached, examples, deleted)
-        known = frames.frame([place[1:] for place in places], "topic string, queueId int, part bigint")
+        known = frames.spark.createDataFrame([place[1:] for place in places], "topic string, queueId int, part bigint")
         keys = ["topic", "queueId", "part"]
         records = (
             log.where("hasEntries and isLast and corrupt is null")
@@ -251,7 +280,7 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
             .select(*keys, "entries")
         )
         both = records.union(known.withColumn("entries", f.lit(b"")))  # a part without records has a row too
-        found = both.groupBy(*keys).applyInArrow(compare.as_function(), _FOUND).collect()
+        found = both.groupBy(*keys).applyInArrow(compare.as_function(), as_struct(DIFFERENCE_COLUMNS)).collect()
         _name_found(report, broker, found)
 
 

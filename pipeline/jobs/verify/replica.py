@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...columns.schema import as_struct, columns
+from ...spark.arrow_types import arrow_schema
 from ...stores.files import FileReader, open_file_system
 from ...stores.model import Damage, Store
 from ..framework.frames import EXAMPLES_MAX
@@ -19,7 +21,7 @@ RUN_BLOCKS = 8
 """Neighbouring blocks that differ, which one task compares record by record."""
 _BEFORE_BYTES = 8 << 20
 """In front of a block: a record that begins there may reach into it. Brokers take 4 MiB by default."""
-_DIFFERING = "physicalOffset bigint, topic string, queueId int, queueOffset bigint, isRecord boolean"
+_DIFFERING = columns("physicalOffset bigint, topic string, queueId int, queueOffset bigint, isRecord boolean")
 
 
 def compare_logs(spark: Any, report: Report, left: Store, right: Store) -> None:
@@ -53,7 +55,7 @@ def _name_records(spark: Any, report: Report, stores: tuple[Store, Store], runs:
 
     names = f"{stores[0].root} and {stores[1].root}"
     # A record that reaches from one run into another is found by both.
-    found = one_task_each(spark, runs, compare, _DIFFERING).dropDuplicates(["physicalOffset"]).persist()
+    found = one_task_each(spark, runs, compare, as_struct(_DIFFERING)).dropDuplicates(["physicalOffset"]).persist()
     try:
         counts = {row["isRecord"]: row["count"] for row in found.groupBy("isRecord").count().collect()}
         rows = found.orderBy("physicalOffset").limit(EXAMPLES_MAX).collect()
@@ -102,10 +104,8 @@ def differing_records(left: Store, right: Store, start: int, end: int) -> pa.Rec
                 found.setdefault(int(positions[index]), row)
     if outside.any():
         found.setdefault(int(unequal[outside][0]), (None, None, None, False))
-    kinds = pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.bool_()
-    columns = list(zip(*((at, *found[at]) for at in sorted(found)), strict=True)) or [()] * len(kinds)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, ["physicalOffset", "topic", "queueId", "queueOffset", "isRecord"])
+    rows = [dict(zip(_DIFFERING, (at, *found[at]), strict=True)) for at in sorted(found)]
+    return pa.RecordBatch.from_pylist(rows, arrow_schema(_DIFFERING))
 
 
 def _records(store: Store, start: int, end: int) -> Iterator[tuple[Any, Any, pa.Array, Any, Any]]:

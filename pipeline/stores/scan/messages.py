@@ -177,8 +177,7 @@ class _Damages:
                 "bytes": damage.end - damage.start,
                 "corrupt": damage.reason,
             }
-            columns = [pa.array([values.get(field.name)], field.type) for field in self._schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            yield pa.RecordBatch.from_pylist([values], self._schema)
 
     def bad_body(self, rows: Rows, index: int, error: Exception) -> str:
         """Treat a body that cannot be decompressed; the reason for the column ``corrupt``."""

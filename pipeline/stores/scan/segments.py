@@ -6,24 +6,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from ...columns.schema import columns
 from ..files import FileReader, open_file_system
 from ..model import Damage, LogFile, Store
 from .planning import Split
 
-SEGMENT_COLUMNS = {
-    "brokerName": "string",
-    "path": "string",
-    "startPhysicalOffset": "bigint",
-    "endPhysicalOffset": "bigint",
-    "fileBytes": "bigint",
-    "records": "bigint",
-    "recordBytes": "bigint",
-    "damages": "int",
-    "damagedBytes": "bigint",
-    "firstStoreTimestamp": "timestamp",
-    "lastStoreTimestamp": "timestamp",
-    "state": "string",
-}
+SEGMENT_COLUMNS = columns(
+    "brokerName string, path string, startPhysicalOffset bigint, endPhysicalOffset bigint, fileBytes bigint, "
+    "records bigint, recordBytes bigint, damages int, damagedBytes bigint, firstStoreTimestamp timestamp, "
+    "lastStoreTimestamp timestamp, state string"
+)
 HEAD_BYTES = 4096
 
 
@@ -78,10 +70,4 @@ def read_segment(
         "lastStoreTimestamp": None if last is None else last * 1000,
         "state": "sealed" if file.is_sealed else store_tail,
     }
-    columns = [
-        pa.array([values[field.name]], pa.int64()).cast(field.type)
-        if pa.types.is_timestamp(field.type)
-        else pa.array([values[field.name]], field.type)
-        for field in schema
-    ]
-    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    yield pa.RecordBatch.from_pylist([values], schema)

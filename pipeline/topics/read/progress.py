@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from penstock.proto.errors import ConfigError, PenstockError
+from penstock.proto.errors import ConfigError, OutcomeUnknown, PenstockError
 from penstock.runtime.security.credentials import SecurityFiles
 
 from ..offsets import Queue, passed_over, queues_of
@@ -23,6 +24,8 @@ from ..offsets import Queue, passed_over, queues_of
 log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_S = 10.0
+EVENTS_TIMEOUT_S = 60.0
+RATES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,17 @@ class QueueProgress:
         return max(0, self.latest - self.end)
 
 
+@dataclass(slots=True)
+class Run:
+    """What a run of a query did. ``rates``: number and messages per second of its newest batches with messages."""
+
+    messages: int = 0
+    batches: int = 0
+    last: Any = None  # the newest progress with messages
+    rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_MAX))
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
 class Progress(StreamingQueryListener):
     """Listens to the queries of a session. ``queues(query id)`` and ``lost(query id)`` may be asked from any thread."""
 
@@ -51,6 +65,7 @@ class Progress(StreamingQueryListener):
         self._lock = threading.Lock()
         self._queues: dict[str, dict[Queue, QueueProgress]] = {}
         self._lost: dict[str, dict[Queue, int]] = {}
+        self._runs: defaultdict[str, Run] = defaultdict(Run)
 
     def queues(self, query_id: str) -> dict[Queue, QueueProgress]:
         """Where the query is, after its last finished batch."""
@@ -65,6 +80,23 @@ class Progress(StreamingQueryListener):
         with self._lock:
             return dict(self._lost.get(str(query_id), {}))
 
+    def run(self, run_id: str) -> Run:
+        """What a run has done that has ended, of which the last events may still be under way.
+
+        A query itself remembers its newest hundred batches.
+
+        Raises:
+            OutcomeUnknown: Spark does not tell its end.
+        """
+        with self._lock:
+            run = self._runs[str(run_id)]
+        if not run.ended.wait(EVENTS_TIMEOUT_S):
+            raise OutcomeUnknown(
+                f"Spark has not told within {EVENTS_TIMEOUT_S:g} s that the query {run_id} ended: its work is done, "
+                "but how much that was is not known"
+            )
+        return run
+
     def onQueryStarted(self, event: Any) -> None:
         """Nothing yet."""
 
@@ -73,6 +105,8 @@ class Progress(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         """Its progress stays readable."""
+        with self._lock:
+            self._runs[str(event.runId)].ended.set()
 
     def onQueryProgress(self, event: Any) -> None:
         """A batch is finished: note its end, commit it where a group is named."""
@@ -95,6 +129,12 @@ class Progress(StreamingQueryListener):
             known = self._lost.setdefault(str(progress.id), {})
             for queue, count in lost.items():
                 known[queue] = known.get(queue, 0) + count
+            if progress.numInputRows:
+                run = self._runs[str(progress.runId)]
+                run.messages += progress.numInputRows
+                run.batches += 1
+                run.last = progress
+                run.rates.append((progress.batchId, round(progress.processedRowsPerSecond or 0.0, 1)))
         for group, ends in groups.items():
             self._commit(group, ends)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import AppendResult, FlushMode, Store, StoreConfig
-from penstock.formats.record.batch import BatchEncoder, producer_mark
+from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
 from tests.support.broker.log_history import (
     LogHistory,
@@ -51,7 +51,6 @@ TOPICS = ("orders", "clicks")
 QUEUES = 3
 BODY_SIZES = (16, 280, 900)
 _LIGHTS = (b"", b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02", b"", b"", b"INNER_MULTI_DISPATCH\x01%LMQ%b,%LMQ%a\x02", b"", b"")
-_ENCODERS = {topic: BatchEncoder(topic, HOST) for topic in TOPICS}
 
 
 class CrashRun:
@@ -210,7 +209,7 @@ class CrashRun:
             properties.append(b"".join(fields))
         queues = np.array([self.chooser.randrange(QUEUES) for _ in range(count)], np.int32)
         mark = producer_mark(7, 1, 0, self.sequence, count) if marked else None
-        records = _ENCODERS[topic].encode(bodies, properties, queues, mark=mark, born_timestamp_ms=1)
+        records = encode_messages(topic, bodies, properties, queues, born_host=HOST, mark=mark, born_timestamp_ms=1)
         before = self.history.end
         result = self.open.append(topic, records, queues=QUEUES)
         self.on_appended(before, result, marked=marked)
@@ -382,6 +381,17 @@ class CrashRun:
         left = self.open.end_offset
         blank_end = -(-whole // SEGMENT_BYTES) * SEGMENT_BYTES  # a slave may have had a part of a file's blank end
         assert self.cuts > cuts or left in (whole, blank_end if self.master else whole), f"kill at {whole} left {left}"
+
+    def _fail_sync(self) -> None:
+        """A sync fails, what it should have written counts as written, and the process ends and starts again."""
+        store = self.open
+        self.disk.forgets = True
+        store.request_flush(store.end_offset)
+        flusher_of(store).step()
+        if self.disk.forgets:
+            self.disk.forgets = False  # there was nothing to sync
+            return
+        self.end_unclean(by_cut=False)
 
     def end_unclean(self, *, by_cut: bool) -> None:
         """The power fails, or only the process ends; then the store is opened."""

@@ -27,8 +27,7 @@ from penstock.pipeline.jobs.framework.report import Report
 from penstock.pipeline.lake.lake import Lake, Manifest, holes, reach
 from penstock.pipeline.lake.lake_files import COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
-from penstock.pipeline.stores.directory import list_store
-from penstock.pipeline.stores.epochs import epochs_of
+from penstock.pipeline.stores.directory import epochs_of, list_store
 from penstock.pipeline.stores.model import Damage, Store
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
 from tests.support import golden

@@ -14,16 +14,15 @@ from penstock.pages.plots import Plot
 from penstock.pipeline.jobs import query, replay, stats
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.audit.history import list_history, read_rows
-from penstock.pipeline.jobs.framework.page import render
-from penstock.pipeline.jobs.framework.reading import list_stores, require_stores
-from penstock.pipeline.jobs.framework.report import Report, Table
+from penstock.pipeline.jobs.framework.reading import require_stores
+from penstock.pipeline.jobs.framework.report import Report, Table, render
 from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.jobs.verify.index import epoch_starts
 from penstock.pipeline.jobs.verify.replica import differing_blocks
 from penstock.pipeline.lake.lake import Lake, Manifest, watermark
 from penstock.pipeline.options import made
 from penstock.pipeline.spark.sessions import own_error
-from penstock.pipeline.stores.directory import list_store
+from penstock.pipeline.stores.directory import list_store, list_stores
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 from tests.support import golden
 from tests.support.cluster import histories

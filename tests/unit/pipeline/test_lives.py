@@ -16,16 +16,8 @@ from penstock.pipeline.columns.part_kernels import digest_range
 from penstock.pipeline.jobs.framework.report import Report
 from penstock.pipeline.jobs.rebuild.batch_files import join_batch_files
 from penstock.pipeline.jobs.rebuild.job import Config, check, tell_batches, write_part
-from penstock.pipeline.jobs.verify.lives import prove_lives
+from penstock.pipeline.jobs.verify.job import prove_lives
 from penstock.pipeline.spark.arrow_types import arrow_schema
-from penstock.pipeline.stores.deletions import (
-    StatePart,
-    list_state_files,
-    plan_scans,
-    read_state_file,
-    scan_deletions,
-    unread_ranges,
-)
 from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, list_queue_files, pack_queues
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.model import Store
@@ -33,7 +25,7 @@ from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import PART_ENTRY, prove_queue_files
 from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
-from penstock.proto.errors import ConfigError, Corrupt
+from penstock.proto.errors import ConfigError
 from penstock.proto.names import STATE_TOPIC
 from tests.support import golden
 from tests.support.broker.lives import PER_FILE, A, B, Made, lit, of_two_lives
@@ -45,14 +37,6 @@ def parts(store: Store, **options: str) -> list[dict[str, Any]]:
     schema = arrow_schema(PART_COLUMNS)
     batches = [each for split in plan_splits(store, given) for each in read_split(split, given, schema)]
     return pa.Table.from_batches(batches, schema).to_pylist()
-
-
-def scanned(store: Store, *ranges: tuple[int, int]) -> list[tuple[str, int]]:
-    return [tuple(each) for split in plan_scans(store, ranges) for each in scan_deletions(split)]
-
-
-def by_queue(store: Store) -> list[StatePart]:
-    return [part for file in list_state_files(store) if (part := read_state_file(store, file)) is not None]
 
 
 def rebuild(store: Store, into: Path, deleted: dict[str, int]) -> list[dict[str, Any]]:
@@ -69,52 +53,6 @@ def rebuild(store: Store, into: Path, deleted: dict[str, int]) -> list[dict[str,
     ]
     join_batch_files(into, written, 10)
     return written
-
-
-def test_deletions_are_found_by_the_state_queue_and_by_a_scan(tmp_path: Path) -> None:
-    store, deleted = of_two_lives(tmp_path)
-    found = by_queue(store)
-    assert len(found) == 2  # two files
-    assert [each for part in found for each in part.deletions] == [("t", deleted)]
-    assert scanned(store, (store.files[0].start, store.end)) == [("t", deleted)]
-    assert found[0].is_first
-    assert unread_ranges(store, found) == [(found[1].end, store.end)]
-    assert unread_ranges(store, found[:1]) == [(found[0].end, store.end)]
-    assert scanned(store, *unread_ranges(store, found[:1])) == [("t", deleted)]
-    assert unread_ranges(store, found[1:]) == [(0, found[1].start), (found[1].end, store.end)]
-    torn = [found[0], found[1]._replace(first=found[1].first + 1)]
-    assert unread_ranges(store, torn) == unread_ranges(store, []) == [(0, store.end)]
-
-
-def test_a_state_queue_whose_oldest_records_retention_deleted_is_whole(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    made.note(50)
-    for _ in range(5):
-        made.put("t", 50)
-    deleted = made.delete("t")
-    store = made.close()
-    (tmp_path / "commitlog" / f"{0:020d}").unlink()
-    store = list_store(str(tmp_path))
-    (part,) = by_queue(store)
-    assert (part.deletions, part.is_first) == ((("t", deleted),), True)
-
-
-@pytest.mark.parametrize("change", ["hole", "position", "offset"])
-def test_a_state_queue_with_a_wrong_entry_is_not_believed(tmp_path: Path, change: str) -> None:
-    store, _ = of_two_lives(tmp_path)
-    path = Path(list_state_files(store)[0].path)
-    content = bytearray(path.read_bytes())
-    if change == "hole":
-        content[100:120] = bytes(20)
-    elif change == "position":  # a record of another topic, of the right size
-        other = next(row for row in parts(store) if row["topic"] == "other")
-        entry = np.frombuffer(other["entries"], PART_ENTRY)[0]
-        content[40:52] = int(entry["physical_offset"]).to_bytes(8, "big") + int(entry["size"]).to_bytes(4, "big")
-    else:
-        content[:380], content[380:] = content[20:], bytes(20)
-    path.write_bytes(content)
-    with pytest.raises(Corrupt):
-        by_queue(store)
 
 
 def test_a_part_lies_in_one_life(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 from penstock.pipeline.topics.offsets import Queue, stream_offset
 from penstock.pipeline.topics.read.progress import Progress
+from penstock.proto.errors import OutcomeUnknown
 
 A, B, C = (Queue("t", "broker-a", number) for number in range(3))
 
@@ -19,7 +20,8 @@ A, B, C = (Queue("t", "broker-a", number) for number in range(3))
 def event(start: Any, end: Any) -> Any:
     texts = [None if each is None else json.dumps(each) for each in (start, end)]
     source = SimpleNamespace(startOffset=texts[0], endOffset=texts[1], latestOffset=texts[1])
-    return SimpleNamespace(progress=SimpleNamespace(id="q", name=None, sources=[source]))
+    told = {"id": "q", "runId": "r", "name": None, "numInputRows": 7, "batchId": 3, "processedRowsPerSecond": None}
+    return SimpleNamespace(progress=SimpleNamespace(**told, sources=[source]))
 
 
 def test_messages_that_a_query_has_passed_over_are_counted_by_queue() -> None:
@@ -41,3 +43,15 @@ def test_offsets_of_other_sources_say_nothing() -> None:
     listener = Progress("nowhere")
     listener.onQueryProgress(event({"sourceVersion": 1}, {"sourceVersion": 1}))
     assert (listener.queues("q"), listener.lost("q")) == ({}, {})
+
+
+def test_what_a_run_has_done_is_known_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = Progress("nowhere")
+    for end in (5, 9):
+        listener.onQueryProgress(event(stream_offset({A: 0}), stream_offset({A: end})))
+    monkeypatch.setattr("penstock.pipeline.topics.read.progress.EVENTS_TIMEOUT_S", 0.01)
+    with pytest.raises(OutcomeUnknown, match="the query r ended"):
+        listener.run("r")
+    listener.onQueryTerminated(SimpleNamespace(runId="r"))
+    run = listener.run("r")
+    assert (run.messages, run.batches, list(run.rates)) == (14, 2, [(3, 0.0), (3, 0.0)])

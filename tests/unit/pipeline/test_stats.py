@@ -10,6 +10,7 @@ import pytest
 
 from penstock.pipeline.jobs import stats
 from penstock.pipeline.jobs.framework.report import Report
+from penstock.pipeline.stores.topic_names import known_queues
 from penstock.proto.errors import ConfigError
 
 
@@ -50,21 +51,13 @@ def topics(**counts: int) -> dict[str, Any]:
 
 def test_queues_are_those_of_the_configuration_and_of_the_folders(tmp_path: Path) -> None:
     root = store_with(tmp_path / "s", topics(one=3, two=1, other=4), {"one": ["0", "7", "lost+found"], "three": ["2"]})
-    found = stats.queues_of(root, "b", ["one", "two", "three", "absent"])
-    assert found == [
-        ("one", "b", 0),
-        ("one", "b", 1),
-        ("one", "b", 2),
-        ("one", "b", 7),
-        ("three", "b", 2),
-        ("two", "b", 0),
-    ]
-    assert stats.queues_of(str(tmp_path), "b", ["one"]) == []
+    assert known_queues(root) == {"one": {0, 1, 2, 7}, "two": {0}, "three": {2}, "other": {0, 1, 2, 3}}
+    assert known_queues(str(tmp_path)) == {}
 
 
 @pytest.mark.parametrize("config", ["{", "[]", '{"topicConfigTable": []}', '{"topicConfigTable": {"one": 3}}'])
 def test_a_configuration_that_is_none_leaves_the_folders(tmp_path: Path, config: str) -> None:
-    assert stats.queues_of(store_with(tmp_path / "s", config, {"one": ["1"]}), "b", ["one"]) == [("one", "b", 1)]
+    assert known_queues(store_with(tmp_path / "s", config, {"one": ["1"]})) == {"one": {1}}
 
 
 def test_a_topic_with_all_messages_in_one_of_eight_queues_is_skewed() -> None:

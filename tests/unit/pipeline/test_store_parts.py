@@ -11,7 +11,7 @@ import pytest
 
 from penstock.formats.record.layout import SysFlag
 from penstock.pipeline.columns.schema import STORE_COLUMNS
-from penstock.pipeline.jobs.rebuild.job import write_queue_file
+from penstock.pipeline.jobs.rebuild.job import write_part
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, list_queue_files, plan_queues
 from penstock.pipeline.stores.directory import list_store
@@ -100,14 +100,14 @@ def test_queue_files_made_of_parts_are_those_that_rocketmq_wrote(tmp_path: Path)
     root = golden.unpack("normal", tmp_path / "store", only=("commitlog", "consumequeue"))
     files = list_queue_files(str(root))
     per_file = files[0].size // 20
-    columns = {name: PART_COLUMNS[name] for name in ("topic", "queueId", "part", "entries")}
-    schema = arrow_schema(columns)
+    names = ("topic", "queueId", "part", "hasEntries", "entries", "innerBatches", "batches")
+    columns = {name: PART_COLUMNS[name] for name in names}
     by_file: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for part in read(root, columns | {"hasEntries": "boolean"}, view="parts", partOffsets=str(per_file)):
-        if part.pop("hasEntries"):
+    for part in read(root, columns, view="parts", partOffsets=str(per_file)):
+        if part["hasEntries"]:
             by_file.setdefault((part["topic"], part["queueId"], part["part"]), []).append(part)
     for parts in by_file.values():
-        write_queue_file(str(tmp_path / "made"), pa.Table.from_pylist(parts, schema), per_file)
+        write_part(str(tmp_path / "made"), pa.Table.from_pylist(parts, arrow_schema(columns)), per_file)
     made = {file.path.split("/consumequeue/")[1]: file for file in list_queue_files(str(tmp_path / "made"))}
     assert any(name.startswith(SCHEDULE_TOPIC) for name in made)  # entries that hold a time in place of the tag
     for file in files:

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import FlushMode, Store
-from penstock.broker.store.disk import RealDisk
+from penstock.broker.store.disk import Disk
 from penstock.broker.store.log.log_directories import LogDirectories
 from penstock.broker.store.log.log_file import FileAllocator
 from penstock.broker.store.log.warming import Warming
 from penstock.broker.store.recovery.checkpoint import Checkpoint
 from penstock.formats.checkpoint import Positions, Standard
 from penstock.proto.errors import ConfigError, Corrupt, DiskFull, StorageError, StoreLocked, SyncFailed, WrongStore
+from penstock.runtime.clock import boot_id
 from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config, tree
 from tests.support.crash.failing_disk import FailingDisk
 from tests.support.waiting import wait_until
@@ -35,7 +36,7 @@ def _filled(root: Path, batches: int = 60) -> Store:
 def test_a_new_store_has_rocketmqs_files(tmp_path: Path) -> None:
     store = Store.open(store_config(tmp_path / "made" / "here"))
     root = tmp_path / "made" / "here"
-    assert (root / "abort").read_text() == str(os.getpid())
+    assert (root / "abort").read_text().split() == [str(os.getpid()), boot_id()]
     assert (root / "lock").read_bytes() == b"lock"
     store.append("t", batch("t", [b"x"]), queues=1)
     dispatch_all(store)
@@ -259,7 +260,7 @@ def test_a_preallocation_that_failed_ahead_is_tried_again_when_needed(tmp_path: 
 
 
 def test_a_checkpoint_counts_only_beside_the_one_it_was_written_with(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(RealDisk(), str(tmp_path))
+    checkpoint = Checkpoint(Disk(), str(tmp_path))
     assert checkpoint.read() is None
     checkpoint.begin()
     first, second = Positions(end=10, flushed=10), Positions(end=20, flushed=20)
@@ -270,7 +271,7 @@ def test_a_checkpoint_counts_only_beside_the_one_it_was_written_with(tmp_path: P
     checkpoint.close()
 
     def found() -> Positions | None:
-        return Checkpoint(RealDisk(), str(tmp_path)).read()
+        return Checkpoint(Disk(), str(tmp_path)).read()
 
     assert found() == second._replace(flushed=25)
     assert len((tmp_path / "checkpoint").read_bytes()) == 4096
