@@ -38,6 +38,13 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
 )
 
 
+BROKER_KEYS = dict.fromkeys(
+    ("brokerClusterName", "brokerName", "brokerId", "brokerRole", "flushDiskType", "namesrvAddr", "storePathRootDir"),
+    "broker.conf",
+)
+"""By which a broker's file is known."""
+
+
 class CoordinatorType(Enum):
     """Where the registers of the broker groups are kept."""
 
@@ -102,6 +109,7 @@ def load_nameserver_config(path: str | Path) -> NameserverConfig:
     Raises:
         ConfigError: names file, line, key, value and what is allowed.
     """
-    config = bind(NameserverConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    settings = load_properties(path)
+    config = bind(NameserverConfig, settings, known_unsupported=UNSUPPORTED_KEYS, foreign=BROKER_KEYS, path=path)
     config.security.check_file(path)
     return config

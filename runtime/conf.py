@@ -27,6 +27,7 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.proto.errors import ConfigError
@@ -171,12 +172,18 @@ def _check_line(line: str, name: str, value: str, place: str) -> None:
 
 
 def bind(
-    cls: type[T], settings: Mapping[str, Setting], *, known_unsupported: Collection[str] = (), path: str | Path
+    cls: type[T],
+    settings: Mapping[str, Setting],
+    *,
+    known_unsupported: Collection[str] = (),
+    foreign: Mapping[str, str] = MappingProxyType({}),
+    path: str | Path,
 ) -> T:
     """A ``cls`` filled from ``settings``; what is not set keeps its default.
 
     A key in ``known_unsupported`` (RocketMQ has it, we do not) is a warning that names it, any other key that
-    ``cls`` does not read is an error with the nearest key that it does.
+    ``cls`` does not read is an error with the nearest key that it does. ``foreign``: keys by which another kind of file
+    is known → what it is called.
 
     Raises:
         ConfigError: with file and line: unknown key, missing key, value of the wrong form or out of its range.
@@ -188,6 +195,8 @@ def bind(
         if name not in known_unsupported:
             near = nearest(name, known)
             advice = f"did you mean {near!r}?" if near else "no key has a name like that"
+            if name in foreign:
+                advice = f"it is a key of {foreign[name]}: give that file to the program that reads it"
             raise ConfigError(f"{path}:{setting.line}: unknown key {_shown(name)}: {advice}")
         log.warning("key ignored key=%s file=%s line=%d reason=not supported by Penstock", name, path, setting.line)
     try:
