@@ -15,6 +15,8 @@ from penstock.formats.record.properties import (
     KEYS,
     SHARDING_KEY,
     TAGS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
     UNIQ_KEY,
     WAIT,
 )
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 DeliverAt = dt.datetime | int
 """A time with a time zone, or milliseconds since 1970 UTC."""
 
-SYSTEM_PROPERTIES = frozenset({TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY})
-"""Property names that have an attribute of their own, or are Penstock's alone."""
+SYSTEM_PROPERTIES = frozenset(
+    {TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_DELIVER_MS, TIMER_OUT_MS}
+)
+"""Property names that have an attribute of their own, or are the system's alone."""
 
 
 class MessageQueue(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.formats.directory import ABORT, EPOCHS, IDENTITY, LOCK, OWN_CHECKPOINT
+from penstock.formats.directory import ABORT, CONFIG, CONSUME_QUEUE, EPOCHS, IDENTITY, LOCK, OWN_CHECKPOINT
+from penstock.formats.rocketmq_config import leftovers
 
 from .directory import QueueFiles, StoreDirectory
 from .files import InputFile, Unreadable
@@ -33,6 +34,10 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
     log = _log(store, findings)
     topics = _topics(store, log["end"], findings, progress)
     index = _index(store, findings)
+    if not (store.root / OWN_CHECKPOINT).exists():
+        ranges = {(topic["topic"], queue): (low, high) for topic in topics for queue, low, high in topic["ranges"]}
+        for names, count, text in leftovers(ranges, store.root / CONFIG):
+            findings.note(store.root / CONSUME_QUEUE / names[0], None, f"{count:,} left by RocketMQ: {text}")
     return {
         "path": printable(str(store.root)),
         "aborted": store.aborted,

@@ -152,7 +152,7 @@ def _require_good_settings(plan: Plan) -> None:
                 path = Path(folder) / node.config_name
                 write_privately(path, plan.config_text(node, Path(folder)))
                 try:
-                    load_broker_config(path) if node.is_broker else load_nameserver_config(path)
+                    load_broker_config(path, strict=True) if node.is_broker else load_nameserver_config(path)
                 except ConfigError as error:
                     told = re.sub(rf"^{re.escape(str(path))}:(\d+: )?", "", error.message)
                     raise DeployUsage(f"--set: {told.strip()}") from error

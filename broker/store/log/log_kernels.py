@@ -84,8 +84,8 @@ def first_unsealed(buffer, rows, count):
 
 
 @kernel(int64, BYTES, ROWS, int64, int64)
-def first_torn(buffer, rows, count, from_offset):
-    """The first row from log offset ``from_offset`` on whose other parts than its body are not what anybody wrote.
+def first_torn(buffer, rows, count, synced):
+    """The first row behind ``synced``, all of it or its end, with other parts than its body that nobody wrote so.
 
     ``count`` without one. The checksum covers the body alone. What was never written is zero: a time of the header, a
     byte of the topic, the last byte of the properties, or the last byte of a sector among them (a sector may have
@@ -95,7 +95,7 @@ def first_torn(buffer, rows, count, from_offset):
     stored = np.int64(0)
     for i in range(count):
         row = rows[np.uint64(i)]
-        if row.physical_offset < from_offset:
+        if row.physical_offset + row.size <= synced:
             continue
         boundary = row.position + (-row.position) % _SECTOR
         in_header = 48 <= boundary - row.position <= FIXED_BYTES

@@ -105,5 +105,7 @@ def test_a_directory_to_be_dumped_is_told_one_of_its_files(tmp_path: Path, capsy
 
 def test_a_broker_s_file_is_known_by_a_nameserver(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text("brokerClusterName = DefaultCluster\n")
-    with pytest.raises(ConfigError, match=r"unknown key 'brokerClusterName': it is a key of broker\.conf: give"):
+    with pytest.raises(
+        ConfigError, match=r"brokerClusterName .* a key of broker\.conf: give that file to `penstock broker`"
+    ):
         load_nameserver_config(tmp_path / "broker.conf")
