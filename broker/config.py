@@ -265,6 +265,13 @@ class TopicsConfig:
     """What clients may make by merely using a name, and ask for."""
 
     auto_create: bool = key("autoCreateTopicEnable", default=True, doc="producers may make topics")
+    auto_create_max: int = key(
+        "autoCreateTopicMax",
+        default=10_000,
+        within=(0, 1_000_000),
+        doc="with so many topics producers make no more; topics can still be created by hand",
+        differs="has no such key",
+    )
     default_queues: int = key("defaultTopicQueueNums", default=8, within=(1, 65_536), doc="queues of such a topic")
     auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True, doc="consumers may make groups")
     property_filter: bool = key(
