@@ -217,32 +217,11 @@ async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> Asy
             broker = Broker(config, opened, server, SystemClock())
             try:
                 await broker.start()
-                async with _background(broker):
+                async with asyncio.TaskGroup() as tasks:
+                    work = tasks.create_task(broker.run(), name="broker")
                     yield broker
+                    work.cancel()
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None
             finally:
                 await broker.stop()
-
-
-@contextlib.asynccontextmanager
-async def _background(broker: Broker) -> AsyncIterator[None]:
-    """``broker.run`` beside the body; the first of the two that fails ends the other."""
-    body = asyncio.current_task()
-    assert body is not None
-    work = asyncio.create_task(broker.run(), name="broker")
-
-    def end_body(done: asyncio.Task[None]) -> None:
-        if not done.cancelled() and done.exception() is not None:
-            body.cancel()
-
-    work.add_done_callback(end_body)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if work.done() and not work.cancelled() and (error := work.exception()) is not None:
-            body.uncancel()
-            raise error from None
-        raise
-    finally:
-        work.remove_done_callback(end_body)
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)

@@ -14,10 +14,11 @@ from pathlib import Path
 from penstock.proto import names
 from penstock.proto.errors import InvalidName
 from penstock.proto.wire import common_pb2
-from penstock.runtime.conf import IGNORED_KEY, bind, key, load_properties, require
+from penstock.runtime.conf import IGNORED_KEY, bind, check_ranges, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings
 
 from .features.later.settings import TimerSettings
+from .limits import Limits
 from .retention.settings import RetentionSettings
 from .store.config import FlushMode, StoreConfig
 from .unsupported_keys import RELIED_ON, UNSUPPORTED_KEYS
@@ -25,6 +26,7 @@ from .unsupported_keys import RELIED_ON, UNSUPPORTED_KEYS
 log = logging.getLogger(__name__)
 
 KIB, MIB = 1 << 10, 1 << 20
+PORTS, ANY = (0, 65_535), "(0: any free port)"
 RECORD_OVERHEAD_BYTES = 64 * KIB  # what a record may be longer than its body: properties, topic, fixed fields
 
 _BY_ROLE = -(1 << 62)  # inSyncReplicas before __post_init__: RocketMQ's default 1 makes SYNC_MASTER wait for nobody
@@ -69,10 +71,6 @@ def _require_name(name: str, key_name: str) -> None:
         require(False, f"{key_name} must be a legal name ({error.message})", name)
 
 
-def _require_port(port: int, key_name: str) -> None:
-    require(0 <= port <= 65535, f"{key_name} must be 0..65535 (0: any free port)", port)
-
-
 def _require_address(address: str, key_name: str) -> None:
     found = _ADDRESS.fullmatch(address)
     valid = found is not None and 1 <= int(found[2]) <= 65535
@@ -85,9 +83,16 @@ class IdentityConfig:
 
     cluster: str = key("brokerClusterName", default="DefaultCluster", doc="peers of other clusters are refused")
     broker_name: str = key("brokerName", default_factory=_host_as_name, doc="the broker group (shard)")
-    broker_id: int = key("brokerId", default=0, doc="0: the configured master; others: slaves")
+    broker_id: int = key(
+        "brokerId",
+        default=0,
+        within=(0, (1 << 31) - 1),
+        unit="(nobody numbers brokers)",
+        doc="0: the configured master; others: slaves",
+        differs="-1: the controller numbers the broker",
+    )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
-    listen_port: int = key("listenPort", default=10911, doc="0: any free port")
+    listen_port: int = key("listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics")
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
 
     def __post_init__(self) -> None:
@@ -96,10 +101,7 @@ class IdentityConfig:
             object.__setattr__(self, "advertised_ip", _own_ip() if everywhere else self.bind_address)
         _require_name(self.cluster, "brokerClusterName")
         _require_name(self.broker_name, "brokerName")
-        # RocketMQ's controller numbers the brokers whose files say -1.
-        number = f"brokerId must be 0..{(1 << 31) - 1}, each broker's own in its group"
-        require(0 <= self.broker_id < 1 << 31, number, self.broker_id)
-        _require_port(self.listen_port, "listenPort")
+        check_ranges(self)
         _require_ip(self.bind_address, "bindAddress")
         _require_ip(self.advertised_ip, "brokerIP1")
         reachable = self.advertised_ip not in _WILDCARDS
@@ -136,11 +138,15 @@ class ReplicationSettings:
     in_sync_replicas: int = key(
         "inSyncReplicas",
         default=_BY_ROLE,
+        within=(1, 16),
         doc="brokers that hold an acknowledged message, the master included; by role: 1 or, SYNC_MASTER, 2",
         differs="1, with which SYNC_MASTER waits for nobody",
     )
     min_in_sync_replicas: int = key(
-        "minInSyncReplicas", default=1, doc="with enableAutoInSyncReplicas: never acknowledge with fewer than this"
+        "minInSyncReplicas",
+        default=1,
+        within=(1, 16),
+        doc="with enableAutoInSyncReplicas: never acknowledge with fewer than this",
     )
     auto_in_sync_replicas: bool = key(
         "enableAutoInSyncReplicas", default=False, doc="elected: a smaller sync-state set is enough for a while"
@@ -152,7 +158,11 @@ class ReplicationSettings:
         differs="false, which can lose acknowledged messages; refused here",
     )
     not_catchup_ms_max: int = key(
-        "haMaxTimeSlaveNotCatchup", default=15_000, doc="elected: behind for longer, a slave leaves the set"
+        "haMaxTimeSlaveNotCatchup",
+        default=15_000,
+        within=(1000, 3_600_000),
+        unit="ms",
+        doc="elected: behind for longer, a slave leaves the set",
     )
     is_elected: bool = key(
         "enableControllerMode",
@@ -160,12 +170,21 @@ class ReplicationSettings:
         doc="the nameservers elect the master; brokerRole then says how whoever is master acknowledges",
     )
     election_priority: int = key(
-        "brokerElectionPriority", default=(1 << 31) - 1, doc="elected: the smaller, the rather; equal: the longest log"
+        "brokerElectionPriority",
+        default=(1 << 31) - 1,
+        within=(0, (1 << 31) - 1),
+        doc="elected: the smaller, the rather; equal: the longest log",
     )
     slave_timeout_ms: int = key(
-        "slaveTimeout", default=3000, doc="longest wait for replicas: then the outcome is unknown"
+        "slaveTimeout",
+        default=3000,
+        within=(1, 600_000),
+        unit="ms",
+        doc="longest wait for replicas: then the outcome is unknown",
     )
-    in_sync_gap_bytes: int = key("haMaxGapNotInSync", default=256 * MIB, doc="a slave further behind is not in sync")
+    in_sync_gap_bytes: int = key(
+        "haMaxGapNotInSync", default=256 * MIB, within=(MIB, None), doc="a slave further behind is not in sync"
+    )
     master_address: str = key(
         "haMasterAddress", default="", doc="slave: host:port of its master; empty: ask the nameserver"
     )
@@ -173,28 +192,22 @@ class ReplicationSettings:
         "asyncLearner", default=False, doc="slave: gets everything, its copy never counts, it is never elected"
     )
     transfer_batch_bytes: int = key(
-        "haTransferBatchSize", default=512 * KIB, doc="log bytes per message of the stream", differs="32 KiB"
+        "haTransferBatchSize",
+        default=512 * KIB,
+        within=(KIB, 16 * MIB),
+        doc="log bytes per message of the stream",
+        differs="32 KiB",
     )
     flow_control: bool = key("haFlowControlEnable", default=False, doc="limit what one slave is sent per second")
     transfer_bytes_per_s_max: int = key(
-        "maxHaTransferByteInSecond", default=100 * MIB, doc="that limit, with haFlowControlEnable"
+        "maxHaTransferByteInSecond", default=100 * MIB, within=(KIB, None), doc="that limit, with haFlowControlEnable"
     )
     slave_read: bool = key("slaveReadEnable", default=False, doc="send consumers that are far behind to a slave")
 
     def __post_init__(self) -> None:
         if self.in_sync_replicas == _BY_ROLE:
             object.__setattr__(self, "in_sync_replicas", 2 if self.role is BrokerRole.SYNC_MASTER else 1)
-        require(1 <= self.in_sync_replicas <= 16, "inSyncReplicas must be 1..16", self.in_sync_replicas)
-        require(1 <= self.slave_timeout_ms <= 600_000, "slaveTimeout must be 1..600000 ms", self.slave_timeout_ms)
-        batch, rate = self.transfer_batch_bytes, self.transfer_bytes_per_s_max
-        require(KIB <= batch <= 16 * MIB, f"haTransferBatchSize must be {KIB}..{16 * MIB}", batch)
-        require(rate >= KIB, f"maxHaTransferByteInSecond must be at least {KIB}", rate)
-        require(self.in_sync_gap_bytes >= MIB, f"haMaxGapNotInSync must be at least {MIB}", self.in_sync_gap_bytes)
-        require(1 <= self.min_in_sync_replicas <= 16, "minInSyncReplicas must be 1..16", self.min_in_sync_replicas)
-        in_range = 1000 <= self.not_catchup_ms_max <= 3_600_000
-        require(in_range, "haMaxTimeSlaveNotCatchup must be 1000..3600000 ms", self.not_catchup_ms_max)
-        in_range = 0 <= self.election_priority < 1 << 31
-        require(in_range, f"brokerElectionPriority must be 0..{(1 << 31) - 1}", self.election_priority)
+        check_ranges(self)
         require(
             self.all_ack_in_set,
             "allAckInSyncStateSet must be true: with fewer answers any member that is elected may lack a message",
@@ -221,7 +234,7 @@ class ReplicationSettings:
 
     @property
     def is_sync(self) -> bool:
-        """Whether acknowledgements wait for replicas."""
+        """True if acknowledgements wait for replicas."""
         return self.role is BrokerRole.SYNC_MASTER
 
 
@@ -230,18 +243,22 @@ class AppendSettings:
     """How long an append may take."""
 
     flush_timeout_ms: int = key(
-        "syncFlushTimeout", default=5000, doc="SYNC_FLUSH, or a store pool: then the outcome is unknown"
+        "syncFlushTimeout",
+        default=5000,
+        within=(1, 600_000),
+        unit="ms",
+        doc="SYNC_FLUSH, or a store pool: then the outcome is unknown",
     )
     stall_limit_ms: int = key(
-        "osPageCacheBusyTimeOutMills", default=1000, doc="after an append that took longer, messages are refused"
+        "osPageCacheBusyTimeOutMills",
+        default=1000,
+        within=(1, 600_000),
+        unit="ms",
+        doc="after an append that took longer, messages are refused",
     )
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("syncFlushTimeout", self.flush_timeout_ms),
-            ("osPageCacheBusyTimeOutMills", self.stall_limit_ms),
-        ):
-            require(1 <= value <= 600_000, f"{name} must be 1..600000 ms", value)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,14 +266,14 @@ class TopicsConfig:
     """What clients may make by merely using a name, and ask for."""
 
     auto_create: bool = key("autoCreateTopicEnable", default=True, doc="producers may make topics")
-    default_queues: int = key("defaultTopicQueueNums", default=8, doc="queues of such a topic")
+    default_queues: int = key("defaultTopicQueueNums", default=8, within=(1, 65_536), doc="queues of such a topic")
     auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True, doc="consumers may make groups")
     property_filter: bool = key(
         "enablePropertyFilter", default=True, doc="SQL92 filters", differs="false, with which such consumers fail"
     )
 
     def __post_init__(self) -> None:
-        require(1 <= self.default_queues <= 65_536, "defaultTopicQueueNums must be 1..65536", self.default_queues)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,11 +286,11 @@ class MetricsConfig:
         doc="PROM: an endpoint for Prometheus",
         differs="also OTLP_GRPC and LOG",
     )
-    port: int = key("metricsPromExporterPort", default=5557, doc="0: any free port")
+    port: int = key("metricsPromExporterPort", default=5557, within=PORTS, unit=ANY, doc="of the endpoint")
     host: str = key("metricsPromExporterHost", default="", doc="empty: all addresses")
 
     def __post_init__(self) -> None:
-        _require_port(self.port, "metricsPromExporterPort")
+        check_ranges(self)
         if self.host:
             _require_ip(self.host, "metricsPromExporterHost")
 
@@ -292,6 +309,7 @@ class BrokerConfig:
     appends: AppendSettings = field(default_factory=AppendSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
+    limits: Limits = field(default_factory=Limits)
     timers: TimerSettings = field(default_factory=TimerSettings)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     security: SecuritySettings = field(default_factory=SecuritySettings)
@@ -323,7 +341,7 @@ class BrokerConfig:
 
     @property
     def uses_transient_store_pool(self) -> bool:
-        """Whether appends go to memory first."""
+        """True if appends go to memory first."""
         return self.store.is_pooled and not self.pool_unused_because
 
     @property

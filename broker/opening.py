@@ -85,7 +85,7 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
         raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
     try:
         _begin_epoch(config, store, epochs)
-        tables = Tables(table for feature in features for table in feature.tables)
+        tables = Tables((table for feature in features for table in feature.tables), config.limits)
         opened = _load(config, store, tables, epochs, known=known)
         if not known:
             write_identity(root, identity.cluster, identity.broker_name)

@@ -20,6 +20,7 @@ from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
+from .administer import group_offsets, message_lookup
 from .administer.admin_results import (
     ClusterInfo,
     GroupInfo,
@@ -31,8 +32,6 @@ from .administer.admin_results import (
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
-from .administer.group_offsets import GroupOffsets
-from .administer.message_lookup import MessageLookup
 from .cluster import Calls, master_of
 from .cluster.routes import covers
 from .message import MessageView
@@ -54,8 +53,6 @@ class Admin:
         """``tls``, ``credentials``: as of :class:`~penstock.client.Producer`."""
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self._directory = self._calls.directory
-        self._offsets = GroupOffsets(self._calls)
-        self._lookup = MessageLookup(self._calls)
 
     # Topics.
 
@@ -188,7 +185,7 @@ class Admin:
 
     def topic_stats(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicStats:
         """Offsets and message counts of every queue of ``topic``. Raises TopicNotFound."""
-        return self._offsets.topic_stats(names.check_topic(topic), timeout_s)
+        return group_offsets.topic_stats(self._calls, names.check_topic(topic), timeout_s)
 
     # Groups.
 
@@ -246,7 +243,7 @@ class Admin:
 
     def group_lag(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupLag:
         """How far ``group`` is behind, queue by queue. Raises GroupNotFound."""
-        return self._offsets.group_lag(names.check_group(group), timeout_s)
+        return group_offsets.group_lag(self._calls, names.check_group(group), timeout_s)
 
     # Offsets.
 
@@ -275,7 +272,7 @@ class Admin:
             raise InvalidArgument("give exactly one of to, timestamp_ms and offset")
         if to not in (None, "first", "last"):
             raise InvalidArgument(f"to={to!r}: must be 'first' or 'last'")
-        return self._offsets.reset(group, topic, to, timestamp_ms, offset, queues, timeout_s)
+        return group_offsets.reset(self._calls, group, topic, to, timestamp_ms, offset, queues, timeout_s)
 
     def clone_offsets(
         self, source: str, target: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
@@ -284,7 +281,7 @@ class Admin:
 
         ``target`` is made when it does not exist. Raises GroupNotFound: ``source`` does not.
         """
-        return self._offsets.clone(names.check_group(source), names.check_group(target), topic, timeout_s)
+        return group_offsets.clone(self._calls, names.check_group(source), names.check_group(target), topic, timeout_s)
 
     # The cluster and single messages.
 
@@ -296,7 +293,7 @@ class Admin:
         self, message_id: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> MessageView:
         """The message with that offset message id, or, given its topic, that UNIQ_KEY. Raises MessageNotFound."""
-        return self._lookup.by_id(message_id, topic, timeout_s)
+        return message_lookup.by_id(self._calls, message_id, topic, timeout_s)
 
     def message_at(
         self,
@@ -312,7 +309,7 @@ class Admin:
         Raises:
             MessageNotFound: nothing (any more, or yet) at that offset. TopicNotFound, InvalidArgument.
         """
-        return self._lookup.at(names.check_topic(topic), queue_id, offset, broker_name, timeout_s)
+        return message_lookup.at(self._calls, names.check_topic(topic), queue_id, offset, broker_name, timeout_s)
 
     def query_messages(
         self,
@@ -325,7 +322,7 @@ class Admin:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> list[MessageView]:
         """Messages with ``key`` stored between two times (0: open), oldest first, at most ``max_count``."""
-        return self._lookup.by_key(names.check_topic(topic), key, begin_ms, end_ms, max_count, timeout_s)
+        return message_lookup.by_key(self._calls, names.check_topic(topic), key, begin_ms, end_ms, max_count, timeout_s)
 
     def close(self) -> None:
         """Close all connections. May be called again."""

@@ -30,6 +30,7 @@ from .produce.keys import property_bytes
 from .produce.parts import RECORD_COST, Kind, Part, limited
 from .produce.receipts import result_of, results_of
 from .produce.sender import Sender
+from .signatures import taking
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Producer:
 
     def __init__(
         self,
+        /,
         nameservers: str | Sequence[str],
         *,
         group: str = "DEFAULT_PRODUCER",
@@ -128,43 +130,16 @@ class Producer:
             delivery.transmit(batch, wait=True)
         return result_of(future, topic, deadline)
 
-    def send_async(
-        self,
-        topic: str,
-        body: bytes,
-        tag: str | None = None,
-        keys: Sequence[str] | str | None = None,
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        *,
-        deliver_at: DeliverAt | None = None,
-        timeout_s: float | None = None,
-    ) -> Future[SendReceipt]:
+    @taking(send)
+    def send_async(self, *message: Any, timeout_s: float | None = None, **options: Any) -> Future[SendReceipt]:
         """Start to send one message; the future ends as :meth:`send` would.
 
         Blocks only for the first message to a topic (its route is looked up) and while the buffer is full.
         """
-        draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at)
-        delivery, part = self._taken(Kind.SEND, draft, self._deadline(timeout_s))
+        delivery, part = self._taken(Kind.SEND, Draft(*message, **options), self._deadline(timeout_s))
         future = part.futures[0]
         delivery.join(part)
         return future
-
-    def send_oneway(
-        self,
-        topic: str,
-        body: bytes,
-        tag: str | None = None,
-        keys: Sequence[str] | str | None = None,
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> None:
-        """Send one message once; nobody learns its outcome."""
-        draft = Draft(topic, body, tag, keys, properties, sharding_key)
-        delivery, part = self._taken(Kind.ONEWAY, draft, self._deadline(timeout_s))
-        delivery.join(part)
 
     def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
         """Send messages together and wait; the receipts are in their order.
@@ -246,6 +221,12 @@ class Producer:
             self._deliveries[Ordinary(topic)].check_taken(body, encoded, sharding_key)
         if self._sender.is_sleeping:
             self._sender.wake()
+
+    @taking(produce)
+    def send_oneway(self, *message: Any, timeout_s: float | None = None, **options: Any) -> None:
+        """Send one message once; nobody learns its outcome."""
+        delivery, part = self._taken(Kind.ONEWAY, Draft(*message, **options), self._deadline(timeout_s))
+        delivery.join(part)
 
     def produce_many(
         self,

@@ -16,7 +16,7 @@ from .cluster import Expression, check_timeout
 from .cluster.subscription import ALL, parse_subscription
 from .consume.assignment import Assignment
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id
-from .consume.core import ConsumerCore
+from .consume.core import Consumer, ConsumerCore
 from .consume.group.membership import Membership
 from .consume.group.rebalance import Strategy, strategy_named
 from .consume.local_queue import Fetched, LocalQueue, Standing, Taken
@@ -80,7 +80,7 @@ class PulledQueue(LocalQueue):
         return self.held_bytes <= config.queue_bytes // 2 and self.held_messages <= config.queue_messages // 2
 
 
-class PullConsumer:
+class PullConsumer(Consumer):
     """Messages when the caller asks for them, from a share of the queues (``subscribe``) or chosen ones (``assign``).
 
     With ``auto_commit`` a poll commits what the poll before it returned (within ``commit_interval_ms``), and so does
@@ -130,16 +130,6 @@ class PullConsumer:
         self._is_manual: bool | None = None  # None until the caller subscribes or assigns
 
     @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._core.group
-
-    @property
-    def client_id(self) -> str:
-        """The name under which this consumer is a member."""
-        return self._core.client_id
-
-    @property
     def is_closed(self) -> bool:
         """True once :meth:`close` was called."""
         return self._core.is_closed
@@ -177,10 +167,6 @@ class PullConsumer:
         if self._core.owner is None:
             self._core.begin(Membership(self._core, self._strategy))
 
-    def unsubscribe(self, topic: str) -> None:
-        """Stop consuming ``topic``."""
-        self._core.unsubscribe(topic)
-
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = ALL) -> None:
         """Consume exactly these queues, whoever else does; offsets are the group's. Replaces an earlier assignment.
 
@@ -205,10 +191,6 @@ class PullConsumer:
     def queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of ``topic``, for :meth:`assign`."""
         return self._core.queues_of(topic)
-
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
-        return self._core.held_queues()
 
     # Messages
 

@@ -20,14 +20,13 @@ from .cluster import Expression, check_timeout
 from .cluster.subscription import ALL, parse_subscription
 from .consume.assignment import Assignment
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, stable_client_id
-from .consume.core import ConsumerCore
+from .consume.core import Consumer, ConsumerCore
 from .consume.group.membership import Membership
 from .consume.group.rebalance import Strategy, strategy_named
 from .consume.offsets import FileOffsets
 from .consume.push_queue import PushedQueue
 from .consume.redelivery import Local
 from .consume.workers import ConsumeResult, Listener, Workers
-from .message import MessageQueue
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 
@@ -38,7 +37,7 @@ WAIT_STEP_S = 0.5
 COMMIT_SHARE_S = 1.0
 
 
-class PushConsumer:
+class PushConsumer(Consumer):
     """Calls a listener with every message of its share of the queues (``clustering``), or of all (``broadcasting``).
 
     The listener gets one message, or with ``consume_batch_max > 1`` a list of messages of one queue. It succeeds when
@@ -110,16 +109,6 @@ class PushConsumer:
         self._is_started = False
         self._ended = threading.Event()
 
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._core.group
-
-    @property
-    def client_id(self) -> str:
-        """The name under which this consumer is a member."""
-        return self._core.client_id
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -138,10 +127,6 @@ class PushConsumer:
             InvalidName, InvalidArgument: the topic's name or the expression is wrong.
         """
         self._core.subscribe(parse_subscription(topic, expression))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Stop consuming ``topic``; running listeners finish."""
-        self._core.unsubscribe(topic)
 
     def start(self) -> None:
         """Join the group and begin. Called by ``with``; calling it again changes nothing.
@@ -163,10 +148,6 @@ class PushConsumer:
         self._is_started = True
         self._workers.start()
 
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that this consumer has now, sorted."""
-        return self._core.held_queues()
-
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until SIGINT, SIGTERM or :meth:`close`; false when ``timeout_s`` ran out before.
 
@@ -177,7 +158,7 @@ class PushConsumer:
         """
         check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with _ending_signals(self._ended.set):
+        with ending_signals(self._ended.set):
             while not self.has_ended():
                 left_s = WAIT_STEP_S if deadline_s is None else min(deadline_s - time.monotonic(), WAIT_STEP_S)
                 if left_s <= 0:
@@ -206,7 +187,7 @@ class PushConsumer:
 
 
 @contextmanager
-def _ending_signals(end: Callable[[], None]) -> Iterator[None]:
+def ending_signals(end: Callable[[], object]) -> Iterator[None]:
     """SIGINT and SIGTERM call ``end`` inside; outside they do what they did before."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.client import SendReceipt
-    from penstock.drill.load.load_worker import Notes
+    from penstock.drill.load.sending import Notes
 
 SOURCE, SUMS, REPLAYED = "flights", "delays", "flights-replayed"
 BATCHES = 8
@@ -124,7 +124,7 @@ class Story(Stage):
 
     def _produce(self) -> None:
         from penstock.client import Producer
-        from penstock.drill.load.load_worker import Notes
+        from penstock.drill.load.sending import Notes
         from penstock.judge.history import Recorder
 
         from .flights import NO_DELAY, read_flights

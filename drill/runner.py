@@ -14,7 +14,7 @@ from penstock.judge import tallied
 from penstock.judge.conditions import Conditions, Footprint
 from penstock.judge.history import Recorder, history_files, read_history
 
-from .catalogue import Drill
+from .catalogue import RECOVERY_LIMIT_MS, Drill
 from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
 from .lab.lab import Lab, Progress
 from .lab.levels import quiet_ends
@@ -55,9 +55,7 @@ def run_drill(
         shape,
         timing,
         plan,
-        with_network=drill.network,
-        with_small_disk=drill.small_disk,
-        with_throttle=drill.throttled,
+        need=drill.need,
         existing=existing,
         progress=progress,
     )
@@ -69,7 +67,7 @@ def run_drill(
         queues=shape.queues,
         command=command,
         recovery_target_ms=drill.target_ms,
-        recovery_limit_ms=drill.limit_ms,
+        recovery_limit_ms=RECOVERY_LIMIT_MS,
         recovery_why=drill.why_no_limit(shape, elects=lab.elects),
         breaks_delivery=drill.breaks_delivery,
         commit_interval_ms=COMMIT_INTERVAL_MS,

@@ -1,19 +1,14 @@
 """Kernels over the entries of index files (:mod:`.index_file`): linking them, and following the links."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import from_dtype, njit, types
+from numba import int64, void
 
 from .index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
-from .intrinsics.freshness import drop_stale_kernels
+from .intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, kernel, rows_of
 from .intrinsics.memory import address_of, load_i32, store_i32, store_i64
-
-drop_stale_kernels(__file__)
 
 KEY_ROW = np.dtype(
     [("physical_offset", np.int64), ("store_timestamp", np.int64), ("key_hash", np.int32), ("size", np.int32)],
@@ -21,13 +16,10 @@ KEY_ROW = np.dtype(
 )
 """A key of a record, of ``size`` bytes in the log."""
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
-_KEYS = types.Array(from_dtype(KEY_ROW), 1, "C")
+_KEYS = rows_of(KEY_ROW)
 
 
-@njit([types.void(_KEYS, _INTS, types.int64, types.int64, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(void, _KEYS, OUT_INTS, int64, int64, OUT_BYTES)
 def _link(keys, newest, number, begin, out):
     for i in range(len(keys)):
         row = keys[np.uint64(i)]
@@ -55,7 +47,7 @@ def link_keys(
     return out
 
 
-@njit([types.int64(_BYTES, types.int64, types.int64, _INTS, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64, OUT_INTS, OUT_BYTES)
 def check_chains(entries, first_index, count, newest, wrong):
     """Follow ``count`` index entries in order of writing; how many do not link to the one before them in their slot.
 

@@ -3,25 +3,20 @@
 The rows are those of :func:`penstock.inspection.kernels.check_records`.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 from enum import IntEnum
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import int64, void
 
 from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
 from penstock.formats.index_kernels import KEY_ROW
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_LONGS, kernel, rows_of
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, store_i32, store_i64
 from penstock.formats.queue_entry import ENTRY_BYTES, FILLER_SIZE, SIZE_AT, TAGS_AT
 
 from .kernels import ENTRY_ROW
-
-drop_stale_kernels(__file__)
 
 
 class Match(IntEnum):
@@ -34,16 +29,13 @@ class Match(IntEnum):
     TAGS = 4  # it points to the right record, with another tags code
 
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_LONGS = types.Array(types.int64, 1, "C")
-_ENTRIES = types.Array(from_dtype(ENTRY_ROW), 1, "C")
-_KEYS = types.Array(from_dtype(KEY_ROW), 1, "C")
+_ENTRIES = rows_of(ENTRY_ROW)
+_KEYS = rows_of(KEY_ROW)
 _EQUAL, _MISSING, _BLANK_ENTRY = int(Match.EQUAL), int(Match.MISSING), int(Match.BLANK)
 _OTHER, _TAGS_DIFFER = int(Match.OTHER), int(Match.TAGS)
 
 
-@njit([types.int64(_ENTRIES, _LONGS, types.int64, types.int64, _BYTES, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(int64, _ENTRIES, OUT_LONGS, int64, int64, BYTES, OUT_BYTES)
 def compare_entries(rows, order, first, last, found, matches):
     """Compare rows ``order[first:last]``, of consecutive queue offsets, with the entries ``found``; how many differ.
 
@@ -70,7 +62,7 @@ def compare_entries(rows, order, first, last, found, matches):
     return different
 
 
-@njit([types.void(_ENTRIES, _LONGS, types.int64, types.int64, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(void, _ENTRIES, OUT_LONGS, int64, int64, OUT_BYTES)
 def pack_entries(rows, order, first, last, out):
     """The queue entries of the rows ``order[first:last]``, end to end."""
     for i in range(last - first):
@@ -80,24 +72,7 @@ def pack_entries(rows, order, first, last, out):
         store_i64(out, i * ENTRY_BYTES + TAGS_AT, row.tags_code)
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 2)(
-            _KEYS,
-            types.int64,
-            types.int64,
-            _BYTES,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            _OUT_BYTES,
-            _OUT_BYTES,
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel((int64,) * 2, _KEYS, int64, int64, BYTES, int64, int64, int64, int64, OUT_BYTES, OUT_BYTES)
 def match_keys(keys, key, key_end, entries, entry, entry_end, first_index, begin, key_found, entry_found):
     """Walk log keys and index entries, both in the log's order, until one side ends; (next key, next entry).
 

@@ -4,18 +4,15 @@
 keys must exist for it, as rows of :data:`ENTRY_ROW` and of the formats' ``KEY_ROW``.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 from enum import IntEnum
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import boolean, int64
 
 from penstock.formats.index_kernels import KEY_ROW
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel, rows_of
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
 from penstock.formats.intrinsics.text import find_byte_at
 from penstock.formats.record.kernels import ScanStatus, crc32_at, measure_at, string_hash_at
@@ -28,8 +25,6 @@ from penstock.formats.record.layout import (
     MAGIC_V2,
     SysFlag,
 )
-
-drop_stale_kernels(__file__)
 
 __all__ = [
     "ENTRY_ROW",
@@ -84,12 +79,8 @@ SLOT_SCHEDULE, SLOT_BATCH = 1, 2
 """Kinds of slots: the queue entries hold delivery times; inner batches go to a queue of their own format."""
 
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_LONGS = types.Array(types.int64, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
-_ENTRIES = types.Array(from_dtype(ENTRY_ROW), 1, "C")
-_KEYS = types.Array(from_dtype(KEY_ROW), 1, "C")
+_ENTRIES = rows_of(ENTRY_ROW)
+_KEYS = rows_of(KEY_ROW)
 _TRANSACTION, _PREPARED, _ROLLBACK = (
     SysFlag.TRANSACTION_MASK,
     SysFlag.TRANSACTION_PREPARED,
@@ -111,7 +102,7 @@ _D = ord("D")
 _KEY_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit([types.UniTuple(types.int64, 8)(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 8, int64, int64, int64, int64)
 def _properties_at(address, start, end, readable):
     """(tags start, end, keys start, end, unique key start, end, delay level, whether multi-dispatch) of a record.
 
@@ -150,11 +141,7 @@ def _properties_at(address, start, end, readable):
     return tags_start, tags_end, keys_start, keys_end, unique_start, unique_end, delay, multi
 
 
-@njit(
-    [types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, _OUT_BYTES)],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, int64, int64, int64, int64, int64, int64, OUT_BYTES)
 def _index_hash_at(address, topic, topic_size, topic_hash, start, end, scratch):
     """Absolute hash of ``topic#key``; ``scratch`` takes the text when the key is not ASCII."""
     result = np.uint32(topic_hash) * np.uint32(31) + np.uint32(35)
@@ -182,24 +169,20 @@ def _index_hash_at(address, topic, topic_size, topic_hash, start, end, scratch):
     return value
 
 
-@njit([types.int64(types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64)
 def _place(topic_hash, queue_id):
     """Where the search for a slot begins."""
     mixed = np.uint64(topic_hash & 0xFFFFFFFF | queue_id << 32) * _KEY_MIX
     return np.int64(mixed >> np.uint64(33))
 
 
-@njit([types.int64(_BYTES, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64)
 def slot_place(topic, queue_id):
     """As :func:`check_records` searches: the place of a queue in a table of infinite size."""
     return _place(string_hash_at(address_of(topic), 0, len(topic)), queue_id)
 
 
-@njit(
-    [types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, _INTS, _BYTES, _LONGS, _INTS)],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, int64, int64, int64, int64, int64, OUT_INTS, BYTES, OUT_LONGS, OUT_INTS)
 def _find_slot(address, topic, topic_size, topic_hash, queue_id, table, names, name_ends, slot_queues):
     mask = len(table) - 1
     at = _place(topic_hash, queue_id) & mask
@@ -220,31 +203,26 @@ def _find_slot(address, topic, topic_size, topic_hash, queue_id, table, names, n
         at = (at + 1) & mask
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 6)(
-            _BYTES,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            types.boolean,
-            _INTS,
-            _BYTES,
-            _LONGS,
-            _INTS,
-            _LONGS,
-            _INTS,
-            _LONGS,
-            _OUT_BYTES,
-            _ENTRIES,
-            types.int64,
-            _KEYS,
-            types.int64,
-        )
-    ],
-    nogil=True,
-    cache=True,
+@kernel(
+    (int64,) * 6,
+    BYTES,
+    int64,
+    int64,
+    int64,
+    int64,
+    boolean,
+    OUT_INTS,
+    BYTES,
+    OUT_LONGS,
+    OUT_INTS,
+    OUT_LONGS,
+    OUT_INTS,
+    OUT_LONGS,
+    OUT_BYTES,
+    _ENTRIES,
+    int64,
+    _KEYS,
+    int64,
 )
 def check_records(
     buffer,
@@ -353,7 +331,7 @@ def check_records(
         position = record_end
 
 
-@njit([types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64, int64, int64)
 def find_sound(buffer, start, end, base, store_timestamp_min):
     """Where the first record in ``buffer[start:end]`` begins whose own offset, lengths and checksum are right, or -1.
 

@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from .history import DamagedHistory
+
+Column = npt.NDArray[Any]
 
 FILE = "conditions.json"
 MODES = ("async", "flush", "sync", "durable")
 UNREPLICATED = ("async", "flush")
 """Modes that wait for no replica, and so may lose what was acknowledged shortly before a fault."""
+LOSS_WINDOW_NS = 2_000_000_000
+"""How long before a fault those modes may lose what was acknowledged."""
 RETURN_NS = 2_000_000_000
 """How long after a heal a slave may still answer in its master's place."""
 
@@ -122,6 +129,13 @@ class Conditions:
     def is_broken(self, at_ns: int) -> bool:
         """True if that was in a fault, or so shortly after it that clients may not have turned back yet."""
         return any(each.start_ns <= at_ns < each.end_ns + RETURN_NS for each in self.windows)
+
+    def may_lose(self, acknowledged_ns: Column) -> Column:
+        """Which of these acknowledgements the mode does not stand for, as they came at a fault or shortly before it."""
+        found = np.zeros(len(acknowledged_ns), np.bool_)
+        for window in () if self.is_replicated else self.windows:
+            found |= (acknowledged_ns >= window.start_ns - LOSS_WINDOW_NS) & (acknowledged_ns < window.end_ns)
+        return found
 
     def save(self, folder: Path) -> None:
         """Write the document as a whole or not at all."""

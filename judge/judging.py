@@ -19,7 +19,7 @@ def judge_groups(found: Iterable[Group], shards: Sequence[str], conditions: Cond
         if kind == QUEUE:
             Queue(a, b, shard_name(shards, a), rows, conditions).judge(tally)
         else:
-            Stretch(a, rows, shards).judge(tally)
+            Stretch(a, rows, shards, conditions).judge(tally)
     return tally
 
 

@@ -32,11 +32,13 @@ def wrong_bytes(history: History) -> Verdict:
 
 def undelivered(history: History) -> Events:
     """Acknowledged sends that no member of the group ever received, though they are there."""
-    sent = history.sends(Outcome.OK)
-    here = _places(sent)
-    delivered, _ = find(here, _places(history.of(Op.RECEIVE)))
-    there, _ = find(here, _places(history.of(Op.READ)))
-    return sent[~delivered & there]
+    sent, received, read = history.sends(Outcome.OK), history.of(Op.RECEIVE), history.of(Op.READ)
+    left = []
+    for chosen, key in ((sent[sent["queue"] >= 0], _places), (sent[sent["queue"] < 0], message_ids)):
+        delivered, _ = find(key(chosen), key(received))
+        there, _ = find(key(chosen), key(read))
+        left.append(chosen[~delivered & there])
+    return np.concatenate(left)
 
 
 def _places(events: Events) -> Column:

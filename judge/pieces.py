@@ -69,8 +69,9 @@ def split(events: Column, parts: int) -> Iterator[Piece]:
     yield from _stretches(events, np.flatnonzero(is_message), parts)
     announced = _cut_to_stretches(events[op == Op.INVOKE])
     yield from _stretches(announced, np.arange(len(announced)), parts)
-    is_placed = (op == Op.POSITION) | (is_message & ((op != Op.SEND) | (outcome == Outcome.OK)))
     shards, queues = (events[name].astype(np.int64) for name in ("shard", "queue"))
+    has_place = (op != Op.SEND) | ((outcome == Outcome.OK) & (queues >= 0))
+    is_placed = (op == Op.POSITION) | (is_message & has_place)
     for at, count, data in _runs(shards << 16 | (queues & 0xFFFF), np.flatnonzero(is_placed), events, QUEUE_FIELDS):
         shard, queue = int(shards[at]), int(queues[at])
         yield Piece((queue + 31 * shard) % parts, QUEUE, shard, queue, count, data)

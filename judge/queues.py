@@ -1,8 +1,8 @@
 """What one queue's rows show: I1, I3, I4, I5, what was delivered again, and the epochs of I9.
 
 I4 has three parts. A acknowledged before B was sent: A lies before B. Messages of one stream and key lie as they were
-sent; a key moves to another queue while its broker group has no master, and between queues there is no order. What a
-queue delivers for the first time comes in the order of its offsets.
+sent, those that nobody acknowledged too; a key moves to another queue while its broker group has no master, and between
+queues there is no order. What a queue delivers for the first time comes in the order of its offsets.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from .history import NO_KEY, Op
 from .looks import went_back
 from .pieces import Column, Rows, message_ids, take
 from .tally import EXAMPLES_MAX, Tally, message_name
-
-LOSS_WINDOW_NS = 2_000_000_000
-"""Modes that wait for no replica may lose what was acknowledged so shortly before a fault."""
 
 
 class Queue:
@@ -46,7 +43,9 @@ class Queue:
         self._one_value(tally)
         tally.checked["I4"] += len(self._sent["offset"])
         self._tell(tally, "I4", self._sent_too_late(), "was sent after one behind it was acknowledged")
-        self._tell(tally, "I4", self._keys_swapped(), "lies behind a later one of its key")
+        # What was read says its key where the load's messages have it; else only what is known to be stored is judged.
+        keyed = self._first_read if (self._first_read["key"] != NO_KEY).any() else self._sent
+        self._tell(tally, "I4", _keys_swapped(keyed), "lies behind a later one of its key")
         self._deliveries(tally)
         tally.checked["I5"] += len(self._read["offset"])
         gaps = np.flatnonzero(np.diff(self._first_read["offset"]) != 1) + 1
@@ -70,7 +69,7 @@ class Queue:
             found = read["offset"][at] == sent["offset"]
             present = found & (message_ids(read)[at] == message_ids(sent))
             self._look_at_other_reads(present, found)
-        excused = np.zeros(len(present), np.bool_) if self._conditions.is_replicated else self._is_excused(present)
+        excused = self._is_excused(present)
         return ~present & ~excused, ~present & excused
 
     def _look_at_other_reads(self, present: Column, found: Column) -> None:
@@ -84,12 +83,9 @@ class Queue:
             present[doubtful] = [pair in pairs for pair in wanted]
 
     def _is_excused(self, present: Column) -> Column:
-        """Which are of a fault's time, with nothing of their epoch left behind them."""
+        """Which the mode may lose, with nothing of their epoch left behind them."""
         sent = self._sent
-        at_fault = np.zeros(len(present), np.bool_)
-        for window in self._conditions.windows:
-            early = window.start_ns - LOSS_WINDOW_NS
-            at_fault |= (sent["end_ns"] >= early) & (sent["end_ns"] < window.end_ns)
+        at_fault = self._conditions.may_lose(sent["end_ns"])
         for epoch in np.unique(sent["epoch"][at_fault & ~present]).tolist():
             tenure = sent["epoch"] == epoch
             last = sent["offset"][tenure & present].max(initial=-1)
@@ -117,12 +113,6 @@ class Queue:
         sent = take(self._sent, np.argsort(self._sent["offset"], kind="stable"))
         behind = np.minimum.accumulate(sent["end_ns"][::-1])[::-1]  # the earliest from here on
         return take(sent, np.flatnonzero(behind[1:] < sent["start_ns"][:-1]))
-
-    def _keys_swapped(self) -> dict[str, Column]:
-        keyed = take(self._sent, self._sent["key"] != NO_KEY)
-        keyed = take(keyed, np.lexsort((keyed["offset"], keyed["key"], keyed["stream"])))
-        together = (np.diff(keyed["stream"].astype(np.int64)) == 0) & (np.diff(keyed["key"]) == 0)
-        return take(keyed, np.flatnonzero(together & (np.diff(keyed["sequence"]) < 0)) + 1)
 
     def _deliveries(self, tally: Tally) -> None:
         """The part of I4 that is about them, and I7's."""
@@ -157,6 +147,16 @@ class Queue:
             message_name(stream, number, self._shard_name, self._queue, at)
             for stream, number, at in zip(*columns, strict=True)
         ]
+
+
+def _keys_swapped(rows: Rows) -> dict[str, Column]:
+    """The messages that lie behind a later one of their stream and key; one that is stored again counts once."""
+    rows = take(rows, rows["key"] != NO_KEY)
+    rows = take(rows, np.argsort(rows["offset"], kind="stable"))
+    rows = take(rows, np.unique(message_ids(rows), return_index=True)[1])
+    rows = take(rows, np.lexsort((rows["offset"], rows["key"], rows["stream"])))
+    together = (np.diff(rows["stream"].astype(np.int64)) == 0) & (np.diff(rows["key"]) == 0)
+    return take(rows, np.flatnonzero(together & (np.diff(rows["sequence"]) < 0)) + 1)
 
 
 def _is_new(offsets: Column) -> Column:

@@ -1,4 +1,7 @@
-"""What the rows of a stretch of one stream show: I2, what is stored again, latencies and rates."""
+"""What the rows of a stretch of one stream show: I2, what is stored again, latencies and rates.
+
+And I1 of what was acknowledged without a place, as ``produce`` is: it has to be read somewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .conditions import Conditions
 from .history import Op, Outcome
 from .pieces import STRETCH_ROWS, Column, Rows, take
 from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
@@ -16,9 +20,10 @@ _NEVER = np.iinfo(np.int64).max
 class Stretch:
     """Messages of one stream whose sequences lie beside each other: what was told of each fits into small tables."""
 
-    def __init__(self, stream: int, rows: Rows, shards: Sequence[str]) -> None:
+    def __init__(self, stream: int, rows: Rows, shards: Sequence[str], conditions: Conditions) -> None:
         self._stream = stream
         self._shards = shards
+        self._conditions = conditions
         self._rows = {**rows, "at": rows["sequence"] % STRETCH_ROWS}
 
     def judge(self, tally: Tally) -> None:
@@ -28,6 +33,7 @@ class Stretch:
         self._stored_again(tally)
         sent = take(self._rows, (op == Op.SEND) & (outcome == Outcome.OK))
         received = take(self._rows, op == Op.RECEIVE)
+        self._lost(tally, take(sent, sent["queue"] < 0))
         tally.on_sent(sent)
         tally.on_received(received)
         delivered = np.full(STRETCH_ROWS, _NEVER)
@@ -35,6 +41,15 @@ class Stretch:
         delivered[last_first["at"]] = last_first["end_ns"]
         first = delivered[sent["at"]]
         tally.on_delivered((first - sent["start_ns"])[first != _NEVER])
+
+    def _lost(self, tally: Tally, sent: Rows) -> None:
+        """I1 of what was sent and says no place."""
+        tally.checked["I1"] += len(sent["at"])
+        missing = take(sent, ~self._marked(self._rows["op"] == Op.READ)[sent["at"]])
+        is_excused = self._conditions.may_lose(missing["end_ns"])
+        lost = take(missing, ~is_excused)
+        self._tell(tally, "I1", lost, "was acknowledged and is nowhere")
+        tally.on_lost({**lost, "stream": np.full(len(lost["at"]), self._stream)}, int(is_excused.sum()))
 
     def _phantoms(self, tally: Tally) -> None:
         """I2."""

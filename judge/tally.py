@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from .pieces import Column, Rows, take
 
 EXAMPLES_MAX = 20
 _BINS_PER_E = 1000
-_BINS = 44 * _BINS_PER_E
-"""A value falls into a bin that is a thousandth of it wide; the last one is that of 2^63 ns."""
+"""A value falls into a bin that is a thousandth of it wide."""
 
 SECOND_NS = 1_000_000_000
 
@@ -30,16 +28,12 @@ def message_name(stream: int, sequence: int, shard: str, queue: int, offset: int
     return f"message {stream}.{sequence} at {shard} queue {queue} offset {offset}"
 
 
-def no_bins() -> Column:
-    """Counts of values, none yet."""
-    return np.zeros(_BINS, np.int64)
-
-
-def percentiles_ms(bins: Column, shares: Iterable[float]) -> list[float]:
+def percentiles_ms(bins: Counter[int], shares: Iterable[float]) -> list[float]:
     """The values, in milliseconds, below which these shares lie; within a thousandth. ``bins`` is not empty."""
-    reached = np.cumsum(bins)
-    found = [int(np.searchsorted(reached, max(share * int(reached[-1]), 1))) for share in shares]
-    return [float(np.exp((at + 0.5) / _BINS_PER_E)) / 1e6 for at in found]
+    numbers = sorted(bins)
+    reached = np.cumsum([bins[number] for number in numbers])
+    found = [numbers[np.searchsorted(reached, max(share * int(reached[-1]), 1))] for share in shares]
+    return [float(np.exp((number + 0.5) / _BINS_PER_E)) / 1e6 for number in found]
 
 
 @dataclass(slots=True)
@@ -58,8 +52,8 @@ class Tally:
     again_examples: list[str] = field(default_factory=list)
     epochs: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """By shard and epoch: when its first acknowledgement ended, and when its last send began."""
-    sends: Column = field(default_factory=no_bins)  # nanoseconds from send to acknowledgement
-    deliveries: Column = field(default_factory=no_bins)  # nanoseconds from send to first delivery
+    sends: Counter[int] = field(default_factory=Counter)  # by bin: nanoseconds from send to acknowledgement
+    deliveries: Counter[int] = field(default_factory=Counter)  # nanoseconds from send to first delivery
     longest_ns: list[int] = field(default_factory=lambda: [0, 0])  # of the two
     acknowledged: Counter[int] = field(default_factory=Counter)  # by second
     received: Counter[int] = field(default_factory=Counter)
@@ -87,16 +81,20 @@ class Tally:
 
     def on_sent(self, rows: Rows) -> None:
         """Note acknowledged sends."""
-        _count(self.sends, rows["end_ns"] - rows["start_ns"], self.longest_ns, 0)
-        _count_seconds(self.acknowledged, rows)
+        self._on_taken(self.sends, rows["end_ns"] - rows["start_ns"], 0)
+        _count(self.acknowledged, rows["end_ns"] // SECOND_NS)
 
     def on_received(self, rows: Rows) -> None:
         """Note deliveries."""
-        _count_seconds(self.received, rows)
+        _count(self.received, rows["end_ns"] // SECOND_NS)
 
     def on_delivered(self, taken_ns: Column) -> None:
         """Note how long messages took until somebody had them."""
-        _count(self.deliveries, taken_ns, self.longest_ns, 1)
+        self._on_taken(self.deliveries, taken_ns, 1)
+
+    def _on_taken(self, bins: Counter[int], taken_ns: Column, which: int) -> None:
+        _count(bins, (np.log(np.maximum(taken_ns, 1)) * _BINS_PER_E).astype(np.int64))
+        self.longest_ns[which] = max(self.longest_ns[which], int(taken_ns.max(initial=0)))
 
     def add(self, other: Tally) -> None:
         """Take in another part's."""
@@ -116,61 +114,17 @@ class Tally:
         self.acknowledged += other.acknowledged
         self.received += other.received
 
-    def to_json(self) -> str:
-        """For :meth:`from_json`."""
-        return json.dumps(
-            {
-                "checked": self.checked,
-                "wrong": self.wrong,
-                "examples": self.examples,
-                "excused": self.excused,
-                "lost": self.lost,
-                "delivered_again": self.delivered_again,
-                "again_examples": self.again_examples,
-                "epochs": [[*key, *times] for key, times in self.epochs.items()],
-                "sends": _sparse(self.sends),
-                "deliveries": _sparse(self.deliveries),
-                "longest_ns": self.longest_ns,
-                "acknowledged": list(self.acknowledged.items()),
-                "received": list(self.received.items()),
-            }
-        )
+    def to_bytes(self) -> bytes:
+        """For :meth:`from_bytes`."""
+        return pickle.dumps(self)
 
-    @classmethod
-    def from_json(cls, text: str) -> Tally:
-        """One that was written."""
-        document: dict[str, Any] = json.loads(text)
-        made = cls(
-            Counter(document["checked"]),
-            Counter(document["wrong"]),
-            document["examples"],
-            document["excused"],
-            [(stream, sequence) for stream, sequence in document["lost"]],
-            document["delivered_again"],
-            document["again_examples"],
-            {(shard, epoch): (end, start) for shard, epoch, end, start in document["epochs"]},
-            longest_ns=document["longest_ns"],
-            acknowledged=Counter(dict(document["acknowledged"])),
-            received=Counter(dict(document["received"])),
-        )
-        for name in ("sends", "deliveries"):
-            bins, counts = document[name]
-            getattr(made, name)[bins] = counts
+    @staticmethod
+    def from_bytes(data: bytes) -> Tally:
+        """One that another process of the same job made."""
+        made: Tally = pickle.loads(data)  # noqa: S301  written by to_bytes, of the same job
         return made
 
 
-def _count(bins: Column, values_ns: Column, longest_ns: list[int], which: int) -> None:
-    if len(values_ns):
-        at = np.log(np.maximum(values_ns, 1)) * _BINS_PER_E
-        bins += np.bincount(at.astype(np.int64), minlength=_BINS)
-        longest_ns[which] = max(longest_ns[which], int(values_ns.max()))
-
-
-def _count_seconds(counts: Counter[int], rows: Rows) -> None:
-    seconds, found = np.unique(rows["end_ns"] // SECOND_NS, return_counts=True)
-    counts.update(dict(zip(seconds.tolist(), found.tolist(), strict=True)))
-
-
-def _sparse(bins: Column) -> list[list[int]]:
-    used = np.flatnonzero(bins)
-    return [used.tolist(), bins[used].tolist()]
+def _count(counts: Counter[int], values: Column) -> None:
+    found, times = np.unique(values, return_counts=True)
+    counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))

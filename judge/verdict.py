@@ -12,7 +12,7 @@ TITLES: Final[dict[str, str]] = {
     "I1": "acknowledged is never lost",
     "I2": "nothing is read that was not sent",
     "I3": "one message per queue and offset",
-    "I4": "order",
+    "I4": "order, also of each key in its queue",
     "I5": "offsets without gaps, never going back",
     "I6": "everything goes on after the heal",
     "I7": "duplicates",

@@ -36,8 +36,7 @@ from penstock.runtime.clock import Clock
 
 from .election.coordination import Coordination
 from .key_values import KeyValues as KeyValueFile
-from .liveness import ELECTABLE_INTERVAL_MS, HEARTBEAT_INTERVAL_MS, STALL_MS, SWEEP_INTERVAL_MS
-from .routes import Change, RouteTable
+from .routes import HEARTBEAT_INTERVAL_MS, Change, RouteTable
 from .watches import Watcher, Watches
 
 log = logging.getLogger(__name__)
@@ -45,6 +44,11 @@ log = logging.getLogger(__name__)
 ROUTES_PER_UPDATE = 500
 TOPICS_PER_QUERY_MAX = 10_000
 FIRST_REPORT_TIMEOUT_S = 3.0
+ELECTABLE_INTERVAL_MS = 200
+"""Reports of brokers whose master is elected: several fit into the time after which one is old."""
+SWEEP_INTERVAL_MS = 200
+STALL_MS = 500
+"""A sweep later than this by that much: the nameserver itself stood still, and the brokers' reports wait unread."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.proto.errors import WrongCluster
+from penstock.proto import names
+from penstock.proto.errors import InvalidArgument, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, BrokerIdentity, Role, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
 
 Topics = dict[str, TopicConfig]
+
+
+def check_identity(identity: BrokerIdentity) -> None:
+    """Raise for names or an id that no broker may have."""
+    names.check_broker_name(identity.cluster)
+    names.check_broker_name(identity.broker_name)
+    if identity.broker_id < 0:
+        raise InvalidArgument(f"{identity.broker_name}: broker id {identity.broker_id} is negative")
 
 
 @dataclass(slots=True)
@@ -17,6 +26,7 @@ class Member:
 
     identity: BrokerIdentity
     session: int
+    heard_s: float  # when its last report came
     store_instance: str
     role: Role
     epoch: int

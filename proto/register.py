@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from .errors import InvalidArgument, NotMaster, StaleRegister
 from .wire import coordination_pb2
@@ -31,9 +32,7 @@ class Register:
     version: int = 1
     former_id: int = NOBODY  # master of the epoch before
     handed_over: bool = False  # the former master ended its epoch by itself
-    unclean_epoch: int = (
-        0  # the newest one whose master was elected from outside the set: what only that had is given up
-    )
+    unclean_epoch: int = 0  # the newest whose master was elected from outside the set: what only that had is given up
     unclean_allowed: bool = False  # the next one may be; this epoch's master knows it from its begin
 
     def __post_init__(self) -> None:
@@ -80,7 +79,8 @@ class Register:
         return self._next_epoch(to_id, self.sync_state_set, handed_over=True)
 
     def elected(self, candidate: int, *, unclean_allowed: bool = False) -> Register:
-        """This register with ``candidate`` elected. The former master leaves the set unless it is elected again.
+        """This register with ``candidate`` elected. The set stays, the former master included: an election tells
+        nothing of who has what, and a set that lost a member by each would soon be one broker, whose death stops all.
 
         ``unclean_allowed``: what may happen in place of *this* master; so it knows it before it begins.
 
@@ -91,8 +91,7 @@ class Register:
             raise InvalidArgument(
                 f"{self.broker_name}: broker {candidate} is not in the sync-state set {sorted(self.sync_state_set)}"
             )
-        members = (self.sync_state_set - {self.master_id}) | {candidate}
-        return replace(self._next_epoch(candidate, members), unclean_allowed=unclean_allowed)
+        return replace(self._next_epoch(candidate, self.sync_state_set), unclean_allowed=unclean_allowed)
 
     def elected_unclean(self, candidate: int) -> Register:
         """This register with ``candidate`` elected from outside the set: what only the set has is given up.
@@ -107,23 +106,14 @@ class Register:
 
     def to_wire(self, coordinator: str) -> coordination_pb2.Register:
         """The message; ``coordinator`` is the id of the store that holds it."""
-        return coordination_pb2.Register(
-            cluster=self.cluster,
-            broker_name=self.broker_name,
-            epoch=self.epoch,
-            master_id=self.master_id,
-            sync_state_set=sorted(self.sync_state_set),
-            version=self.version,
-            former_id=self.former_id,
-            handed_over=self.handed_over,
-            unclean_epoch=self.unclean_epoch,
-            unclean_allowed=self.unclean_allowed,
-            coordinator=coordinator,
-        )
+        return coordination_pb2.Register(**self._fields(), coordinator=coordinator)
 
     def to_json(self) -> str:
         """The text that the coordinator store keeps."""
-        return json.dumps({**asdict(self), "sync_state_set": sorted(self.sync_state_set)}, sort_keys=True)
+        return json.dumps(self._fields(), sort_keys=True)
+
+    def _fields(self) -> dict[str, Any]:
+        return {**asdict(self), "sync_state_set": sorted(self.sync_state_set)}
 
     def _check_master(self, master_id: int, epoch: int, version: int) -> None:
         if (master_id, epoch) != (self.master_id, self.epoch):
@@ -166,8 +156,8 @@ def new_register(
 def register_of_json(text: str) -> Register:
     """The register in ``text``. Raises ``ValueError`` for anything else."""
     try:
-        fields = json.loads(text)
-        register = Register(**{**fields, "sync_state_set": frozenset(fields["sync_state_set"])})
+        document = json.loads(text)
+        register = Register(**{**document, "sync_state_set": frozenset(document["sync_state_set"])})
     except (TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"not a register: {error!r}") from error
     for name in ("epoch", "master_id", "version", "former_id", "unclean_epoch"):
@@ -180,15 +170,5 @@ def register_of_json(text: str) -> Register:
 
 def register_of_wire(message: coordination_pb2.Register) -> Register:
     """The register in ``message``. Raises ``ValueError`` if the message holds something else."""
-    return Register(
-        cluster=message.cluster,
-        broker_name=message.broker_name,
-        epoch=message.epoch,
-        master_id=message.master_id,
-        sync_state_set=frozenset(message.sync_state_set),
-        version=message.version,
-        former_id=message.former_id,
-        handed_over=message.handed_over,
-        unclean_epoch=message.unclean_epoch,
-        unclean_allowed=message.unclean_allowed,
-    )
+    values = {each.name: getattr(message, each.name) for each in fields(Register)}
+    return Register(**{**values, "sync_state_set": frozenset(message.sync_state_set)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import functools
@@ -97,6 +98,18 @@ def _open(kind: Any, address: str, security: Security, connect_timeout_ms: int) 
         options += tls.channel_options()
         channel = kind.secure_channel(address, tls.channel_credentials(), options=options)
     return channel if credentials is None else SignedChannel(channel, credentials)
+
+
+async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    """True once ``channel`` has a connection; False if it cannot be made now, so that nothing was sent over it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+            return True
+    return False
 
 
 def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:

@@ -79,13 +79,16 @@ def key(
     doc: str = "",
     differs: str = "",
     secret: bool = False,
+    within: tuple[int, int | None] | None = None,
+    unit: str = "",
 ) -> Any:
     """A dataclass field that is read from the key ``name``. A key without a default must be given.
 
     ``doc`` says what it means, ``differs`` what RocketMQ does otherwise; both stand in the reference of keys.
+    ``within``: least and greatest value, in that ``unit``; :func:`check_ranges` refuses others.
     A secret's value appears neither in ``repr`` nor in the log nor in an error.
     """
-    metadata = {"key": name, "doc": doc, "differs": differs, "secret": secret}
+    metadata = {"key": name, "doc": doc, "differs": differs, "secret": secret, "within": within, "unit": unit}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata, repr=not secret)
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
@@ -99,6 +102,21 @@ def require(condition: bool, message: str, value: object) -> None:
     """
     if not condition:
         raise ConfigError(f"{message}, not {_shown(str(value))}")
+
+
+def check_ranges(section: Any) -> None:
+    """Refuse values that are not ``within`` what their keys allow; for a section's ``__post_init__``.
+
+    Raises:
+        ConfigError: as :func:`require`.
+    """
+    for field in dataclasses.fields(section):
+        if field.metadata.get("within") is not None:
+            value, (low, high) = getattr(section, field.name), field.metadata["within"]
+            allowed = f"at least {low}" if high is None else f"{low}..{high}"
+            unit = f" {field.metadata['unit']}" if field.metadata["unit"] else ""
+            is_within = low <= value and (high is None or value <= high)
+            require(is_within, f"{field.metadata['key']} must be {allowed}{unit}", value)
 
 
 def load_properties(path: str | Path) -> dict[str, Setting]:

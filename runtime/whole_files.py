@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, keep_as: Path | None = None) -> None:
     """Replace the file's content by ``content``, durably. A missing directory is made.
+
+    ``keep_as``: the name under which the old file stays; at every moment one of the two names has a whole file.
 
     Raises:
         OSError: the file has its old content, or, if only its directory could not be synced, the new one.
@@ -20,6 +22,8 @@ def replace_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if keep_as is not None and path.exists():
+            path.replace(keep_as)
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -88,10 +88,11 @@ class Budget:
         self._granted = 0
         self._lock = threading.Lock()
 
-    def take(self, wanted: int) -> tuple[int, float]:
+    def take(self, wanted: int, *, whole: bool = False) -> tuple[int, float]:
         """Up to ``wanted`` messages and the time (monotonic) at which the first was due; 0 when there are no more.
 
-        With a rate it waits for the first one's time, and grants no more than are due then.
+        With a rate it waits for the first one's time, and grants no more than are due then; ``whole``: for the last
+        one's, which is the time that it tells.
         """
         with self._lock:
             while not self._stop.is_set():
@@ -101,11 +102,12 @@ class Budget:
                 granted = wanted if self._left is None else min(wanted, self._left)
                 due = now
                 if self._rate is not None:
-                    due = self._began + self._granted / self._rate
-                    granted = min(granted, int((now - due) * self._rate) + 1)
+                    due = self._began + (self._granted + (granted - 1 if whole else 0)) / self._rate
                     if now < due:
                         self._stop.wait(min(due - now, 0.1))
                         continue
+                    if not whole:
+                        granted = min(granted, int((now - due) * self._rate) + 1)
                 self._granted += granted
                 if self._left is not None:
                     self._left -= granted
@@ -203,7 +205,7 @@ class Load:
         from penstock.client import Message
 
         while not self._stop.is_set():
-            granted, due = budget.take(self._batch)
+            granted, due = budget.take(self._batch, whole=True)
             if not granted:
                 return
             first = self._next[stream]

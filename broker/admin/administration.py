@@ -18,7 +18,7 @@ from ..core.feature import Feature
 from ..core.metrics import Families, MetricsServer
 from ..core.tables.topics import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
 from ..core.wire import Service, service
-from .topics import WantedTopic, removed_queues, topic_to_create
+from .topics import removed_queues, topic_to_create
 
 NODE_TYPE = "broker"
 QUERY_COUNT_MAX = 10_000
@@ -45,8 +45,8 @@ class Administration(Feature):
             CreateTopic=self._create_topic,
             DeleteTopic=self._delete_topic,
             ListTopics=self._list_topics,
-            QueryMessages=self._query_messages,
-            ViewMessage=self._view_message,
+            QueryMessages=self.query_messages,
+            ViewMessage=self.view_message,
         )
 
     def describe(self, families: Families) -> None:
@@ -86,7 +86,7 @@ class Administration(Feature):
         if self.metrics is not None:
             await asyncio.to_thread(self.metrics.stop)
 
-    async def create_topic(self, asked: WantedTopic) -> Topic:
+    async def create_topic(self, request: broker_pb2.CreateTopicRequest) -> Topic:
         """Create or change a topic; it exists durably, as far as the mode promises, when this returns.
 
         Raises:
@@ -95,11 +95,9 @@ class Administration(Feature):
             NotMaster, NotEnoughReplicas: nothing was changed.
             OutcomeUnknown: it exists here, replicas or disk did not confirm in time.
         """
-        settings, name = self.core.config.topics, asked.name
+        name = request.config.topic
         existing = self.core.tables.topic(name)
-        wanted = topic_to_create(
-            asked, existing, auto_create=settings.auto_create, default_queues=settings.default_queues
-        )
+        wanted = topic_to_create(request, existing, self.core.config.topics)
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
             return existing
@@ -109,7 +107,7 @@ class Administration(Feature):
         self._check_drained(wanted, removed_queues(existing, wanted))
         if existing is None:
             wanted = replace(wanted, extra={**wanted.extra, CREATED_MS: self.core.clock.wall_ms()})
-        await journal.safe(journal.put(TOPIC, wanted.to_json()), f"topic {name}")
+        await self.core.acknowledgements.safe(journal.put(TOPIC, wanted.to_json()), f"topic {name}")
         return wanted
 
     async def delete_topic(self, name: str) -> None:
@@ -125,33 +123,32 @@ class Administration(Feature):
         if self.core.tables.topic(name) is None:
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
         end = self._dropping[name] = journal.put(TOPIC_DELETED, {"topicName": name})
-        await journal.safe(end, f"deletion of topic {name}")
+        await self.core.acknowledgements.safe(end, f"deletion of topic {name}")
         await self.core.dispatcher.wait_dispatched(end)  # then its queues are gone
 
-    def query_messages(
-        self, topic: str, key: str, *, count: int = 0, begin_ms: int = 0, end_ms: int = 0
-    ) -> list[bytes]:
+    async def query_messages(self, request: broker_pb2.QueryMessagesRequest) -> broker_pb2.MessageRecords:
         """Records of a topic by key (or unique id), newest first, limited to 32 MiB of them."""
+        topic, end_ms = request.topic, request.end_timestamp_ms
         if self.core.tables.topic(topic) is None:
             raise TopicNotFound(f"topic {names.check_topic(topic)} does not exist at this broker")
-        if not key:
+        if not request.key:
             raise InvalidArgument("a query needs a key")
-        count = min(count if count > 0 else QUERY_COUNT_DEFAULT, QUERY_COUNT_MAX)
-        found = self.core.store.lookup.query(topic, key, count, begin_ms, end_ms if end_ms > 0 else TIMESTAMP_MAX)
+        count = min(request.max_count if request.max_count > 0 else QUERY_COUNT_DEFAULT, QUERY_COUNT_MAX)
+        begin_ms, end_ms = request.begin_timestamp_ms, end_ms if end_ms > 0 else TIMESTAMP_MAX
         records: list[bytes] = []
         size = 0
-        for record in found:
+        for record in self.core.store.lookup.query(topic, request.key, count, begin_ms, end_ms):
             size += len(record)
             if size > REPLY_BYTES_MAX and records:
                 break
             records.append(record)
-        return records
+        return broker_pb2.MessageRecords(records=records)
 
-    def view_message(self, physical_offset: int) -> bytes:
+    async def view_message(self, request: broker_pb2.ViewMessageRequest) -> broker_pb2.MessageRecords:
         """The record at a physical offset. Raises MessageNotFound, InvalidArgument."""
-        if physical_offset < 0:
-            raise InvalidArgument(f"physical offset {physical_offset} may not be negative")
-        return bytes(self.core.store.lookup.view(physical_offset))
+        if request.physical_offset < 0:
+            raise InvalidArgument(f"physical offset {request.physical_offset} may not be negative")
+        return broker_pb2.MessageRecords(records=[bytes(self.core.store.lookup.view(request.physical_offset))])
 
     def _is_dropping(self, name: str) -> bool:
         """True if the topic's deletion is not dispatched yet: made anew now, it would show its old messages."""
@@ -176,17 +173,7 @@ class Administration(Feature):
     # The wire.
 
     async def _create_topic(self, request: broker_pb2.CreateTopicRequest) -> common_pb2.TopicConfig:
-        config = request.config
-        asked = WantedTopic(
-            name=config.topic,
-            read_queues=config.read_queues,
-            write_queues=config.write_queues,
-            perm=config.perm,
-            attributes=dict(config.attributes),
-            auto=request.auto,
-            update=request.update,
-        )
-        return (await self.create_topic(asked)).to_wire()
+        return (await self.create_topic(request)).to_wire()
 
     async def _delete_topic(self, request: broker_pb2.TopicName) -> common_pb2.Empty:
         await self.delete_topic(request.topic)
@@ -194,16 +181,3 @@ class Administration(Feature):
 
     async def _list_topics(self, request: common_pb2.Empty) -> broker_pb2.TopicConfigs:
         return broker_pb2.TopicConfigs(topics=[topic.to_wire() for topic in self.core.tables.topics.values()])
-
-    async def _query_messages(self, request: broker_pb2.QueryMessagesRequest) -> broker_pb2.MessageRecords:
-        records = self.query_messages(
-            request.topic,
-            request.key,
-            count=request.max_count,
-            begin_ms=request.begin_timestamp_ms,
-            end_ms=request.end_timestamp_ms,
-        )
-        return broker_pb2.MessageRecords(records=records)
-
-    async def _view_message(self, request: broker_pb2.ViewMessageRequest) -> broker_pb2.MessageRecords:
-        return broker_pb2.MessageRecords(records=[self.view_message(request.physical_offset)])

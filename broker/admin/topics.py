@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicExists, TopicNotFound
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest
+from penstock.proto.wire.common_pb2 import TopicConfig
 
+from ..config import TopicsConfig
 from ..core.tables.topics import RETENTION_MS, Topic
 
 QUEUES_MAX = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedTopic:
-    """What somebody asks a topic to be. 0 means the default, or no change.
-
-    ``auto``: a client uses the name; an existing topic will do. ``update``: an existing topic may be changed.
-    """
-
-    name: str
-    read_queues: int = 0
-    write_queues: int = 0
-    perm: int = 0
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    auto: bool = False
-    update: bool = False
-
-
-def topic_to_create(
-    asked: WantedTopic, existing: Topic | None, *, auto_create: bool, default_queues: int
-) -> Topic | None:
+def topic_to_create(request: CreateTopicRequest, existing: Topic | None, settings: TopicsConfig) -> Topic | None:
     """The topic as it should be, or None if it is so already.
 
-    The answer to a repeated request is the same topic. Whether removed queues are drained is the caller's to check,
-    see :func:`removed_queues`.
+    In a request, 0 means the default, or no change. The answer to a repeated request is the same topic. Whether removed
+    queues are drained is the caller's to check, see :func:`removed_queues`.
 
     Raises:
         InvalidName, InvalidArgument: what was asked for makes no topic.
@@ -43,20 +27,20 @@ def topic_to_create(
         TopicNotFound: automatic creation, and autoCreateTopicEnable is false.
         TopicExists: it exists with another shape, and ``update`` was not asked for.
     """
-    name = names.check_topic(asked.name)
+    name = names.check_topic(request.config.topic)
     if names.is_system_topic(name):
         raise Forbidden(f"topic {name} is internal: clients may not create or change it")
-    if asked.auto and existing is not None:
+    if request.auto and existing is not None:
         return None
-    if asked.auto and not auto_create:
+    if request.auto and not settings.auto_create:
         raise TopicNotFound(f"topic {name} does not exist and autoCreateTopicEnable is false: create it", topic=name)
-    wanted = _wanted(asked, existing if asked.update else None, default_queues)
+    wanted = _wanted(request.config, existing if request.update else None, settings.default_queues)
     if existing is None:
         return wanted
     wanted = replace(wanted, extra=existing.extra)
     if wanted == existing:
         return None
-    if not asked.update:
+    if not request.update:
         raise TopicExists(
             f"topic {name} exists with {_shape(existing)}, not {_shape(wanted)}: ask for an update to change it"
         )
@@ -73,15 +57,15 @@ def removed_queues(existing: Topic | None, wanted: Topic) -> range:
     return range(wanted.read_queues, existing.read_queues) if existing is not None else range(0)
 
 
-def _wanted(asked: WantedTopic, existing: Topic | None, default_queues: int) -> Topic:
+def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> Topic:
     queues = max(asked.read_queues, asked.write_queues) or default_queues
-    before = existing or Topic(asked.name, queues, queues)
+    before = existing or Topic(asked.topic, queues, queues)
     topic = Topic(
-        name=asked.name,
+        name=asked.topic,
         read_queues=asked.read_queues or before.read_queues,
         write_queues=asked.write_queues or before.write_queues,
         perm=asked.perm or before.perm,
-        attributes=asked.attributes or before.attributes,
+        attributes=dict(asked.attributes) or before.attributes,
     )
     for kind, count in (("read_queues", topic.read_queues), ("write_queues", topic.write_queues)):
         if not 1 <= count <= QUEUES_MAX:

@@ -53,11 +53,11 @@ class Consume(Feature):
             CreateGroup=self._create_group,
             DeleteGroup=self._delete_group,
             ListGroups=self._list_groups,
-            DescribeGroup=self._describe_group,
+            DescribeGroup=self.describe_group,
             CommitOffsets=self._commit_offsets,
-            QueryOffsets=self._query_offsets,
-            QueryQueueRanges=self._query_queue_ranges,
-            SearchOffset=self._search_offset,
+            QueryOffsets=self.offsets.query,
+            QueryQueueRanges=self.offsets.ranges,
+            SearchOffset=self.offsets.search,
             ConsumerSession=self._consumer_session,
         )
         # No (de)serializers: request and answer are bytes, framed by the service itself.
@@ -122,8 +122,9 @@ class Consume(Feature):
             raise InvalidArgument(f"group {name} has {len(members)} members: stop them first")
         journal.put(GROUP_DELETED, {"groupName": name})
 
-    def describe_group(self, name: str) -> broker_pb2.GroupDescription:
+    async def describe_group(self, request: broker_pb2.GroupName) -> broker_pb2.GroupDescription:
         """Settings, members and committed offsets of a group."""
+        name = request.group
         group = self.core.tables.group(names.check_group(name))
         if group is None:
             raise GroupNotFound(f"group {name} does not exist at this broker", group=name)
@@ -160,9 +161,6 @@ class Consume(Feature):
     async def _list_groups(self, request: common_pb2.Empty) -> broker_pb2.GroupConfigs:
         return broker_pb2.GroupConfigs(groups=[group.to_wire() for group in self.core.tables.groups.values()])
 
-    async def _describe_group(self, request: broker_pb2.GroupName) -> broker_pb2.GroupDescription:
-        return self.describe_group(request.group)
-
     async def _commit_offsets(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsReply:
         refused = self.offsets.commit(
             request.group, each_queue(request.offsets), session_id=request.session_id, force=request.force
@@ -170,18 +168,6 @@ class Consume(Feature):
         return broker_pb2.CommitOffsetsReply(
             refused=[common_pb2.TopicQueues(topic=topic, queue_ids=queues) for topic, queues in refused.items()]
         )
-
-    async def _query_offsets(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
-        queues = {part.topic: part.queue_ids for part in request.queues}
-        return broker_pb2.QueryOffsetsReply(offsets=to_wire(self.offsets.query(request.group, queues)))
-
-    async def _query_queue_ranges(self, request: common_pb2.TopicQueues) -> broker_pb2.QueueRanges:
-        ranges = self.offsets.ranges(request.topic, request.queue_ids)
-        return broker_pb2.QueueRanges(topic=request.topic, ranges=ranges)
-
-    async def _search_offset(self, request: broker_pb2.SearchOffsetRequest) -> broker_pb2.QueueOffset:
-        found = self.offsets.search(request.topic, request.queue_id, request.timestamp_ms, upper=request.upper)
-        return broker_pb2.QueueOffset(offset=found)
 
     async def _consumer_session(
         self, requests: AsyncIterator[broker_pb2.ConsumerRequest], context: Any

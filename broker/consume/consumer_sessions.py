@@ -146,7 +146,7 @@ class ConsumerSessions:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def owns(self, session_id: int, group: str, topic: str, queue_id: int) -> bool:
-        """Whether this session holds the queue now: only then may it commit."""
+        """True if this session holds the queue now: only then may it commit."""
         return session_id != 0 and self._groups.holder(group, topic, queue_id) == session_id
 
     def generation(self, group: str) -> int:
@@ -161,7 +161,7 @@ class ConsumerSessions:
             for topic, queue_id in self._groups.held_by(session_id):
                 claimed.setdefault(topic, []).append(queue_id)
             queues = [TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in claimed.items()]
-            wanted = self._groups.subscriptions(session_id)
+            wanted = self._groups.member(session_id).subscriptions
             members.append(GroupMember(client_id=client_id, claimed=queues, subscriptions=wanted))
         return members
 
@@ -263,7 +263,7 @@ class ConsumerSessions:
             self._end(former, BrokerUnavailable(f"client {join.client_id} has joined again in another session"))
 
     def _claim(self, session: _Session, claim: TopicQueues) -> None:
-        if self._groups.claims_of(session.session_id) + len(claim.queue_ids) > CLAIMS_MAX:
+        if len(self._groups.member(session.session_id).wanted) + len(claim.queue_ids) > CLAIMS_MAX:
             raise FlowControl(f"client {session.client_id} claims more than {CLAIMS_MAX} queues at one broker")
         if any(queue_id < 0 for queue_id in claim.queue_ids):
             raise InvalidArgument(f"claim of a negative queue id of topic {claim.topic!r}")

@@ -29,7 +29,7 @@ class Wanted:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether some messages are not wanted."""
+        """True if some messages are not wanted."""
         return self.tags is not None or self.condition is not None
 
     @property

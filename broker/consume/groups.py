@@ -44,11 +44,13 @@ class Changes:
 
 
 @dataclass(slots=True)
-class _Session:
+class Member:
+    """A session in its group; ``wanted``: the queues that it holds or waits for."""
+
     group: str
     client_id: str
     subscriptions: dict[str, str]
-    wanted: set[tuple[str, int]] = field(default_factory=set)  # held or waiting for
+    wanted: set[tuple[str, int]] = field(default_factory=set)
 
 
 class _Group:
@@ -69,7 +71,7 @@ class Groups:
     """
 
     def __init__(self) -> None:
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, Member] = {}
         self._groups: dict[str, _Group] = {}
         self._generations: dict[str, int] = {}  # of groups without members: a generation is never used twice
 
@@ -136,9 +138,9 @@ class Groups:
         line = found.claims.get((topic, queue_id)) if found else None
         return next(iter(line)) if line else None
 
-    def claims_of(self, session_id: int) -> int:
-        """How many queues the session holds or waits for."""
-        return len(self._sessions[session_id].wanted)
+    def member(self, session_id: int) -> Member:
+        """What the session is in its group."""
+        return self._sessions[session_id]
 
     def held_by(self, session_id: int) -> list[tuple[str, int]]:
         """The queues that the session holds, sorted."""
@@ -157,10 +159,6 @@ class Groups:
         """Client id -> session of every member."""
         found = self._groups.get(group)
         return dict(found.sessions) if found else {}
-
-    def subscriptions(self, session_id: int) -> dict[str, str]:
-        """Topic -> expression, as the session said last."""
-        return self._sessions[session_id].subscriptions
 
     def mismatches(self, session_id: int) -> list[Mismatch]:
         """The first other member that subscribed differently, per topic: naming every pair would drown the log."""
@@ -183,7 +181,7 @@ class Groups:
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = _Group(self._generations.pop(group, 0))
-        self._sessions[session_id] = _Session(group, client_id, dict(subscriptions))
+        self._sessions[session_id] = Member(group, client_id, dict(subscriptions))
         found.sessions[client_id] = session_id
         found.generation += 1
         changes.groups = [group]

@@ -190,32 +190,31 @@ class OffsetService:
             else:
                 self._pending.forget(commits)
 
-    def query(self, group: str, queues: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+    async def query(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
         """Committed offsets of the queues asked for, or of all that the group has; -1: never committed."""
-        names.check_group(group)
-        table = self._tables.offsets
-        wanted = queues or {topic: sorted(table.row(group, topic)) for topic in table.topics_of(group)}
-        return {topic: {q: self.committed(group, topic, q) for q in ids} for topic, ids in wanted.items()}
+        group, table = names.check_group(request.group), self._tables.offsets
+        wanted: Mapping[str, Iterable[int]] = {part.topic: part.queue_ids for part in request.queues}
+        wanted = wanted or {topic: sorted(table.row(group, topic)) for topic in table.topics_of(group)}
+        found = {topic: {q: self.committed(group, topic, q) for q in ids} for topic, ids in wanted.items()}
+        return broker_pb2.QueryOffsetsReply(offsets=to_wire(found))
 
-    def ranges(self, topic: str, queue_ids: Iterable[int]) -> list[broker_pb2.QueueRange]:
+    async def ranges(self, request: common_pb2.TopicQueues) -> broker_pb2.QueueRanges:
         """What can be read of the queues asked for, or of all of the topic."""
-        read_queues = self._read_queues(topic)
-        found = []
-        for queue_id in queue_ids or range(read_queues):
+        topic, read_queues = request.topic, self._read_queues(request.topic)
+        reply = broker_pb2.QueueRanges(topic=topic)
+        for queue_id in request.queue_ids or range(read_queues):
             low, high = self._store.reader.queue_range(topic, queue_id) if 0 <= queue_id < read_queues else (0, 0)
             last = self._store.lookup.store_timestamp_at(topic, queue_id, high - 1) if high > low else None
-            found.append(
-                broker_pb2.QueueRange(
-                    queue_id=queue_id, min_offset=low, max_offset=high, last_store_timestamp_ms=last or 0
-                )
-            )
-        return found
+            reply.ranges.add(queue_id=queue_id, min_offset=low, max_offset=high, last_store_timestamp_ms=last or 0)
+        return reply
 
-    def search(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
+    async def search(self, request: broker_pb2.SearchOffsetRequest) -> broker_pb2.QueueOffset:
         """The offset at a store time."""
+        topic, queue_id = request.topic, request.queue_id
         if not 0 <= queue_id < self._read_queues(topic):
             raise InvalidArgument(f"topic {topic} has no queue {queue_id}")
-        return self._store.lookup.search_offset(topic, queue_id, timestamp_ms, upper=upper)
+        found = self._store.lookup.search_offset(topic, queue_id, request.timestamp_ms, upper=request.upper)
+        return broker_pb2.QueueOffset(offset=found)
 
     def lower_to_log(self) -> None:
         """Bring offsets above the end of their queue down to it: the log lost its newest bytes in a crash.

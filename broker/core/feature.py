@@ -53,7 +53,7 @@ class Feature:
         """
 
     def holds(self) -> Iterable[Hold]:
-        """What retention has to keep of the log."""
+        """What retention has to keep of the log. Asked for each file: answered at once, and never before its begin."""
         return ()
 
     def describe(self, families: Families) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, TopicNotFound
 
 from .journal import Target
+from .tables.producers import mark_of
 from .tables.topics import Topic
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 ORDINARY: Final = 0
 """The number of :class:`Intake` itself. Others are a feature's: the values of ``AppendHeader.later``, which is a number
 on the wire like any bool."""
+
+
+RESERVED_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)
+"""Producer ids of the broker's own deliveries. A client that used one could have messages passed over in silence."""
 
 
 class Intake:
@@ -41,6 +47,19 @@ class Intakes(dict[int, Intake]):
         raise InvalidArgument(
             f"messages of kind {number}: this broker has no feature that takes them, send them without"
         )
+
+
+def client_mark(records: memoryview) -> ProducerMark | None:
+    """The mark of a client's batch, None if it has none.
+
+    Raises:
+        Forbidden: it uses an id that is the broker's own.
+        CorruptBatch: see :func:`mark_of`.
+    """
+    mark = mark_of(records)
+    if mark is not None and mark.producer_id in RESERVED_PRODUCERS:
+        raise Forbidden(f"producer id {mark.producer_id:016x} is kept for the broker's own deliveries: use another")
+    return mark
 
 
 def writable_topic(core: Core, name: str) -> Topic:

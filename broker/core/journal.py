@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.formats.record.batch import BatchEncoder
+from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.properties import TAGS, encode_properties
@@ -30,8 +30,8 @@ class Target(NamedTuple):
 class Journal:
     """The way into the log for one mastership; event loop only.
 
-    What is appended is visible here at once; it is durable and replicated when :meth:`safe` says so. Whoever holds a
-    journal while something else had its turn looks at :attr:`is_over` first.
+    What is appended is visible here at once; it is durable and replicated when :meth:`Acknowledgements.safe` says so.
+    Whoever holds a journal while something else had its turn looks at :attr:`is_over` first.
     """
 
     def __init__(self, core: Core) -> None:
@@ -41,11 +41,9 @@ class Journal:
         self._tables = core.tables
         self._producers = core.tables.producers
         self._counters = core.counters
-        self._acknowledgements = core.acknowledgements
         self._events = core.events
         self._name = core.config.identity.broker_name
-        born_host = Host.parse(core.config.advertised_address)
-        self._encoder = BatchEncoder(names.STATE_TOPIC, born_host, store_v6=born_host.is_ipv6)
+        self._born_host = Host.parse(core.config.advertised_address)
         self._properties: dict[str, bytes] = {}  # kind -> the properties of its records
 
     def append(
@@ -92,15 +90,12 @@ class Journal:
         if properties is None:
             properties = self._properties[kind] = encode_properties({TAGS: kind})
         body = compact(document)
-        records = self._encoder.encode([body], [properties])
+        host = self._born_host
+        records = encode_messages(names.STATE_TOPIC, [body], [properties], born_host=host, store_v6=host.is_ipv6)
         placed = self._store.append(names.STATE_TOPIC, records, queues=1)
         self._tables.apply_own(placed.start, kind, body)
         self._events.on_appended(placed.end)
         return placed.end
-
-    async def safe(self, end: int, what: str) -> None:
-        """See :meth:`Acknowledgements.safe`."""
-        await self._acknowledgements.safe(end, what)
 
     def _check(self) -> None:
         if self.is_over:

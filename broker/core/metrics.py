@@ -24,23 +24,7 @@ from penstock.proto.errors import ConfigError
 log = logging.getLogger(__name__)
 
 SCRAPE_TIMEOUT_S: Final = 5.0
-APPEND_BOUNDS_S: Final = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-)
+APPEND_BOUNDS_S: Final = tuple(float(f"{digits}e{power}") for power in range(-4, 1) for digits in ("1", "2.5", "5"))
 
 
 class Histogram:
@@ -123,24 +107,24 @@ class Families:
         self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
     ) -> None:
         """A number per combination of label values."""
-        family = GaugeMetricFamily(name, doc, labels=self._names + labels)
-        for values, value in rows:
-            family.add_metric(self._values + values, value)
-        self.made.append(family)
+        self._add(GaugeMetricFamily, name, doc, labels, rows)
 
     def counters(
         self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
     ) -> None:
         """A growing number per combination of label values; ``_total`` is added to the name."""
-        family = CounterMetricFamily(name, doc, labels=self._names + labels)
-        for values, value in rows:
-            family.add_metric(self._values + values, value)
-        self.made.append(family)
+        self._add(CounterMetricFamily, name, doc, labels, rows)
 
     def histogram(self, name: str, doc: str, source: Histogram) -> None:
         """The distribution of a value."""
         family = HistogramMetricFamily(name, doc, labels=self._names)
         family.add_metric(self._values, source.buckets(), source.total)
+        self.made.append(family)
+
+    def _add(self, kind: Any, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[Any]) -> None:
+        family = kind(name, doc, labels=self._names + labels)
+        for values, value in rows:
+            family.add_metric(self._values + values, value)
         self.made.append(family)
 
 

@@ -8,12 +8,13 @@ duplicate table, which follows from the marks in the log, tells any later attemp
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock.formats.record.producer_mark import MARK_PREFIX, ProducerMark, producer_mark
+from penstock.formats.record.producer_mark import ProducerMark
 
 from .core import Core
 from .journal import Journal, Target
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ..store.disk import Bytes
     from ..store.picking import Picked
     from ..store.queues.kernels import Ints, Longs
+
+log = logging.getLogger(__name__)
 
 LOCATED_AT_ONCE: Final = 8192
 
@@ -45,6 +48,7 @@ class Reposter:
     def __init__(self, core: Core) -> None:
         self._picker = core.store.picker
         self._producers = core.tables.producers
+        self.foreign = 0  # marks of others that stood in the way
 
     async def locate(self, topic: str, queue_id: int, offsets: Longs) -> Picked:
         """Where the records at these offsets, which ascend, are; without those that are gone."""
@@ -68,25 +72,32 @@ class Reposter:
         sound = self._picker.sound(picked)
         return Records(self._picker.join(sound), sound.offsets, sound.sizes)
 
-    def is_done(self, target: Target, mark: ProducerMark) -> bool:
-        """True if the batch of that mark, or a later one of its lane, is in the log already."""
+    def is_done(self, target: Target, mark: ProducerMark, *, below: int = 1 << 63) -> bool:
+        """True if the batch of that mark, or a later one of its lane, is in the log already.
+
+        ``below``: what no batch of the lane can have reached yet. A sequence from there on is not from this broker: it
+        counts for nothing.
+        """
         last = self._producers.last_sequence(mark.producer_id, target.topic, mark.lane)
+        if last is not None and last >= below:
+            self.foreign += 1
+            log.error(
+                "foreign producer mark passed over producer=%016x topic=%s sequence=%d: nobody but the broker may use "
+                "this id; a later crash can deliver messages of this moment twice",
+                *(mark.producer_id, target.topic, last),
+            )
+            return False
         return last is not None and last >= mark.sequence
 
     def post(
         self, journal: Journal, target: Target, mark: ProducerMark, make: Callable[[], memoryview | bytes | Bytes]
     ) -> int:
-        """Append what ``make`` makes, whose first record carries ``mark``; how many records were added.
+        """Append what ``make`` makes, whose first record carries ``mark`` and :meth:`is_done` does not know.
+
+        Answers how many records were added.
 
         Raises:
             As :meth:`Journal.append`.
         """
-        if self.is_done(target, mark):
-            return 0
         journal.append(target, make(), mark, count=mark.count)
         return mark.count
-
-
-def mark_property(mark: ProducerMark) -> bytes:
-    """What the properties of the first record of a batch begin with."""
-    return MARK_PREFIX + producer_mark(*mark) + b"\x02"

@@ -46,7 +46,7 @@ class ElectedRole:
 
     @property
     def is_acting(self) -> bool:
-        """Whether this is the master, and nobody else can be."""
+        """True if this is the master, and nobody else can be."""
         return self.inner.is_master and self.lease is not None and self.lease.is_valid(self._clock.monotonic_s())
 
     @property
@@ -94,11 +94,11 @@ class ElectedRole:
             )
 
     def can_acknowledge(self) -> bool:
-        """Whether what is appended now can be acknowledged in time."""
+        """True if what is appended now can be acknowledged in time."""
         return self.is_acting and not self.is_handing_over and self.inner.can_acknowledge()
 
     async def wait_confirmed(self, end: int, timeout_s: float) -> bool:
-        """Whether everything below ``end`` was confirmed in time, by a master that still is one."""
+        """True if everything below ``end`` was confirmed in time, by a master that still is one."""
         inner = self.inner
         if not inner.is_master:
             return False

@@ -16,7 +16,7 @@ from penstock.formats.epochs import Epoch, decode, encode
 from penstock.proto.errors import Corrupt, StorageError
 from penstock.replication.epochs import EpochHistory
 
-from ..store.disk import Disk, RealDisk, storage_error, write_durably
+from ..store.disk import Disk, storage_error, write_durably
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class EpochFile:
             Corrupt: it is damaged, or missing.
             StorageError: it cannot be read.
         """
-        file = cls(root, EpochHistory(), disk or RealDisk())
+        file = cls(root, EpochHistory(), disk or Disk())
         content = file._read(file.path)
         if content is not None:
             file.history = EpochHistory(decode(content, file.path))

@@ -127,7 +127,7 @@ class FollowerLog:
             raise storage_error(error, path, "bringing the tables in line with the log") from error
 
     def _deletes_topics(self, start: int) -> bool:
-        """Whether dispatch, from ``start`` on, has deleted queues that the log before it has messages of."""
+        """True if dispatch, from ``start`` on, has deleted queues that the log before it has messages of."""
         if start >= self._store.dispatched_offset:
             return False
         return any(deleted_topic(record) for result in self._store.replay(start) for _, record in result.state_records)

@@ -36,18 +36,14 @@ class BrokerGroup(Feature):
         super().__init__(core)
         self.leadership = core.role.leadership if isinstance(core.role, ElectedRole) else None
         leadership, config = self.leadership, core.config
-        self.status = Status(
-            core,
-            leadership.candidacy if leadership is not None else None,
-            lambda: leadership.sync_state_set if leadership is not None else [],
-        )
+        self.status = Status(core, leadership)
         self.registration = Registration(
             config.nameservers.addresses,
             self.status.registration,
             self.status.heartbeat,
             core.role.on_shard,
             self._on_refused,
-            leadership.on_register_hint if leadership is not None else None,
+            leadership.on_register_hint if leadership is not None else lambda register: None,
             config.security.outgoing(),
         )
         if leadership is not None:

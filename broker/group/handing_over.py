@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, NotMaster, StaleRegister
+from penstock.proto.register import Register
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.replication.master.primary import Primary
 from penstock.runtime.clock import Clock
+
+from .registers import Registers
 
 HAND_OVER_S = 1.0
 """So long the chosen slave may take to get the rest of the log, while sends wait."""
@@ -78,3 +81,29 @@ async def await_answers(is_answered: Callable[[], bool], clock: Clock) -> None:
         if is_answered() or clock.monotonic_s() > deadline:
             return
         await asyncio.sleep(_LOOK_S)
+
+
+async def write_hand_over(
+    registers: Registers, known: Register, to_id: int, clock: Clock
+) -> tuple[Register, str, float]:
+    """Write that ``to_id`` is master in place of this broker, which acts no more: register, coordinator, when asked.
+
+    The register may have another version than is known here, by a change of the set whose answer was lost: nobody
+    else can have changed it while the epoch is the same, so it is read again, and tried again.
+
+    Raises:
+        NotMaster: another master was elected meanwhile.
+        CoordinatorUnavailable: nobody knows whether it was done.
+    """
+    deadline = clock.monotonic_s() + HAND_OVER_S
+    while True:
+        asked_at = clock.monotonic_s()
+        try:
+            return *await registers.hand_over(known, to_id), asked_at
+        except StaleRegister:
+            if asked_at > deadline:
+                raise
+            fresh, _ = await registers.read()
+            if fresh.epoch != known.epoch:
+                raise NotMaster("another master was elected meanwhile") from None
+            known = fresh

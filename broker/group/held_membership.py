@@ -60,11 +60,11 @@ class MembershipFile:
 
     @property
     def is_known(self) -> bool:
-        """Whether the store knows that it is a member."""
+        """True if the store knows that it is a member."""
         return bool(self.held.coordinator)
 
     def has_booted_since(self) -> bool:
-        """Whether the machine has booted since the store was last in use."""
+        """True if the machine has booted since the store was last in use."""
         return self.held.boot != boot_id()
 
     def check(self, coordinator: str, broker_id: int) -> None:

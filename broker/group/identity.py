@@ -13,7 +13,7 @@ FILE_NAME: Final = "penstockIdentity.json"
 
 
 def check_identity(root: Path, cluster: str, broker_name: str) -> bool:
-    """Whether the store at ``root`` is known to be this broker group's; false when nobody's name is on it.
+    """True if the store at ``root`` is known to be this broker group's, false if nobody's name is on it.
 
     Read before the store is opened, so that another's store is not touched at all.
 

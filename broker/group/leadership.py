@@ -9,38 +9,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from penstock.proto.errors import (
     CoordinatorUnavailable,
     KeyNotFound,
     NotMaster,
     PenstockError,
-    StaleRegister,
     WrongStore,
 )
 from penstock.proto.register import Register
 from penstock.proto.wire import coordination_pb2
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.replication.leases import LEASE_S, MasterLease, begins_at, master_share_s
-from penstock.replication.master.standings import Standings
-from penstock.replication.master.sync_state_set import SetRules, wanted_set
+from penstock.replication.master.primary import Primary
+from penstock.replication.master.sync_state_set import SetRules
 from penstock.runtime.clock import Clock
 
+from ..config import ReplicationSettings
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
-from .handing_over import HAND_OVER_S, GrowingLog, await_answers, await_level, check_successor, successor
+from .handing_over import GrowingLog, await_answers, await_level, check_successor, successor, write_hand_over
 from .held_membership import MembershipFile
 from .registers import Registers
 from .roles import MasterRole, SlaveRole
+from .set_keeping import SetKeeper
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 READ_INTERVAL_S = 0.2
 CALM_INTERVAL_S = 2.0
-CHANGE_PAUSE_S = 0.2
 FIRST_ID = 0
 """The broker with this id makes the register of a new group."""
 
@@ -72,9 +72,7 @@ class Leadership:
         make_master: Callable[[Callable[[int, float], None], frozenset[int], int], MasterRole],
         make_slave: Callable[[], SlaveRole],
         clock: Clock,
-        priority: int,
-        behind_ms_max: int,
-        is_learner: bool,
+        settings: ReplicationSettings,
         may_have_lost: bool,
     ) -> None:
         """``may_have_lost``: the store was not closed cleanly, and what it had not synced may be gone."""
@@ -88,13 +86,11 @@ class Leadership:
         self._membership = membership
         self._epochs = epochs
         self._store = store
-        self._rules = rules
         self._make_master = make_master
         self._make_slave = make_slave
         self._clock = clock
-        self._priority = priority
-        self._behind_ms_max = behind_ms_max
-        self._is_learner = is_learner
+        self._priority = settings.election_priority
+        self._is_learner = settings.async_learner
         self._may_have_lost = may_have_lost
         self._is_level = False  # has had everything acknowledged, in this life
         self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
@@ -102,12 +98,17 @@ class Leadership:
         self._hinted = 0  # the newest version that a nameserver has seen, or that a refusal tells of
         self._read_at = -READ_INTERVAL_S  # when the register was last asked for
         self._confirmed_asked_at = 0.0  # when the answer was asked for that names this broker: its lease counts from it
-        # One call at a time each; set by `_step`, cleared by the task itself as its last act.
+        # One call at a time; set by `_step`, cleared by the task itself as its last act.
         self._reading: asyncio.Task[None] | None = None
-        self._changing: asyncio.Task[None] | None = None
-        self._change_not_before = 0.0
-        self._tried: tuple[int, frozenset[int]] = (0, frozenset())  # a change whose fate is unknown: version, members
-        self._standings = Standings()  # of the slaves, in this mastership
+        self._keeper = SetKeeper(
+            broker_id,
+            registers,
+            rules,
+            settings.not_catchup_ms_max,
+            clock,
+            on_answer=self._on_answer,
+            on_failure=self._on_set_failure,
+        )
         self._running: asyncio.Task[None] | None = None  # the role inside; ended before another is put there
         self._wake = asyncio.Event()  # set by whoever has news for `_step`
         self._told: tuple[bool, ...] = ()  # what reports said last
@@ -162,7 +163,9 @@ class Leadership:
         try:
             current = await self._ready_to_hand_over(master, register, to_id)
             await self._step_down()  # for good: from here on an election is the only other way
-            return await self._write_hand_over(current, to_id)
+            answer, coordinator, asked_at = await write_hand_over(self._registers, current, to_id, self._clock)
+            self._on_answer(answer, coordinator, asked_at)
+            return answer
         finally:
             self._giving_epoch = 0
             self.on_news()
@@ -174,8 +177,7 @@ class Leadership:
             await await_level(master.primary, self._store, to_id, self._clock)
             await await_answers(self.is_answered, self._clock)
             await await_level(master.primary, self._store, to_id, self._clock)  # commits of slaves may have come
-            if self._changing is not None:
-                await asyncio.wait((self._changing,))
+            await self._keeper.settled()
             current = self.register
             if self._role.inner is not master or current is None or current.epoch != register.epoch:
                 raise NotMaster("another master was elected meanwhile")
@@ -192,28 +194,6 @@ class Leadership:
         to_id = successor(self.register.sync_state_set, self._role.replicas())
         return None if to_id is None else await self.hand_over(to_id)
 
-    async def _write_hand_over(self, known: Register, to_id: int) -> Register:
-        """Write that ``to_id`` is master in the place of this broker, which acts no more.
-
-        The register may have another version than is known here, by a change of the set whose answer was lost:
-        nobody else can have changed it while the epoch is the same, so it is read again, and tried again.
-        """
-        deadline = self._clock.monotonic_s() + HAND_OVER_S
-        while True:
-            asked_at = self._clock.monotonic_s()
-            try:
-                answer, coordinator = await self._registers.hand_over(known, to_id)
-            except StaleRegister:
-                if asked_at > deadline:
-                    raise
-                fresh, _ = await self._registers.read()
-                if fresh.epoch != known.epoch:
-                    raise NotMaster("another master was elected meanwhile") from None
-                known = fresh
-            else:
-                self._on_answer(answer, coordinator, asked_at)
-                return answer
-
     # The task.
 
     async def run(self) -> None:
@@ -227,10 +207,10 @@ class Leadership:
                     async with asyncio.timeout(TICK_S):
                         await self._wake.wait()
         finally:
-            for task in (self._reading, self._changing):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
+            if self._reading is not None:
+                self._reading.cancel()
+                await asyncio.gather(self._reading, return_exceptions=True)
+            await self._keeper.close()
             await self._stop_inner()
             await self._registers.close()
 
@@ -246,9 +226,9 @@ class Leadership:
             await self._begin(elected)
         if self._reading is None and self._should_read(now):
             self._read_at = now
-            self._reading = self._spawned(self._read(), "read register")
-        if isinstance(self._role.inner, MasterRole):
-            self._keep_set(self._role.inner, now)
+            self._reading = asyncio.create_task(self._read(), name="read register")
+        if self._role.is_master:
+            self._keep_set()
         else:
             self._look_level()
         told = (self._role.is_master, self._hears_master(), self._role.can_acknowledge(), self._elected is not None)
@@ -309,8 +289,7 @@ class Leadership:
                 self._epochs.history.latest,
             )
         self.register = register
-        if self._tried[0] != register.version:
-            self._tried = (0, frozenset())  # the version has moved on: what was tried was done, or never will be
+        self._keeper.on_register(register.version)
         if register.master_id == self._broker_id:
             self._on_own(register, asked_at)
         else:
@@ -356,9 +335,9 @@ class Leadership:
         lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
         lease.on_coordinator(self._confirmed_asked_at)
         members = register.sync_state_set
-        master = self._make_master(lease.on_member, members, self._rules.needed(len(members)))
+        master = self._make_master(lease.on_member, members, self._keeper.needed(members))
         self._role.put(master, lease)
-        self._standings = Standings()
+        self._keeper.begin()
         self._read_at = -READ_INTERVAL_S  # a confirmation by the coordinator, at once
         self._require()
         self._start_inner()
@@ -408,7 +387,7 @@ class Leadership:
     # The slave's memory of having everything.
 
     def _is_doubtful(self) -> bool:
-        """Whether the store may lack something that this member is counted on for."""
+        """True if the store may lack something that this member is counted on for."""
         register = self.register
         if self._is_level or register is None or self._broker_id not in register.sync_state_set:
             return False
@@ -422,7 +401,7 @@ class Leadership:
         register = self.register
         if self._is_level and register is not None and self._broker_id in register.sync_state_set:
             if not self._membership.is_known and self._reading is None:
-                self._reading = self._spawned(self._hold_membership(), "note membership")
+                self._reading = asyncio.create_task(self._hold_membership(), name="note membership")
             self._membership.note_boot()
 
     async def _hold_membership(self) -> None:
@@ -435,61 +414,30 @@ class Leadership:
         finally:
             self._reading = None
 
-    # The master's care for the set.
-
-    def _require(self) -> None:
-        """Wait for everybody who may be in the set."""
+    def _mastership(self) -> tuple[Primary, MasterLease, Register] | None:
+        """Of this broker, while the register that is known is its epoch's."""
         inner, register, lease = self._role.inner, self.register, self._role.lease
         if not isinstance(inner, MasterRole) or register is None or lease is None or register.epoch != inner.epoch:
-            return
-        members = register.sync_state_set | self._tried[1]
-        lease.require(members)
-        inner.primary.require(members, self._rules.needed(len(register.sync_state_set)))
+            return None
+        return inner.primary, lease, register
 
-    def _keep_set(self, master: MasterRole, now: float) -> None:
-        register, lease = self.register, self._role.lease
-        if register is None or lease is None or register.epoch != master.epoch or register.master_id != self._broker_id:
-            return
-        if self._changing is not None or now < self._change_not_before or not lease.is_valid(now):
-            return
-        if self._role.is_handing_over:
-            return
-        wanted = wanted_set(
-            self._broker_id,
-            register.sync_state_set,
-            self._standings.at(now, master.primary, self._store.end_offset, lease.silent(now)),
-            self._rules,
-            behind_ms_max=self._behind_ms_max,
-        )
-        if wanted == register.sync_state_set and not self._tried[1]:
-            return
-        self._tried = (register.version, self._tried[1] | wanted)
-        self._require()
-        self._change_not_before = now + CHANGE_PAUSE_S
-        self._changing = self._spawned(self._change(register, wanted), "change sync-state set")
+    def _require(self) -> None:
+        """As master, wait for everybody who may be in the set."""
+        if (mastership := self._mastership()) is not None:
+            self._keeper.require(*mastership)
 
-    async def _change(self, register: Register, wanted: frozenset[int]) -> None:
-        asked_at = self._clock.monotonic_s()
-        try:
-            answer, coordinator = await self._registers.change_set(register, wanted)
-        except PenstockError as error:
-            self._warn(f"sync-state set not changed to {sorted(wanted)}: {type(error).__name__}: {error}")
-            self._hinted = max(self._hinted, register.version + 1) if not _is_outage(error) else self._hinted
-            return
-        finally:
-            self._changing = None
-            self._wake.set()
-        log.info("sync-state set from=%s to=%s", sorted(register.sync_state_set), sorted(answer.sync_state_set))
-        self._on_answer(answer, coordinator, asked_at)
+    def _keep_set(self) -> None:
+        """As master, have the set hold whom it should."""
+        mastership = self._mastership()
+        if mastership is not None and mastership[2].master_id == self._broker_id and not self._role.is_handing_over:
+            self._keeper.keep(*mastership, self._store.end_offset)
 
-    def _spawned(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return asyncio.create_task(work, name=name)
+    def _on_set_failure(self, said: str, version: int) -> None:
+        self._warn(said)
+        self._hinted = max(self._hinted, version)
+        self._wake.set()
 
     def _warn(self, said: str) -> None:
         if said != self._said:
             log.warning("coordination: %s", said)
             self._said = said
-
-
-def _is_outage(error: PenstockError) -> bool:
-    return isinstance(error, CoordinatorUnavailable)

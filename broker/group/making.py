@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from penstock.proto.errors import StorageError
 from penstock.replication.config import ReplicationConfig
+from penstock.replication.master.primary import Primary
 from penstock.replication.master.sync_state_set import SetRules
+from penstock.replication.slave.replica import Replica
 from penstock.runtime.clock import Clock
 
 from ..config import BrokerConfig, BrokerRole
@@ -63,37 +65,45 @@ class RoleMaker:
                 "master can begin with them: see the errors before this; a start reads them anew",
                 path=str(directory),
             )
-        return MasterRole(
+        epochs, config = opened.epochs.history, self._replication_config()
+        primary = Primary(
             self._identity,
             opened.store,
-            self._replication_config(),
-            epochs=opened.epochs.history,
-            confirm=opened.store.confirm_offset,
-            slave_read=self._config.replication.slave_read,
+            config,
+            epoch=epochs.latest,
+            epochs=epochs,
+            initial_confirm=opened.store.confirm_offset,
             on_confirm=self._events.on_confirmed,
             on_commits=lambda commits: self._events.on_commits(commits),
             on_answer=on_answer,
             members=members,
             needed=needed,
         )
+        return MasterRole(
+            self._identity.broker_id,
+            primary,
+            epoch=epochs.latest,
+            waits_for_replicas=config.sync and config.in_sync_replicas > 1,
+            slave_read=self._config.replication.slave_read,
+        )
 
     def make_slave(self) -> SlaveRole:
         """A slave; what a master had in buffers is in its log, which grows by its master's bytes alone."""
         opened = self._opened
         opened.store.commit()
-        return SlaveRole(
+        replica = Replica(
             self._identity,
             FollowerLog(opened.store, opened.tables, log_has_all=not opened.imported),
-            self._replication_config(),
+            config=self._replication_config(),
             epochs=opened.epochs,
-            confirm=opened.store.confirm_offset,
-            instance=opened.instance,
-            master_address=self._config.replication.master_address,
+            initial_confirm=opened.store.confirm_offset,
+            store_instance=opened.instance,
             on_appended=self._events.on_received,
             on_confirm=self._events.on_confirmed,
             pending_commits=lambda: self._events.pending_commits(),
             security=self._security,
         )
+        return SlaveRole(self._identity, replica, opened.epochs, self._config.replication.master_address)
 
     def _make_elected(self) -> ElectedRole:
         settings, opened = self._config.replication, self._opened
@@ -118,9 +128,7 @@ class RoleMaker:
             make_master=self.make_master,
             make_slave=self.make_slave,
             clock=self._clock,
-            priority=settings.election_priority,
-            behind_ms_max=settings.not_catchup_ms_max,
-            is_learner=settings.async_learner,
+            settings=settings,
             may_have_lost=lost,
         )
         return role

@@ -19,7 +19,7 @@ import grpc
 from penstock.proto.errors import NameserverUnavailable, PenstockError, Refused, from_rpc_error
 from penstock.proto.wire.common_pb2 import MASTER, TopicConfig
 from penstock.proto.wire.coordination_pb2 import Register
-from penstock.proto.wire.nameserver_pb2 import BrokerDirective, BrokerReport, ShardMember, ShardView
+from penstock.proto.wire.nameserver_pb2 import BrokerDirective, BrokerReport, ShardView
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_async_channel
 from penstock.runtime.security.credentials import PLAIN, Security
@@ -31,12 +31,6 @@ BACKOFF_MAX_S = 1.0
 WELCOME_TIMEOUT_S = 3.0
 HEARTBEAT_INTERVAL_MS = 500
 """Until the nameserver announces another."""
-
-Describe = Callable[[], BrokerReport.Registration]
-Beat = Callable[[], BrokerReport.Heartbeat]
-OnShard = Callable[[ShardView], None]
-OnRegister = Callable[[Register], None]
-OnRefused = Callable[[PenstockError], None]
 
 
 class Registration:
@@ -57,22 +51,19 @@ class Registration:
     def __init__(
         self,
         addresses: Sequence[str],
-        describe: Describe,
-        heartbeat: Beat,
-        on_shard: OnShard,
-        on_refused: OnRefused | None = None,
-        on_register: OnRegister | None = None,
+        describe: Callable[[], BrokerReport.Registration],
+        heartbeat: Callable[[], BrokerReport.Heartbeat],
+        on_shard: Callable[[ShardView], None],
+        on_refused: Callable[[PenstockError], None] = lambda error: None,
+        on_register: Callable[[Register], None] = lambda register: None,
         security: Security = PLAIN,
     ) -> None:
+        self.describe, self.heartbeat, self.security = describe, heartbeat, security
+        self.on_refused, self.on_register = on_refused, on_register
         self._on_shard = on_shard
         self._views: dict[str, ShardView] = {}  # what each connected nameserver said last
         self._told: ShardView | None = None
-        self._sessions = [
-            _Session(
-                address, security, describe, heartbeat, self._on_view, on_refused or _ignore, on_register or _unheard
-            )
-            for address in addresses
-        ]
+        self._sessions = [_Session(address, self) for address in addresses]
 
     async def run(self) -> None:
         """Stay registered with all nameservers until cancelled; then leave all of them at once."""
@@ -103,7 +94,8 @@ class Registration:
         """How many nameservers have this broker in their routes now."""
         return len(self._views)
 
-    def _on_view(self, address: str, view: ShardView | None) -> None:
+    def on_view(self, address: str, view: ShardView | None) -> None:
+        """A nameserver said who lives in the group, or its session is over."""
         if view is None:
             self._views.pop(address, None)
         else:
@@ -124,47 +116,21 @@ def merge_shard_views(views: Iterable[ShardView]) -> ShardView:
     same epoch the one that calls it master.
     """
     ordered = sorted(views, key=lambda view: view.epoch)
-    members: dict[int, tuple[tuple[int, bool], ShardMember]] = {}
-    for view in ordered:
-        for member in view.members:
-            rank = (view.epoch, member.role == MASTER)
-            if member.broker_id not in members or rank >= members[member.broker_id][0]:
-                members[member.broker_id] = (rank, member)
+    accounts = [(view.epoch, member.role == MASTER, member) for view in ordered for member in view.members]
+    members = {member.broker_id: member for *_, member in sorted(accounts, key=lambda account: account[:2])}
     merged = ShardView()
     merged.CopyFrom(ordered[-1])
     del merged.members[:]
-    merged.members.extend(members[broker_id][1] for broker_id in sorted(members))
+    merged.members.extend(members[broker_id] for broker_id in sorted(members))
     return merged
-
-
-def _ignore(error: PenstockError) -> None:
-    """Nobody wants to know; the session has logged it."""
-
-
-def _unheard(register: Register) -> None:
-    """The broker's master is not elected."""
 
 
 class _Session:
     """The session with one nameserver."""
 
-    def __init__(
-        self,
-        address: str,
-        security: Security,
-        describe: Describe,
-        heartbeat: Beat,
-        on_view: Callable[[str, ShardView | None], None],
-        on_refused: OnRefused,
-        on_register: OnRegister,
-    ) -> None:
+    def __init__(self, address: str, owner: Registration) -> None:
         self._address = address
-        self._security = security
-        self._describe = describe
-        self._heartbeat = heartbeat
-        self._on_view = on_view
-        self._on_refused = on_refused
-        self._on_register = on_register
+        self._owner = owner
         self._interval_ms = HEARTBEAT_INTERVAL_MS
         self._wake = asyncio.Event()
         self._updated: dict[str, TopicConfig] = {}  # what the registration of this session did not hold yet
@@ -196,7 +162,7 @@ class _Session:
             except asyncio.CancelledError:
                 error = NameserverUnavailable(f"{self._address}: the call was cancelled")
             finally:
-                self._on_view(self._address, None)
+                self._owner.on_view(self._address, None)
             # gRPC raises CancelledError for its own reasons too, and an error of the ending stream can hide a real
             # cancellation: only the task itself knows.
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -216,16 +182,16 @@ class _Session:
         self._said = said
         if isinstance(error, Refused):
             log.error("registration refused nameserver=%s error=%s", self._address, said)
-            self._on_refused(error)
+            self._owner.on_refused(error)
         else:
             log.warning("nameserver session lost nameserver=%s error=%s", self._address, said)
 
     async def _serve(self) -> None:
-        async with open_async_channel(self._address, self._security) as channel:
+        async with open_async_channel(self._address, self._owner.security) as channel:
             call = NameserverStub(channel).BrokerSession()  # type: ignore[no-untyped-call]  # generated code
             try:
                 self._updated, self._removed = {}, set()
-                await call.write(BrokerReport(registration=self._describe()))
+                await call.write(BrokerReport(registration=self._owner.describe()))
                 async with asyncio.timeout(WELCOME_TIMEOUT_S):
                     first = await call.read()
                 if not isinstance(first, BrokerDirective):  # the end of the stream
@@ -272,8 +238,8 @@ class _Session:
         if directive.heartbeat_interval_ms > 0:
             self._interval_ms = directive.heartbeat_interval_ms
         if directive.HasField("register"):
-            self._on_register(directive.register)
-        self._on_view(self._address, directive.shard)
+            self._owner.on_register(directive.register)
+        self._owner.on_view(self._address, directive.shard)
 
     async def _report_forever(self, call: Any) -> None:
         while True:
@@ -285,4 +251,4 @@ class _Session:
                 changes = BrokerReport.TopicChanges(updated=self._updated.values(), removed=sorted(self._removed))
                 self._updated, self._removed = {}, set()
                 await call.write(BrokerReport(topic_changes=changes))
-            await call.write(BrokerReport(heartbeat=self._heartbeat()))
+            await call.write(BrokerReport(heartbeat=self._owner.heartbeat()))

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 from penstock.proto import distribution
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 
 from ..core.core import Core
+from .leadership import Leadership
 
 
 class Status:
     """Answers from the core of one broker; event loop only."""
 
-    def __init__(
-        self,
-        core: Core,
-        candidacy: Callable[[], BrokerReport.Candidacy] | None,
-        sync_state_set: Callable[[], list[int]],
-    ) -> None:
-        """``candidacy``: of a broker whose master is elected, else None."""
+    def __init__(self, core: Core, leadership: Leadership | None) -> None:
+        """``leadership``: of a broker whose master is elected."""
         self._core = core
         self._config = core.config
         self._store = core.store
@@ -30,8 +25,7 @@ class Status:
         self._identity = core.config.wire_identity
         self._version = distribution.version()
         self._started_ms = time.time_ns() // 1_000_000
-        self._candidacy = candidacy
-        self._sync_state_set = sync_state_set
+        self._leadership = leadership
 
     @property
     def wire_role(self) -> common_pb2.Role:
@@ -61,8 +55,8 @@ class Status:
             is_following=following.is_following,
             not_following_because=following.not_because,
             gave_up=following.gave_up,
-            sync_state_set=self._sync_state_set(),
-            is_elected=self._candidacy is not None,
+            sync_state_set=self._leadership.sync_state_set if self._leadership is not None else [],
+            is_elected=self._leadership is not None,
             is_learner=self._config.replication.async_learner and not self._role.is_master,
             is_acting=self._role.is_acting,
         )
@@ -77,7 +71,7 @@ class Status:
             auto_create_topics=self._config.topics.auto_create,
             store_instance=self._role.instance,
             end_offset=self._store.end_offset,
-            candidacy=self._candidacy() if self._candidacy is not None else None,
+            candidacy=self._leadership.candidacy() if self._leadership is not None else None,
         )
 
     def heartbeat(self) -> BrokerReport.Heartbeat:
@@ -87,5 +81,5 @@ class Status:
             confirm_offset=self._store.confirm_offset,
             role=self.wire_role,
             epoch=self._role.epoch,
-            candidacy=self._candidacy() if self._candidacy is not None else None,
+            candidacy=self._leadership.candidacy() if self._leadership is not None else None,
         )

@@ -75,7 +75,7 @@ class _Stream:
 
     @property
     def owes(self) -> bool:
-        """Whether an answer is not written yet."""
+        """True if an answer is not written yet."""
         return bool(self._waiting)
 
     def end(self) -> None:

@@ -15,14 +15,14 @@ from penstock.proto.errors import ChangedBatch, CorruptBatch, InvalidArgument, M
 from penstock.proto.frames import unpack
 from penstock.proto.wire import broker_pb2
 
+from ..config import RECORD_OVERHEAD_BYTES
 from ..core.acknowledge import SEND_OK
 from ..core.core import Core
-from ..core.intake import writable_topic
+from ..core.intake import client_mark, writable_topic
 from ..core.journal import Target
-from ..core.tables.producers import Receipt, mark_of
+from ..core.tables.producers import Receipt
 from .stalls import AppendStalls
 
-RECORD_OVERHEAD_MAX = 64 * 1024  # what a record may hold besides its body: header, topic, properties
 COUNT_MAX = 1 << 17
 
 
@@ -48,7 +48,7 @@ class Send:
         self._producers = core.tables.producers
         self._acknowledgements = core.acknowledgements
         self._intakes = core.features.intakes
-        self._batch_bytes_max = core.config.store.body_bytes_max + RECORD_OVERHEAD_MAX
+        self._batch_bytes_max = core.config.store.body_bytes_max + RECORD_OVERHEAD_BYTES
         self._stalls = AppendStalls(core.config.appends.stall_limit_ms / 1000, core.clock)
 
     def place(self, request: bytes) -> Placed:
@@ -62,7 +62,7 @@ class Send:
         self._check_size(header, records)
         intake = self._intakes[header.later]
         target = intake.target(topic)
-        mark = mark_of(records)
+        mark = client_mark(records)
         duplicate = self._check_producer(header, target, records, mark)
         if duplicate is not None:
             receipt = duplicate
@@ -132,7 +132,7 @@ class Send:
         if header.writer:
             self._core.features.admit(header.writer, header.run)
         found = self._producers.find_duplicate(
-            header.producer_id, header.producer_epoch, target.topic, header.lane, header.sequence
+            *(header.producer_id, header.producer_epoch, target.topic, header.lane, header.sequence), again=header.again
         )
         if found is None:
             return None

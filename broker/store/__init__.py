@@ -1,7 +1,7 @@
 """The storage engine: append, dispatch, read, recover. No asyncio, no gRPC."""
 
 from .config import FlushMode, StoreConfig
-from .disk import Disk, RealDisk
+from .disk import Disk
 from .results import (
     AppendResult,
     DispatchResult,
@@ -20,7 +20,6 @@ __all__ = [
     "MarkedBatch",
     "ReadResult",
     "ReadStatus",
-    "RealDisk",
     "RecoveryReport",
     "Store",
     "StoreConfig",

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .disk import Bytes, Disk
+from .log.commit_log import CommitLog
 from .queues.kernels import Ints, Longs, touch_records
 
 _GAP_BYTES = 64 << 10
@@ -34,6 +35,14 @@ class Absent(NamedTuple):
     def touch(self) -> None:
         """Have the pages mapped; releases the interpreter lock."""
         touch_records(self.data, self.positions, self.sizes)
+
+
+def absent_parts(disk: Disk, log: CommitLog, positions: Longs, sizes: Ints) -> list[Absent]:
+    """The records at these positions of the log, which ascend; by file."""
+    return [
+        Absent(disk, file.path, file.bytes, positions[part] - file.base, sizes[part].copy())
+        for file, part in log.by_file(positions)
+    ]
 
 
 class AbsentEntries(NamedTuple):

@@ -15,7 +15,6 @@ import os
 import shutil
 import struct
 import threading
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,107 +32,15 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
-class Disk(Protocol):
-    """File effects. Used by several threads at once."""
-
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
-        """A descriptor, for reading and writing unless ``read_only``; ``create`` makes the file when it is missing."""
-        ...
-
-    def close(self, descriptor: int) -> None: ...
-
-    def allocate(self, descriptor: int, size: int) -> None:
-        """Give the file ``size`` bytes that are on the disk, not holes: a write to them cannot fail for space."""
-        ...
-
-    def map(self, descriptor: int, size: int, *, read_only: bool = False) -> Bytes:
-        """The file's first ``size`` bytes as memory; unmapped when the last view of it is gone."""
-        ...
-
-    def sync(self, descriptor: int) -> None:
-        """On return the file's bytes, mapped ones too, survive a power cut."""
-        ...
-
-    def sync_directory(self, path: str) -> None:
-        """On return names made and removed in the directory survive a power cut."""
-        ...
-
-    def sync_all(self, path: str) -> None:
-        """Everything of the file system that ``path`` lies on: cheaper than very many single syncs."""
-        ...
-
-    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
-        """Write all of ``data``."""
-        ...
-
-    def pread(self, descriptor: int, size: int, position: int) -> bytes:
-        """``size`` bytes, fewer at the end of the file."""
-        ...
-
-    def is_cached(self, descriptor: int, size: int, position: int) -> bool:
-        """True if the first and the last of these bytes can be read without waiting for the disk.
-
-        True as well where the system cannot tell.
-        """
-        ...
-
-    def bring(self, path: str, start: int, end: int) -> None:
-        """Have these bytes of a file in the system's memory; for any thread, releases the interpreter lock."""
-        ...
-
-    def truncate(self, descriptor: int, size: int) -> None: ...
-
-    def zero(self, descriptor: int, start: int, size: int) -> None:
-        """Let the file's bytes ``[start, size)`` be zeros, without ever being shorter; ``size`` is its size."""
-        ...
-
-    def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
-        """The first stretch of the file's bytes ``[start, size)`` that may be anything but zeros; None without one.
-
-        Bytes that somebody has written, to a mapping too, are in such a stretch; a file system that cannot tell
-        counts everything.
-        """
-        ...
-
-    def size(self, path: str) -> int: ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def list(self, path: str) -> list[str]:
-        """Names in the directory, sorted; none when there is no such directory."""
-        ...
-
-    def make_directories(self, path: str) -> None: ...
-
-    def rename(self, old: str, new: str) -> None: ...
-
-    def unlink(self, path: str) -> None: ...
-
-    def remove_tree(self, path: str) -> None: ...
-
-    def free_bytes(self, path: str) -> int:
-        """Free on the path's file system, for this process."""
-        ...
-
-    def used_bytes(self, path: str) -> int:
-        """In use on the path's file system."""
-        ...
-
-    def modified_ms(self, path: str) -> int: ...
-
-    def lock(self, descriptor: int) -> int | None:
-        """Lock the file's first byte against other processes: None, or the pid that holds it (0 if unknown)."""
-        ...
-
-
-class RealDisk:
-    """The operating system's files."""
+class Disk:
+    """The operating system's files. Used by several threads at once."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """A descriptor, for reading and writing unless ``read_only``; ``create`` makes the file when it is missing."""
         mode = os.O_RDONLY if read_only else os.O_RDWR
         return os.open(path, mode | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
@@ -141,16 +48,20 @@ class RealDisk:
         os.close(descriptor)
 
     def allocate(self, descriptor: int, size: int) -> None:
+        """Give the file ``size`` bytes that are on the disk, not holes: a write to them cannot fail for space."""
         os.posix_fallocate(descriptor, 0, size)
 
     def map(self, descriptor: int, size: int, *, read_only: bool = False) -> Bytes:
+        """The file's first ``size`` bytes as memory; unmapped when the last view of it is gone."""
         access = mmap.ACCESS_READ if read_only else mmap.ACCESS_DEFAULT
         return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
 
     def sync(self, descriptor: int) -> None:
+        """On return the file's bytes, mapped ones too, survive a power cut."""
         os.fdatasync(descriptor)
 
     def sync_directory(self, path: str) -> None:
+        """On return names made and removed in the directory survive a power cut."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -158,6 +69,7 @@ class RealDisk:
             os.close(descriptor)
 
     def sync_all(self, path: str) -> None:
+        """Everything of the file system that ``path`` lies on: cheaper than very many single syncs."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if self._libc.syncfs(descriptor) != 0:
@@ -167,15 +79,21 @@ class RealDisk:
             os.close(descriptor)
 
     def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+        """Write all of ``data``."""
         view = data.data if isinstance(data, np.ndarray) else data
         written = os.pwrite(descriptor, view, position)
         while written < len(view):  # a nearly full disk takes a part and fails at the next call
             written += os.pwrite(descriptor, view[written:], position + written)
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:
+        """``size`` bytes, fewer at the end of the file."""
         return os.pread(descriptor, size, position)
 
     def is_cached(self, descriptor: int, size: int, position: int) -> bool:
+        """True if the first and the last of these bytes can be read without waiting for the disk.
+
+        True as well where the system cannot tell.
+        """
         for at in (position, position + size - 1):
             try:
                 os.preadv(descriptor, (bytearray(1),), at, _NOWAIT)
@@ -186,6 +104,7 @@ class RealDisk:
         return True
 
     def bring(self, path: str, start: int, end: int) -> None:
+        """Have these bytes of a file in the system's memory; for any thread, releases the interpreter lock."""
         descriptor = self.open(path, read_only=True)
         try:
             room = bytearray(min(end - start, _BROUGHT_AT_ONCE))
@@ -198,6 +117,7 @@ class RealDisk:
         os.ftruncate(descriptor, size)
 
     def zero(self, descriptor: int, start: int, size: int) -> None:
+        """Let the file's bytes ``[start, size)`` be zeros, without ever being shorter; ``size`` is its size."""
         if start >= size or self._libc.fallocate(descriptor, _PUNCH_HOLE, start, size - start) == 0:
             return
         while start < size:  # a file system without holes
@@ -206,6 +126,11 @@ class RealDisk:
             start += step
 
     def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
+        """The first stretch of the file's bytes ``[start, size)`` that may be anything but zeros; None without one.
+
+        Bytes that somebody has written, to a mapping too, are in such a stretch; a file system that cannot tell
+        counts everything.
+        """
         if start >= size:
             return None
         try:
@@ -225,6 +150,7 @@ class RealDisk:
         return os.path.lexists(path)
 
     def list(self, path: str) -> list[str]:
+        """Names in the directory, sorted; none when there is no such directory."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
@@ -246,10 +172,12 @@ class RealDisk:
             shutil.rmtree(path)
 
     def free_bytes(self, path: str) -> int:
+        """Free on the path's file system, for this process."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def used_bytes(self, path: str) -> int:
+        """In use on the path's file system."""
         found = os.statvfs(path)
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
@@ -257,6 +185,7 @@ class RealDisk:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def lock(self, descriptor: int) -> int | None:
+        """Lock the file's first byte against other processes: None, or the pid that holds it (0 if unknown)."""
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except (BlockingIOError, PermissionError):

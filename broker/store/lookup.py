@@ -59,10 +59,7 @@ class Lookup:
         With ``upper`` the last offset stored at or before the time, the minimum if all are newer.
         """
         self._others.check(topic)
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
-            return 0
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
+        slot, low, high = self._queues.look(topic, queue_id)
 
         def read(offset: int, count: int) -> Bytes:
             return self._queues.entries(slot, offset, count)
@@ -79,18 +76,15 @@ class Lookup:
 
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time of the record at that queue offset, None without one."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None or not self._queues.slots.min_offsets[slot] <= offset < self._queues.slots.next_offsets[slot]:
+        slot, low, high = self._queues.look(topic, queue_id)
+        if not low <= offset < high:
             return None
         entry = self._queues.entry(slot, offset)
         return None if entry.is_filler else self._store_timestamp_of(entry.physical_offset)
 
     def mean_record_bytes(self, topic: str, queue_id: int) -> int:
         """Mean size of some records at both ends of the queue, 0 without any."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
-            return 0
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
+        slot, low, high = self._queues.look(topic, queue_id)
         if low >= high:
             return 0
         parts = [self._queues.entries(slot, low, min(_SAMPLE, high - low))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +10,9 @@ import numpy as np
 from penstock.formats.queue_entry import ENTRY, FILLER_SIZE
 from penstock.formats.record.layout import FIXED_BYTES
 
-from .absent import Absent
+from .absent import Absent, absent_parts
 from .disk import Bytes, Disk
 from .log.commit_log import CommitLog
-from .log.log_file import LogFile
 from .queues.consume_queue import ConsumeQueues
 from .queues.kernels import Ints, Longs, first_damaged, gather
 
@@ -46,11 +44,7 @@ class Picker:
 
     def locate(self, topic: str, queue_id: int, offsets: Longs) -> Picked:
         """Those of ``offsets``, which ascend, whose entries point into the log."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None or not len(offsets):
-            return Picked(offsets[:0], np.empty(0, np.int64), np.empty(0, np.int32))
-        slots = self._queues.slots
-        low, high = int(slots.min_offsets[slot]), int(slots.next_offsets[slot])
+        slot, low, high = self._queues.look(topic, queue_id)
         offsets = offsets[(offsets >= low) & (offsets < high)]
         positions, sizes = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int32)
         at = 0
@@ -69,16 +63,14 @@ class Picker:
 
     def absent(self, picked: Picked) -> list[Absent]:
         """The records, for another thread to bring into memory."""
-        return [
-            Absent(self._disk, file.path, file.bytes, positions, sizes)
-            for file, positions, sizes, _ in self._by_file(picked)
-        ]
+        return absent_parts(self._disk, self._log, picked.positions, picked.sizes)
 
     def sound(self, picked: Picked) -> Picked:
         """Without those that are not what their entries say; they are told."""
         good = np.ones(len(picked.offsets), np.bool_)
-        for file, positions, sizes, start in self._by_file(picked):
-            at = 0
+        for file, part in self._log.by_file(picked.positions):
+            positions, sizes = picked.positions[part] - file.base, picked.sizes[part]
+            start, at = part.start, 0
             while at < len(positions):
                 damaged = int(first_damaged(file.bytes, positions[at:], sizes[at:], file.base, False))
                 if damaged < 0:
@@ -95,17 +87,8 @@ class Picker:
         """The bytes of sound records, end to end."""
         joined = np.empty(int(picked.sizes.sum()), np.uint8)
         at = joined.ctypes.data
-        for file, positions, sizes, _ in self._by_file(picked):
-            copied = int(gather(file.bytes, positions, sizes, at))
+        for file, part in self._log.by_file(picked.positions):
+            copied = int(gather(file.bytes, picked.positions[part] - file.base, picked.sizes[part], at))
             assert copied >= 0, "sound records are inside their file"
             at += copied
         return joined
-
-    def _by_file(self, picked: Picked) -> Iterator[tuple[LogFile, Longs, Ints, int]]:
-        """By log file: positions in it, sizes, and where among the picked they begin."""
-        start, positions = 0, picked.positions
-        while start < len(positions):
-            file = self._log.file_of(int(positions[start]))
-            end = max(int(np.searchsorted(positions, file.end)), start + 1)
-            yield file, positions[start:end] - file.base, picked.sizes[start:end], start
-            start = end

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import numpy as np
 
 from penstock.formats.queue_entry import ENTRY_BYTES
 from penstock.formats.record.layout import FIXED_BYTES
 
-from .absent import Absent, AbsentEntries
+from .absent import Absent, AbsentEntries, absent_parts
 from .disk import Bytes, Disk
 from .filter.conditions import DAMAGED, YES, Condition
 from .log.commit_log import CommitLog
-from .log.log_file import LogFile
 from .queues.consume_queue import ConsumeQueues
 from .queues.ext_kernels import first_and_last_extended, set_tags_codes
 from .queues.kernels import Ints, Longs, first_damaged, select_entries
@@ -61,7 +60,8 @@ class Reader:
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """[minimum, maximum) of what can be read; (0, 0) for an unknown queue."""
-        return self._queues.range(topic, queue_id) or (0, 0)
+        _, low, high = self._queues.look(topic, queue_id)
+        return low, high
 
     def read(
         self,
@@ -82,10 +82,9 @@ class Reader:
         """
         self.check_readable(topic)
         max_count = max(1, max_count)
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
+        slot, low, high = self._queues.look(topic, queue_id)
+        if slot < 0:
             return ReadResult(ReadStatus.QUEUE_NOT_FOUND, 0, 0, 0)
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
         if offset == high:
             return ReadResult(ReadStatus.NO_NEW_MESSAGE, offset, low, high)
         if offset < low:
@@ -199,9 +198,7 @@ class Reader:
                 physical = int(positions[stop]) + self._base_of(source)
                 result.next_offset = self._offset_of(*queue, begin, part.next_offset, physical)
                 if is_damaged and not result.count and result.next_offset == begin:
-                    slot = self._queues.slots.find(*queue)
-                    assert slot is not None
-                    self._tell_damage(result, *queue, slot, physical)
+                    self._tell_damage(result, *queue, self._queues.look(*queue).slot, physical)
                 return False
         result.next_offset = part.next_offset
         return True
@@ -211,8 +208,7 @@ class Reader:
 
     def _offset_of(self, topic: str, queue_id: int, low: int, high: int, physical: int) -> int:
         """The queue offset of the record at ``physical``, which is one of ``[low, high)``."""
-        slot = self._queues.slots.find(topic, queue_id)
-        assert slot is not None
+        slot = self._queues.look(topic, queue_id).slot
         while low < high:
             middle = (low + high) // 2
             entry = self._queues.entry(slot, middle)
@@ -224,17 +220,12 @@ class Reader:
 
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """Entries of this range that are not in memory: have another thread ``bring()`` them before :meth:`read`."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None or not self._queues.slots.min_offsets[slot] <= offset < self._queues.slots.next_offsets[slot]:
-            return []
-        return self._queues.absent(slot, offset, count)
+        slot, low, high = self._queues.look(topic, queue_id)
+        return self._queues.absent(slot, offset, count) if low <= offset < high else []
 
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
         """Records from ``offset`` on that may not be in memory; to be brought in the same way."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
-            return []
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
+        slot, low, high = self._queues.look(topic, queue_id)
         if (
             not low <= offset < high
             or self._queues.entry(slot, offset).physical_offset + _RECENT_BYTES > self._log.end_offset
@@ -247,10 +238,7 @@ class Reader:
             scanned, chosen, size = self._select(entries, count, False, _ANY, max_bytes, _ENTRIES_AT_ONCE)
             if chosen < 0:
                 break
-            found += [
-                Absent(self._disk, file.path, file.bytes, positions, sizes)
-                for file, positions, sizes in self._by_file(chosen)
-            ]
+            found += absent_parts(self._disk, self._log, self._positions[:chosen].copy(), self._sizes[:chosen])
             if scanned < count or count == 0:
                 break
             offset += scanned
@@ -328,7 +316,8 @@ class Reader:
     def _add(self, result: ReadResult, chosen: int, *, verify: bool) -> int:
         """Take the chosen records, split by log file, up to one that is not what its entry says; how many."""
         taken = 0
-        for file, positions, sizes in self._by_file(chosen):
+        for file, part in self._log.by_file(self._positions[:chosen]):
+            positions, sizes = self._positions[part] - file.base, self._sizes[part].copy()
             damaged = int(first_damaged(file.bytes, positions, sizes, file.base, verify))
             good = len(positions) if damaged < 0 else damaged
             if good:
@@ -339,15 +328,3 @@ class Reader:
             if damaged >= 0:
                 break
         return taken
-
-    def _by_file(self, chosen: int) -> Iterator[tuple[LogFile, Longs, Ints]]:
-        """The chosen records split by log file, positions within it."""
-        positions, sizes = self._positions[:chosen], self._sizes[:chosen]
-        start = 0
-        while start < chosen:
-            file = self._log.file_of(int(positions[start]))
-            end = chosen
-            if positions[-1] >= file.end:
-                end = max(int(np.searchsorted(positions, file.end)), start + 1)
-            yield file, positions[start:end] - file.base, sizes[start:end].copy()
-            start = end

@@ -13,7 +13,7 @@ from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
 from penstock.runtime.clock import Clock, SystemClock
 
 from .config import StoreConfig
-from .disk import Bytes, Disk, RealDisk, storage_error
+from .disk import Bytes, Disk, storage_error
 from .log.commit import Committer
 from .log.commit_log import QueueEnds
 from .log.flush import Checkpointer, Flusher
@@ -106,7 +106,7 @@ class Store:
             DiskFull: there is no space for what recovery must write.
             SyncFailed: what recovery wrote may not be on the disk.
         """
-        used = disk or RealDisk()
+        used = disk or Disk()
         root = str(config.root)
         try:
             opened = open_parts(config, used, clock or SystemClock(), deletes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BAR_WIDTH = 40
 STYLE_OPTIONS = ("sync", "async", "asyncio", "columnar")
 NOTED_STYLES = STYLE_OPTIONS[:3]
-HISTORY_WORKER = "penstock.drill.load.load_worker"
+HISTORY_WORKER = "penstock.drill.load.worker"
 
 
 @click.group()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
+from google.protobuf.message import Message
+
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.common_pb2 import Empty, Role
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
@@ -29,43 +34,25 @@ def cluster_info(calls: Calls, timeout_s: float) -> ClusterInfo:
 
 
 def _broker(shard: ShardView, member: ShardMember, status: BrokerStatus | None) -> BrokerInfo:
-    name = f"{shard.broker_name}-{member.broker_id}"
-    if status is None:
-        return BrokerInfo(
-            name=name,
-            cluster=shard.cluster,
-            broker_name=shard.broker_name,
-            broker_id=member.broker_id,
-            role=Role.Name(member.role),
-            epoch=shard.epoch,
-            address=member.address,
-            alive=False,
-            max_offset=member.end_offset,
-            confirm_offset=member.confirm_offset,
-        )
-    return BrokerInfo(
-        name=name,
-        cluster=shard.cluster,
-        broker_name=shard.broker_name,
-        broker_id=member.broker_id,
-        role=Role.Name(status.role),
-        epoch=status.epoch,
-        address=member.address,
-        alive=True,
-        pid=status.pid,
-        min_offset=status.min_offset,
-        max_offset=status.max_offset,
-        flushed_offset=status.flushed_offset,
-        confirm_offset=status.confirm_offset,
-        dispatched_offset=status.dispatched_offset,
-        lag_bytes=status.lag_bytes,
-        store_path=status.store_path,
-        flush_mode=status.flush_mode,
-        broker_role=status.broker_role,
-        started_timestamp_ms=status.started_timestamp_ms,
-        version=status.version,
-        replicas=[
-            ReplicaInfo(one.broker_id, one.written_offset, one.flushed_offset, one.lag_bytes, one.in_sync)
-            for one in status.replicas
-        ],
-    )
+    found: dict[str, Any] = {
+        "name": f"{shard.broker_name}-{member.broker_id}",
+        "cluster": shard.cluster,
+        "broker_name": shard.broker_name,
+        "broker_id": member.broker_id,
+        "role": Role.Name(member.role),
+        "epoch": shard.epoch,
+        "address": member.address,
+        "alive": status is not None,
+        "max_offset": member.end_offset,
+        "confirm_offset": member.confirm_offset,
+    }
+    if status is not None:
+        found |= _same_fields(BrokerInfo, status) | {"role": Role.Name(status.role)}
+        found["replicas"] = [ReplicaInfo(**_same_fields(ReplicaInfo, one)) for one in status.replicas]
+    return BrokerInfo(**found)
+
+
+def _same_fields(kind: type[Any], answer: Message) -> dict[str, Any]:
+    """The fields of an answer that the dataclass ``kind`` has by the same name."""
+    there = answer.DESCRIPTOR.fields_by_name
+    return {each.name: getattr(answer, each.name) for each in fields(kind) if each.name in there}

@@ -14,128 +14,127 @@ from ..message import MessageQueue
 from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicStats
 
 
-class GroupOffsets:
-    """Looks at offsets and moves them for :class:`~penstock.client.Admin`."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    def topic_stats(self, topic: str, timeout_s: float) -> TopicStats:
-        """The ranges of every queue of ``topic``."""
-        route = self._calls.directory.existing_route(topic, timeout_s)
-        reads = {queues.broker_name: queues.read_queues for queues in route.queues}
-        answers, unreachable = self._calls.at_each(
-            route.shards,
-            "QueryQueueRanges",
-            lambda name: TopicQueues(topic=topic, queue_ids=range(reads[name])),
-            timeout_s,
+def topic_stats(calls: Calls, topic: str, timeout_s: float) -> TopicStats:
+    """The ranges of every queue of ``topic``."""
+    route = calls.directory.existing_route(topic, timeout_s)
+    reads = {queues.broker_name: queues.read_queues for queues in route.queues}
+    answers, unreachable = calls.at_each(
+        route.shards,
+        "QueryQueueRanges",
+        lambda name: TopicQueues(topic=topic, queue_ids=range(reads[name])),
+        timeout_s,
+    )
+    queues = [
+        QueueStats(
+            topic=topic,
+            broker_name=name,
+            queue_id=each.queue_id,
+            min_offset=each.min_offset,
+            max_offset=each.max_offset,
+            messages=each.max_offset - each.min_offset,
+            last_store_timestamp_ms=each.last_store_timestamp_ms,
         )
-        queues = [
-            QueueStats(
-                topic=topic,
-                broker_name=name,
-                queue_id=each.queue_id,
-                min_offset=each.min_offset,
-                max_offset=each.max_offset,
-                messages=each.max_offset - each.min_offset,
-                last_store_timestamp_ms=each.last_store_timestamp_ms,
+        for name in sorted(answers)
+        for each in answers[name].ranges
+    ]
+    unreachable = sorted({*unreachable, *(part.broker_name for part in route.absent)})
+    return TopicStats(topic, sum(queue.messages for queue in queues), queues, unreachable)
+
+
+def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
+    """Messages stored and not committed, over all topics that the group reads or has read."""
+    descriptions, unreachable = calls.describe_group(group, timeout_s)
+    committed, holders = _committed(descriptions), _holders(descriptions)
+    topics = {queue.topic for queue in (*committed, *holders)}
+    for description in descriptions.values():
+        topics.update(topic for member in description.members for topic in member.subscriptions)
+    queues = []
+    for topic in sorted(topics.intersection(calls.directory.topics(timeout_s))):
+        stats = topic_stats(calls, topic, timeout_s)
+        unreachable += stats.unreachable
+        for queue in stats.queues:
+            key = MessageQueue(topic, queue.broker_name, queue.queue_id)
+            offset = committed.get(key, -1)
+            queues.append(
+                QueueLag(
+                    *key,
+                    committed_offset=offset,
+                    min_offset=queue.min_offset,
+                    max_offset=queue.max_offset,
+                    lag=max(queue.max_offset - max(offset, queue.min_offset), 0),
+                    client_id=holders.get(key),
+                )
             )
-            for name in sorted(answers)
-            for each in answers[name].ranges
-        ]
-        unreachable = sorted({*unreachable, *(part.broker_name for part in route.absent)})
-        return TopicStats(topic, sum(queue.messages for queue in queues), queues, unreachable)
+    return GroupLag(group, sum(queue.lag for queue in queues), queues, sorted(set(unreachable)))
 
-    def group_lag(self, group: str, timeout_s: float) -> GroupLag:
-        """Messages stored and not committed, over all topics that the group reads or has read."""
-        descriptions, unreachable = self._calls.describe_group(group, timeout_s)
-        committed, holders = _committed(descriptions), _holders(descriptions)
-        topics = {queue.topic for queue in (*committed, *holders)}
-        for description in descriptions.values():
-            topics.update(topic for member in description.members for topic in member.subscriptions)
-        queues = []
-        for topic in sorted(topics.intersection(self._calls.directory.topics(timeout_s))):
-            stats = self.topic_stats(topic, timeout_s)
-            unreachable += stats.unreachable
-            for queue in stats.queues:
-                key = MessageQueue(topic, queue.broker_name, queue.queue_id)
-                offset = committed.get(key, -1)
-                queues.append(
-                    QueueLag(
-                        *key,
-                        committed_offset=offset,
-                        min_offset=queue.min_offset,
-                        max_offset=queue.max_offset,
-                        lag=max(queue.max_offset - max(offset, queue.min_offset), 0),
-                        client_id=holders.get(key),
-                    )
-                )
-        return GroupLag(group, sum(queue.lag for queue in queues), queues, sorted(set(unreachable)))
 
-    def reset(
-        self,
-        group: str,
-        topic: str,
-        to: str | None,
-        timestamp_ms: int | None,
-        offset: int | None,
-        queues: Sequence[tuple[str, int]] | None,
-        timeout_s: float,
-    ) -> list[QueuePosition]:
-        """Move the group; all new offsets are known and checked before the first one is written."""
-        self._calls.describe_group(group, timeout_s)  # a misspelt name must not make a group
-        stats = self.topic_stats(topic, timeout_s)
-        if stats.unreachable:
-            raise RouteNotFound(f"topic {topic}: {', '.join(stats.unreachable)} do not answer; nothing was changed")
-        chosen = [queue for queue in stats.queues if queues is None or (queue.broker_name, queue.queue_id) in queues]
-        if queues is not None and len(chosen) != len(set(queues)):
-            raise InvalidArgument(f"topic {topic} has not all of the queues {sorted(queues)}")
-        positions = []
-        for queue in chosen:
-            if timestamp_ms is not None:
-                wanted = self._search(queue, timestamp_ms, timeout_s)
-            elif offset is not None:
-                wanted = offset
-            else:
-                wanted = queue.min_offset if to == "first" else queue.max_offset
-            if not queue.min_offset <= wanted <= queue.max_offset:
-                raise OffsetOutOfRange(
-                    f"offset {wanted}: queue {queue.queue_id} of {topic} at {queue.broker_name} has "
-                    f"{queue.min_offset}..{queue.max_offset}; nothing was changed"
-                )
-            positions.append(QueuePosition(topic, queue.broker_name, queue.queue_id, wanted))
-        self._commit(group, positions, timeout_s)
-        return positions
+def reset(
+    calls: Calls,
+    group: str,
+    topic: str,
+    to: str | None,
+    timestamp_ms: int | None,
+    offset: int | None,
+    queues: Sequence[tuple[str, int]] | None,
+    timeout_s: float,
+) -> list[QueuePosition]:
+    """Move the group; all new offsets are known and checked before the first one is written."""
+    calls.describe_group(group, timeout_s)  # a misspelt name must not make a group
+    stats = topic_stats(calls, topic, timeout_s)
+    if stats.unreachable:
+        raise RouteNotFound(f"topic {topic}: {', '.join(stats.unreachable)} do not answer; nothing was changed")
+    chosen = [queue for queue in stats.queues if queues is None or (queue.broker_name, queue.queue_id) in queues]
+    if queues is not None and len(chosen) != len(set(queues)):
+        raise InvalidArgument(f"topic {topic} has not all of the queues {sorted(queues)}")
+    positions = []
+    for queue in chosen:
+        if timestamp_ms is not None:
+            wanted = _search(calls, queue, timestamp_ms, timeout_s)
+        elif offset is not None:
+            wanted = offset
+        else:
+            wanted = queue.min_offset if to == "first" else queue.max_offset
+        if not queue.min_offset <= wanted <= queue.max_offset:
+            raise OffsetOutOfRange(
+                f"offset {wanted}: queue {queue.queue_id} of {topic} at {queue.broker_name} has "
+                f"{queue.min_offset}..{queue.max_offset}; nothing was changed"
+            )
+        positions.append(QueuePosition(topic, queue.broker_name, queue.queue_id, wanted))
+    _commit(calls, group, positions, timeout_s)
+    return positions
 
-    def clone(self, source: str, target: str, topic: str | None, timeout_s: float) -> list[QueuePosition]:
-        """Commit for ``target`` what ``source`` has committed."""
-        descriptions, unreachable = self._calls.describe_group(source, timeout_s)
-        if unreachable:
-            raise RouteNotFound(f"group {source}: {', '.join(unreachable)} do not answer; nothing was changed")
-        positions = [
-            QueuePosition(*queue, offset)
-            for queue, offset in sorted(_committed(descriptions).items())
-            if offset >= 0 and topic in (None, queue.topic)
-        ]
-        self._commit(target, positions, timeout_s)
-        return positions
 
-    def _search(self, queue: QueueStats, timestamp_ms: int, timeout_s: float) -> int:
-        name = queue.broker_name
-        request = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms)
-        shard = self._calls.directory.shards(timeout_s)[name]
-        answers, silent = self._calls.at_each([shard], "SearchOffset", lambda _: request, timeout_s)
-        if silent:
-            raise RouteNotFound(f"broker group {name} does not answer; nothing was changed")
-        return int(answers[name].offset)
+def clone(calls: Calls, source: str, target: str, topic: str | None, timeout_s: float) -> list[QueuePosition]:
+    """Commit for ``target`` what ``source`` has committed."""
+    descriptions, unreachable = calls.describe_group(source, timeout_s)
+    if unreachable:
+        raise RouteNotFound(f"group {source}: {', '.join(unreachable)} do not answer; nothing was changed")
+    positions = [
+        QueuePosition(*queue, offset)
+        for queue, offset in sorted(_committed(descriptions).items())
+        if offset >= 0 and topic in (None, queue.topic)
+    ]
+    _commit(calls, target, positions, timeout_s)
+    return positions
 
-    def _commit(self, group: str, positions: Sequence[QueuePosition], timeout_s: float) -> None:
-        offsets = {MessageQueue(each.topic, each.broker_name, each.queue_id): each.offset for each in positions}
-        for broker_name, chosen in offsets_by_broker(offsets).items():
-            request = CommitOffsetsRequest(group=group, offsets=topic_offsets(chosen), force=True)
-            reply: Any = self._calls.at_master(broker_name, "CommitOffsets", request, timeout_s)
-            if reply.refused:
-                raise InvalidArgument(f"group {group}: {broker_name} refused offsets of {reply.refused}")
+
+def _search(calls: Calls, queue: QueueStats, timestamp_ms: int, timeout_s: float) -> int:
+    name = queue.broker_name
+    request = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms)
+    shard = calls.directory.shards(timeout_s)[name]
+    answers, silent = calls.at_each([shard], "SearchOffset", lambda _: request, timeout_s)
+    if silent:
+        raise RouteNotFound(f"broker group {name} does not answer; nothing was changed")
+    return int(answers[name].offset)
+
+
+def _commit(calls: Calls, group: str, positions: Sequence[QueuePosition], timeout_s: float) -> None:
+    offsets = {MessageQueue(each.topic, each.broker_name, each.queue_id): each.offset for each in positions}
+    for broker_name, chosen in offsets_by_broker(offsets).items():
+        request = CommitOffsetsRequest(group=group, offsets=topic_offsets(chosen), force=True)
+        reply: Any = calls.at_master(broker_name, "CommitOffsets", request, timeout_s)
+        if reply.refused:
+            raise InvalidArgument(f"group {group}: {broker_name} refused offsets of {reply.refused}")
 
 
 def _committed(descriptions: Mapping[str, GroupDescription]) -> dict[MessageQueue, int]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
-
-from penstock.runtime.security.credentials import Credentials, Tls
+from typing import Any
 
 from ..admin import Admin
-from .turns import in_thread
+from ..signatures import taking
+from .turns import Twin, in_thread
 
 
-class AsyncAdmin:
+class AsyncAdmin(Twin):
     """:class:`~penstock.client.Admin`, awaited; each call runs in a thread. Arguments and errors are the same."""
 
-    def __init__(
-        self, nameservers: str | Sequence[str], *, tls: Tls | None = None, credentials: Credentials | None = None
-    ) -> None:
-        self._sync = Admin(nameservers, tls=tls, credentials=credentials)
+    _sync: Admin
+
+    @taking(Admin.__init__)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._sync = Admin(*arguments, **settings)
 
     create_topic = in_thread(Admin.create_topic)
     update_topic = in_thread(Admin.update_topic)
@@ -42,11 +40,3 @@ class AsyncAdmin:
     message_at = in_thread(Admin.message_at)
     query_messages = in_thread(Admin.query_messages)
     close = in_thread(Admin.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -9,66 +9,28 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import inspect
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Self, TypeVar
 
 from penstock.runtime.conf import require
-from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster import Expression, check_timeout
 from ..cluster.subscription import ALL
-from ..consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig
-from ..consume.group.rebalance import Strategy
 from ..consume.message_batch import MessageBatch
 from ..consume.workers import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
-from ..push_consumer import PushConsumer
-from .turns import at_once, in_thread
+from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals
+from ..signatures import taking
+from .turns import Twin, at_once, in_thread
 
 T = TypeVar("T")
 
-WAIT_STEP_S = 0.5
 
-
-class AsyncPullConsumer:
-    """:class:`~penstock.client.PullConsumer` for one event loop.
-
-    A cancelled poll has returned nothing: its messages come with the next one. Methods, arguments and errors are the
-    same.
-    """
-
-    def __init__(
-        self,
-        nameservers: str,
-        *,
-        group: str,
-        client_id: str | None = None,
-        consume_from: str | int = CONSUME_FROM_LAST,
-        strategy: str | Strategy = "AVG",
-        auto_commit: bool = True,
-        config: ConsumerConfig | None = None,
-        tls: Tls | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        """Arguments and errors as of :class:`~penstock.client.PullConsumer`."""
-        self._sync = PullConsumer(
-            nameservers,
-            group=group,
-            client_id=client_id,
-            consume_from=consume_from,
-            strategy=strategy,
-            auto_commit=auto_commit,
-            config=config,
-            tls=tls,
-            credentials=credentials,
-        )
-        self._ready = asyncio.Event()
+class _Consumer(Twin):
+    _sync: PullConsumer | PushConsumer
 
     @property
     def group(self) -> str:
@@ -80,13 +42,20 @@ class AsyncPullConsumer:
         """The name under which this consumer is a member."""
         return self._sync.client_id
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self._sync.__exit__, kind, error, trace)
+class AsyncPullConsumer(_Consumer):
+    """:class:`~penstock.client.PullConsumer` for one event loop.
+
+    A cancelled poll has returned nothing: its messages come with the next one. Methods, arguments and errors are the
+    same.
+    """
+
+    _sync: PullConsumer
+
+    @taking(PullConsumer.__init__)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._sync = PullConsumer(*arguments, **settings)
+        self._ready = asyncio.Event()
 
     async def subscribe(self, topic: str, expression: Expression = ALL) -> None:
         """Share the queues of ``topic`` with the group's other members; also while consuming."""
@@ -154,68 +123,29 @@ class AsyncPullConsumer:
                 return None
 
 
-class AsyncPushConsumer:
+class AsyncPushConsumer(_Consumer):
     """:class:`~penstock.client.PushConsumer` for one event loop.
 
-    The listener may be a coroutine function; then it runs in the loop, ``consume_threads`` of them at a time. A plain
-    function is called in the consumer's own threads.
+    The listener may be a coroutine function; then it runs in the loop, ``consume_threads`` (16 by default) of them at a
+    time. A plain function is called in the consumer's own threads.
     """
 
-    def __init__(
-        self,
-        nameservers: str,
-        *,
-        group: str,
-        listener: Listener,
-        consume_threads: int = 16,
-        consume_batch_max: int = 1,
-        orderly: bool = False,
-        model: Literal["clustering", "broadcasting"] = "clustering",
-        client_id: str | None = None,
-        consume_from: str | int = CONSUME_FROM_LAST,
-        strategy: str | Strategy = "AVG",
-        config: ConsumerConfig | None = None,
-        tls: Tls | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        """Arguments and errors as of :class:`~penstock.client.PushConsumer`."""
+    _sync: PushConsumer
+
+    @taking(PushConsumer.__init__)
+    def __init__(self, *arguments: Any, listener: Listener, consume_threads: int = 16, **settings: Any) -> None:
         require(callable(listener), "listener must be callable", listener)
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
-        self._sync = PushConsumer(
-            nameservers,
-            group=group,
-            listener=self._call if inspect.iscoroutinefunction(listener) else listener,
-            consume_threads=consume_threads,
-            consume_batch_max=consume_batch_max,
-            orderly=orderly,
-            model=model,
-            client_id=client_id,
-            consume_from=consume_from,
-            strategy=strategy,
-            config=config,
-            tls=tls,
-            credentials=credentials,
-        )
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._sync.group
-
-    @property
-    def client_id(self) -> str:
-        """The name under which this consumer is a member."""
-        return self._sync.client_id
+        called = self._call if inspect.iscoroutinefunction(listener) else listener
+        self._sync = PushConsumer(*arguments, listener=called, consume_threads=consume_threads, **settings)
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *outcome: Any) -> None:
         await self.close()
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
@@ -242,8 +172,8 @@ class AsyncPushConsumer:
         """
         check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        ended = asyncio.Event()
-        with _ending_signals(ended.set):
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        with ending_signals(lambda: loop.call_soon_threadsafe(ended.set)):
             while not ended.is_set():
                 # In slices, so that a failure and a close by somebody else are noticed.
                 left_s = WAIT_STEP_S if deadline_s is None else min(WAIT_STEP_S, deadline_s - time.monotonic())
@@ -274,19 +204,3 @@ class AsyncPushConsumer:
             if not self._is_closing:
                 raise
         return ConsumeResult.RETRY_LATER
-
-
-@contextlib.contextmanager
-def _ending_signals(end: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call ``end`` inside, where the loop may handle signals (the main thread's)."""
-    loop = asyncio.get_running_loop()
-    added = []
-    for each in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(RuntimeError, ValueError):
-            loop.add_signal_handler(each, functools.partial(end))
-            added.append(each)
-    try:
-        yield
-    finally:
-        for each in added:
-            loop.remove_signal_handler(each)

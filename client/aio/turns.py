@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from penstock.proto.errors import BufferFull
 
@@ -39,6 +41,20 @@ def at_once(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
         return method(twin._sync, *args, **kwargs)
 
     return call
+
+
+class Twin:
+    """What every twin is: an object underneath, and ``async with``, which ends it in a thread."""
+
+    _sync: AbstractContextManager[Any]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._sync.__exit__, kind, error, trace)
 
 
 class Turns:

@@ -1,6 +1,6 @@
 """Queues without a group's sharing: those a user assigned by hand, or all of them for a broadcasting consumer.
 
-No sessions and no claims: nobody is kept from reading the same queues. Offsets are kept by an :class:`OffsetStore`.
+No sessions and no claims: nobody is kept from reading the same queues. Offsets are kept at the brokers or in a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.proto.errors import CommitRefused, PenstockError
 from ..message import MessageQueue
 from .core import ConsumerCore
 from .local_queue import LocalQueue, Standing
-from .offsets import OffsetStore, query_range
+from .offsets import BrokerOffsets, FileOffsets, query_range
 from .owner import COMMIT_TIMEOUT_S, QueueOwner, uncommitted
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,9 @@ RETRY_S = 0.5
 class Assignment(QueueOwner):
     """Works on the assigned queues; without any (``queues`` None), on all queues of the subscribed topics."""
 
-    def __init__(self, core: ConsumerCore, store: OffsetStore, queues: Collection[MessageQueue] | None) -> None:
+    def __init__(
+        self, core: ConsumerCore, store: BrokerOffsets | FileOffsets, queues: Collection[MessageQueue] | None
+    ) -> None:
         super().__init__(core, "assignment")
         self._store = store
         self._queues = frozenset(queues) if queues is not None else None  # replaced by the user's thread

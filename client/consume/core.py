@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, InvalidArgument, PenstockError
 from penstock.proto.names import check_group
@@ -16,18 +16,10 @@ from .consumer_config import ConsumerConfig, check_consume_from
 from .fetcher import Fetcher
 from .local_queue import Buffers, LocalQueue
 
+if TYPE_CHECKING:
+    from .owner import QueueOwner
+
 log = logging.getLogger(__name__)
-
-
-class Owner(Protocol):
-    """Who decides which queues the consumer works on."""
-
-    def start(self) -> None: ...
-    def subscribe(self, subscription: Subscription) -> None: ...
-    def unsubscribe(self, topic: str) -> None: ...
-    def poke(self) -> None: ...
-    def commit(self, offsets: Mapping[MessageQueue, int], timeout_s: float) -> None: ...
-    def close(self, deadline_s: float) -> None: ...
 
 
 class ConsumerCore:
@@ -53,26 +45,17 @@ class ConsumerCore:
         self.subscriptions: dict[str, Subscription] = {}  # the user's threads write it, the fetcher's reads single ones
         self.failure: PenstockError | None = None  # set once, by whichever thread finds it; never taken back
         self.is_closed = False
-        self.owner: Owner | None = None  # from the first subscription or assignment on, and then the same
+        self.owner: QueueOwner | None = None  # from the first subscription or assignment on, and then the same
         self.calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self.connections, self.directory = self.calls.connections, self.calls.directory
         self.buffers = Buffers(config)
-        self.fetcher = Fetcher(
-            self.connections,
-            self.directory,
-            self.buffers,
-            config,
-            group=group,
-            client_id=client_id,
-            subscription_of=self.subscription_of,
-            on_refused=self.fail,
-        )
+        self.fetcher = Fetcher(self)
 
     def subscription_of(self, topic: str) -> Subscription:
         """The subscription of ``topic``; of everything where nothing was said."""
         return self.subscriptions.get(topic) or Subscription.of_all(topic)
 
-    def begin(self, owner: Owner) -> None:
+    def begin(self, owner: QueueOwner) -> None:
         """Let ``owner`` decide from now on, and fetch.
 
         Raises:
@@ -100,11 +83,6 @@ class ConsumerCore:
         """Have the owner look again: running work of a revoked queue may have ended."""
         if self.owner is not None:
             self.owner.poke()
-
-    def held_queues(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
-        with self.buffers.lock:
-            return sorted(each for each, local in self.buffers.queues.items() if local.is_held())
 
     def require_open(self) -> None:
         """Raise what the consumer failed with, or that it is closed."""
@@ -169,3 +147,29 @@ class ConsumerCore:
             self.buffers.lock.notify_all()
             if self.buffers.on_ready is not None:
                 self.buffers.on_ready()
+
+
+class Consumer:
+    """What consumers of every kind have in common."""
+
+    _core: ConsumerCore
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._core.group
+
+    @property
+    def client_id(self) -> str:
+        """The name under which this consumer is a member."""
+        return self._core.client_id
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``; running listeners finish."""
+        self._core.unsubscribe(topic)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this consumer's now, sorted."""
+        buffers = self._core.buffers
+        with buffers.lock:
+            return sorted(each for each, local in buffers.queues.items() if local.is_held())

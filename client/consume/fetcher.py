@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,12 +22,13 @@ from penstock.proto import frames
 from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
-from ..cluster import Connections, Directory, Subscription, back_off_s, rpc_error
-from .consumer_config import ConsumerConfig
-from .local_queue import Buffers, Fetched, LocalQueue, Standing
+from ..cluster import Subscription, back_off_s, rpc_error
+from .local_queue import Fetched, LocalQueue, Standing
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
+
+    from .core import ConsumerCore
 
 log = logging.getLogger(__name__)
 
@@ -75,37 +76,22 @@ class _Arrival(NamedTuple):
 class Fetcher:
     """Keeps the buffers of one consumer filled.
 
-    ``on_refused`` is called, from the fetching thread, with an error that no retry can heal (a filter that the broker
-    does not know, a group that may not be used).
+    An error that no retry can heal (a filter that the broker does not know, a group that may not be used) is the
+    consumer's failure.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        directory: Directory,
-        buffers: Buffers,
-        config: ConsumerConfig,
-        *,
-        group: str,
-        client_id: str,
-        subscription_of: Callable[[str], Subscription],
-        on_refused: Callable[[PenstockError], None],
-    ) -> None:
-        self._connections = connections
-        self._directory = directory
-        self._buffers = buffers
-        self._config = config
-        self._group = group
-        self._client_id = client_id
-        self._subscription_of = subscription_of
-        self._on_refused = on_refused
+    def __init__(self, core: ConsumerCore) -> None:
+        self._core = core
+        self._directory = core.directory
+        self._buffers = core.buffers
+        self._config = core.config
         self._brokers: dict[str, _Broker] = {}  # the fetching thread's
         # Flights that are done, and None for "look again"; gRPC's threads and all others put, the fetching one takes.
         self._news: queue.SimpleQueue[tuple[str, _Flight] | None] = queue.SimpleQueue()
         self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{group}", daemon=True)
-        buffers.on_room(self.wake)
+        self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{core.group}", daemon=True)
+        core.buffers.on_room(self.wake)
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -135,8 +121,8 @@ class Fetcher:
             while not self._closed.is_set():
                 self._handle_news(self._issue_all())
         except Exception as error:  # the thread's edge: without it nothing arrives, so the consumer is told
-            log.exception("fetching failed group=%s", self._group)
-            self._on_refused(PenstockError(f"fetching failed: {error!r}"))
+            log.exception("fetching failed group=%s", self._core.group)
+            self._core.fail(PenstockError(f"fetching failed: {error!r}"))
         finally:
             for broker in self._brokers.values():
                 for flight in broker.flights:
@@ -210,8 +196,8 @@ class Fetcher:
     def _send(self, name: str, broker: _Broker, host: tuple[int, str], items: list[tuple[LocalQueue, int]]) -> None:
         broker_id, address = host
         header = FetchHeader(
-            group=self._group,
-            client_id=self._client_id,
+            group=self._core.group,
+            client_id=self._core.client_id,
             max_bytes=self._config.fetch_bytes,
             max_bytes_per_queue=self._config.fetch_queue_bytes,
             max_wait_ms=self._config.fetch_wait_ms,
@@ -226,7 +212,7 @@ class Fetcher:
                     continue  # moved since it was chosen; the next look finds it
                 index = topics.setdefault(local.queue.topic, len(topics))
                 if index == len(header.topics):
-                    subscription = self._subscription_of(local.queue.topic)
+                    subscription = self._core.subscription_of(local.queue.topic)
                     flight.subscriptions.append(subscription)
                     header.topics.add(topic=local.queue.topic, filter=subscription.filter)
                 header.topics[index].queue_ids.append(local.queue.queue_id)
@@ -238,7 +224,7 @@ class Fetcher:
             return
         timeout_s = self._config.fetch_wait_ms / 1000 + ANSWER_TIME_S
         try:
-            flight.call = self._connections.fetch(address, header, timeout_s)
+            flight.call = self._core.connections.fetch(address, header, timeout_s)
         except PenstockError as error:  # the connections were closed under us
             self._free(flight)
             self._on_failure(name, broker, error)
@@ -395,7 +381,7 @@ class Fetcher:
         if broker.failures % LOG_EVERY == 1:
             log.warning("fetch failed broker=%s failures=%d error=%s", name, broker.failures, error.message)
         if isinstance(error, Refused) and not isinstance(error, TopicNotFound):
-            self._on_refused(error)
+            self._core.fail(error)
 
 
 def _fetched_of(batch: RecordBatch, record_bytes: int, subscription: Subscription) -> Fetched | None:

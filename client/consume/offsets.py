@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from penstock.proto.errors import BrokerUnavailable, CommitRefused, ConfigError
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, QueryOffsetsRequest, SearchOffsetRequest
@@ -65,24 +65,12 @@ def search_offset(connections: Connections, address: str, queue: MessageQueue, t
     return offset
 
 
-class OffsetStore(Protocol):
-    """Where a consumer that shares nothing keeps its progress between runs."""
-
-    def load(self, queue: MessageQueue) -> int:
-        """The next offset to consume, -1 if nothing is known."""
-        ...
-
-    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
-        """Keep ``offsets``; with ``force`` they may be lower than before."""
-        ...
-
-    def close(self) -> None:
-        """Let others use it."""
-        ...
-
-
 class BrokerOffsets:
-    """Offsets of a group at the brokers, written by somebody who is no member of it."""
+    """Offsets of a group at the brokers, written by somebody who is no member of it.
+
+    What :class:`FileOffsets` has too: ``load`` gives the next offset to consume, -1 if nothing is known; ``save`` with
+    ``force`` keeps offsets that are lower than before; ``close`` lets others use it.
+    """
 
     def __init__(self, connections: Connections, directory: Directory, group: str, client_id: str) -> None:
         self._connections = connections

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.proto.errors import PenstockError, RouteNotFound, TopicNotFound
@@ -90,6 +90,10 @@ class QueueOwner(ABC):
         self._end(deadline_s)
 
     # What a subclass decides, in the control thread
+
+    @abstractmethod
+    def commit(self, offsets: Mapping[MessageQueue, int], timeout_s: float) -> None:
+        """Commit these offsets now. Called by the consumer."""
 
     @abstractmethod
     def _decide(self, now_s: float) -> float:

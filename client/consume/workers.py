@@ -22,7 +22,7 @@ from penstock.proto.errors import InvalidArgument
 
 from ..message import MessageView
 from .local_queue import Buffers, Standing
-from .push_queue import Failed, Item, PushedQueue, Run, Slot, redelivered
+from .push_queue import Failed, Item, PushedQueue, Run, Slot, first_offset_of, redelivered
 from .redelivery import Again, Redelivery
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class Workers:
                 self._log_failure(run.local, item, run.attempts, error)
                 decision = self._redelivery.on_failure(item, run.attempts)
                 if isinstance(decision, Again):
-                    run.pending, run.pause_s = _again(item, run.attempts), decision.after_s
+                    run.pending, run.pause_s = redelivered(item, run.attempts), decision.after_s
                     return False
             run.pending, run.attempts = None, 0
             item = next(run.iterator, None)
@@ -311,13 +311,12 @@ class Workers:
     def _log_failure(self, local: PushedQueue, item: Item, attempts: int, error: BaseException | None) -> None:
         if self._is_closed and error is None:
             return  # it was interrupted: close has said whose work did not end
-        offset = item[0].queue_offset if isinstance(item, list) else item.queue_offset
         # The trace once: the tries after it fail in the same way most of the time.
         trace = error if attempts == 1 else None
         log.warning(
             "listener failed, tried again later queue=%s offset=%d attempts=%d error=%r",
             local.queue,
-            offset,
+            first_offset_of(item),
             attempts,
             error or ConsumeResult.RETRY_LATER,
             exc_info=trace,
@@ -334,7 +333,3 @@ def _complaint(outcome: object) -> BaseException | None:
     return InvalidArgument(
         f"the listener returned {reprlib.repr(outcome)}: it must return ConsumeResult.SUCCESS, RETRY_LATER or None"
     )
-
-
-def _again(item: Item, attempts: int) -> Item:
-    return [redelivered(each, attempts) for each in item] if isinstance(item, list) else redelivered(item, attempts)

@@ -6,7 +6,8 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from ..message import SendReceipt
 RECORD_COST = 112
 """What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
 for its topic."""
+
+LANES = 8
+"""Lanes of one topic at one broker group. A queue always belongs to the same one: its id modulo this."""
 
 
 class Kind(enum.Enum):
@@ -123,28 +127,12 @@ class Part:
         self.cost += other.cost
         self.deadline = max(self.deadline, other.deadline)
 
-    def take(self, indexes: npt.NDArray[np.int64]) -> Part:
-        """A part of the messages at ``indexes``, in that order, with its share of the cost."""
-        properties = self.property_column()
-        chosen = indexes.tolist()
-        return Part(
-            kind=self.kind,
-            bodies=self.body_column().take(indexes),
-            properties=properties.take(indexes) if properties is not None else None,
-            cost=self.cost * len(chosen) // self.count,
-            deadline=self.deadline,
-            ticket=self.ticket,
-            hashes=self.hashes[indexes] if self.hashes is not None else None,
-            keyed=self.keyed[indexes] if self.keyed is not None else None,
-            queue_ids=self.queue_ids[indexes] if self.queue_ids is not None else None,
-            futures=[self.futures[index] for index in chosen] if self.futures else [],
-            message_ids=[self.message_ids[index] for index in chosen] if self.message_ids else [],
-            sys_flag=self.sys_flag,
-            attempts=self.attempts,
-            refusals=self.refusals,
-            is_alone=self.is_alone,
-            error=self.error,
-        )
+    def take(self, chosen: slice | npt.NDArray[np.int64]) -> Part:
+        """A part of the chosen messages, in that order, with their share of the cost."""
+        picked = {name: _picked(getattr(self, name), chosen) for name in _PER_MESSAGE}
+        part = replace(self, **picked)
+        part.cost = self.cost * part.count // self.count
+        return part
 
     def split(self, groups: Sequence[npt.NDArray[np.int64]]) -> list[Part]:
         """One part per group of indexes; the groups hold every index once. The costs add up to this one's."""
@@ -177,6 +165,20 @@ class Part:
         return tuple(decompress(body, self.sys_flag) for body in self.bodies)
 
 
+_PER_MESSAGE = ("bodies", "properties", "hashes", "keyed", "lengths", "queue_ids", "futures", "message_ids")
+"""The fields of a part that have one item per message, or nothing."""
+
+
+def _picked(values: Any, chosen: slice | npt.NDArray[np.int64]) -> Any:
+    if isinstance(values, (list, tuple)):
+        if isinstance(chosen, slice):
+            return list(values[chosen])
+        return [values[index] for index in chosen.tolist()] if values else []
+    if isinstance(values, Column):
+        return values.part(chosen.start, chosen.stop) if isinstance(chosen, slice) else values.take(chosen)
+    return None if values is None else values[chosen]
+
+
 def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None) -> int:
     """What these messages count in buffers and batches."""
     cost = sum(map(len, bodies)) + RECORD_COST * len(bodies)
@@ -192,8 +194,8 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
     """
     if part.cost <= bytes_max and part.count <= count_max:
         return [part]
-    lengths = part.body_lengths()
-    costs = lengths + RECORD_COST
+    part.lengths = part.body_lengths()
+    costs = part.lengths + RECORD_COST
     properties = part.property_column()
     if properties is not None:
         costs = costs + properties.lengths
@@ -203,20 +205,8 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
         base = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, base + bytes_max, side="right"))
         stop = min(max(stop, start + 1), start + count_max, part.count)
-        piece = Part(
-            kind=part.kind,
-            bodies=part.bodies.part(start, stop) if isinstance(part.bodies, Column) else part.bodies[start:stop],
-            properties=properties.part(start, stop) if properties is not None else None,
-            cost=int(ends[stop - 1]) - base,
-            deadline=part.deadline,
-            ticket=part.ticket,
-            lengths=lengths[start:stop],
-            hashes=part.hashes[start:stop] if part.hashes is not None else None,
-            keyed=part.keyed[start:stop] if part.keyed is not None else None,
-            futures=part.futures[start:stop],
-            message_ids=part.message_ids[start:stop],
-            sys_flag=part.sys_flag,
-        )
+        piece = part.take(slice(start, stop))
+        piece.cost = int(ends[stop - 1]) - base
         pieces.append(piece)
         start = stop
     return pieces
@@ -272,6 +262,11 @@ class Lane:
         self.owes_a_turn = False  # the next batch is for what waits for any queue
 
     @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from the topic's other lanes."""
+        return self.broker_name, self.number
+
+    @property
     def is_free(self) -> bool:
         """True if a batch may start without overtaking anything."""
         return self.batch is None and not self.pending
@@ -301,3 +296,8 @@ class Batch:
     def deadline(self) -> float:
         """The latest of its parts' deadlines."""
         return max(part.deadline for part in self.parts)
+
+    def is_small(self, bytes_max: int) -> bool:
+        """True for a batch that other waiting messages could have shared, and whose answer is near."""
+        first, is_first_try = self.parts[0], not self.attempts and self.retry_at is None
+        return is_first_try and first.kind is Kind.SEND and first.hashes is None and first.cost < bytes_max

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tenacity
 
@@ -30,6 +30,9 @@ from .schedule import FaultPlan, Shape, Timing
 from .watching import RoleWatcher
 
 Progress = Callable[[str], None]
+Need = Literal["network", "small disk", "slow disk", "throttle"]
+"""What a drill needs beside processes: packets that can be lost, a disk that can be filled or slowed down, or slaves
+that catch up slowly."""
 
 SERVE_TIMEOUT_S = 60.0
 LEVEL_TIMEOUT_S = 60.0
@@ -62,9 +65,7 @@ class Lab:
         timing: Timing,
         plan: FaultPlan,
         *,
-        with_network: bool = False,
-        with_small_disk: bool = False,
-        with_throttle: bool = False,
+        need: Need | None = None,
         existing: Path | None = None,
         progress: Progress,
     ) -> None:
@@ -90,10 +91,8 @@ class Lab:
         self.watcher: RoleWatcher | None = None
         self.phase = "starting"
         self._progress = progress
-        self._with_network = with_network
+        self._need = need
         self._disks: dict[str, SmallDisk] = {}
-        self._with_small_disk = with_small_disk
-        self._with_throttle = with_throttle
         self._undo: list[Callable[[], object]] = []
         self._open: list[tuple[str, str, int]] = []
         self._next_client = OBSERVER_CLIENTS
@@ -103,10 +102,10 @@ class Lab:
 
     def make(self) -> None:
         """Start the cluster and make the topic; returns when every replica is level."""
-        if self._with_network:
+        if self._need == "network":
             self.network = Network([*self._place_names, *self._client_names()])
             self.network.make()
-        if self._with_small_disk:
+        if self._need == "small disk":
             name = self.names_of(self.victim_shard)[0]
             self._disks[name] = SmallDisk(self.folder / "disks" / name)
             self._disks[name].mount()
@@ -128,7 +127,7 @@ class Lab:
 
     def _start_cluster(self) -> None:
         shape, settings = self.shape, {}
-        if self._with_throttle:
+        if self._need == "throttle":
             limit = max(int(CATCH_UP_FACTOR * shape.shard_bytes_per_s), THROTTLE_LEAST)
             settings = {
                 "haFlowControlEnable": "true",
@@ -284,7 +283,7 @@ class Lab:
             "topic": self.topic,
             "group": self.group,
             "shards": self.shards,
-            "history": str(self.history_path(name)),
+            "history": str(self.folder),
             "run": self.run,
             "rate": shape.rate / shape.producers,
             "keys": shape.keys,

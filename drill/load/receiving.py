@@ -14,7 +14,7 @@ from penstock.bench.load.ledger import headers_of
 from penstock.judge.history import EVENT, NO_KEY, Events, Op, Outcome, Recorder
 
 if TYPE_CHECKING:
-    from penstock.client import MessageBatch, MessageQueue, PullConsumer
+    from penstock.client import MessageBatch, MessageQueue, MessageView, PullConsumer
 
 POLL_TIMEOUT_S = 0.2
 POLL_MESSAGES_MAX = 200
@@ -35,10 +35,17 @@ def rows_of(batch: MessageBatch, op: Op, run: int, shards: Mapping[str, int], st
     made["crc"] = np.fromiter(map(zlib.crc32, bodies), dtype=np.uint32, count=len(bodies))
     made["start_ns"], made["end_ns"] = start_ns, time.monotonic_ns()
     made["op"], made["outcome"], made["key"] = op, Outcome.OK, NO_KEY
+    if op is Op.READ:
+        made["key"] = [_key_of(message) if ours else NO_KEY for message, ours in zip(batch, mine, strict=True)]
     made["shard"], made["queue"] = shards.get(batch.broker_name, -1), batch.queue_id
     made["offset"] = batch.queue_offsets
     made["position"] = batch.rows["physical_offset"]
     return made
+
+
+def _key_of(message: MessageView) -> int:
+    """The number in the message's ordering key, which is ``key-`` and a number."""
+    return int(message.sharding_key.rpartition("-")[2]) if message.sharding_key is not None else NO_KEY
 
 
 class Member:

@@ -7,20 +7,15 @@ block of 16 go through the tables. Measured on one core: 6 GB/s at 1 KiB where s
 calling ``zlib.crc32`` from a kernel is not possible without taking the interpreter lock.
 """
 
-# Numba calls these bodies with its own typing and code generation objects, which have no useful types.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import int64, types, uint64
 from numba.core.registry import cpu_target
 
+from .kernel import BYTES, kernel
 from .memory import address_of, intrinsic, load_u8, load_u64_native, pointer_into
-
-BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-"""Signature of an input buffer; writable arrays are accepted as well."""
 
 _I64 = ir.IntType(64)
 _LANES = ir.VectorType(_I64, 2)
@@ -179,7 +174,7 @@ class _FoldBuilder:
         return builder.lshr(self.half(value, 0), shift)
 
 
-@njit([types.uint64(types.int64, types.int64, types.int64, types.uint64)], nogil=True, cache=True)
+@kernel(uint64, int64, int64, int64, uint64)
 def _through_tables(buffer, start, end, remainder):
     """Remainder after the bytes ``[start, end)`` by slicing by 8; not inverted before or after."""
     position = start
@@ -203,25 +198,17 @@ def _through_tables(buffer, start, end, remainder):
     return remainder
 
 
-_AT_SIGNATURE = [types.int64(types.int64, types.int64, types.int64)]
-_CRC_SIGNATURE = [types.int64(BYTES, types.int64, types.int64)]
 _ONES = np.uint64(0xFFFFFFFF)
 
 
-@njit(_AT_SIGNATURE, nogil=True, cache=True)
+@kernel(int64, int64, int64, int64)
 def _crc32_by_tables_at(address, start, end):
     return np.int64(_through_tables(address, start, end, _ONES) ^ _ONES)
 
 
-@njit(_CRC_SIGNATURE, nogil=True, cache=True)
-def crc32_by_tables(buffer, start, end):
-    """CRC-32 of ``buffer[start:end]``, which must lie inside the buffer; for every processor."""
-    return _crc32_by_tables_at(address_of(buffer), start, end)
-
-
 if has_carryless_multiply():
 
-    @njit(_AT_SIGNATURE, nogil=True, cache=True)
+    @kernel(int64, int64, int64, int64)
     def crc32_at(address, start, end):
         """CRC-32 of the bytes ``[start, end)`` behind ``address``."""
         remainder = _ONES
@@ -235,7 +222,7 @@ else:
     crc32_at = _crc32_by_tables_at
 
 
-@njit(_CRC_SIGNATURE, nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64)
 def crc32(buffer, start, end):
     """CRC-32 of ``buffer[start:end]``, which must lie inside the buffer, the fastest way this processor has."""
     return crc32_at(address_of(buffer), start, end)

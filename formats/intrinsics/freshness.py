@@ -22,7 +22,7 @@ _FORMATS = Path(__file__).parents[1]
 
 
 def drop_stale_kernels(module_file: str) -> None:
-    """Call at the top of a module with kernels, with its ``__file__``, before they are declared.
+    """Called with the file of a module with kernels before they are declared (:func:`.kernel.kernel` does).
 
     Deletes the kernels beside which an older stamp (or none) lies. Two processes may do it at once: the loser
     compiles again.
@@ -76,6 +76,6 @@ def _digest(component: Path) -> str:
     for directory in dict.fromkeys((_FORMATS, component)):
         for path in sorted(directory.rglob("*.py")):
             source = path.read_bytes()
-            if b"numba" in source:
+            if b"numba" in source or b"@kernel(" in source:
                 found.update(path.name.encode() + b"\0" + source)
     return found.hexdigest()

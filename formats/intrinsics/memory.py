@@ -37,24 +37,28 @@ def pointer_into(context, builder, array_type, array, position):
     return builder.gep(data, [position])
 
 
-def _loader(bits, result):
+def _loader(bits, result=types.int64, *, swapped=True, widen="sext"):
     @intrinsic
     def load(typing_context, array, position):
         def generate(context, builder, signature, arguments):
             pointer = pointer_into(context, builder, signature.args[0], *arguments)
             value = builder.load(builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
-            value = builder.bswap(value)
-            return builder.sext(value, ir.IntType(64)) if bits < 64 else value
+            value = builder.bswap(value) if swapped else value
+            return getattr(builder, widen)(value, ir.IntType(64)) if bits < 64 else value
 
         return result(array, types.int64), generate
 
     return load
 
 
-load_i16 = _loader(16, types.int64)
+load_i8 = _loader(8, swapped=False)
+load_u8 = _loader(8, swapped=False, widen="zext")
+load_i16 = _loader(16)
 """``load_i16(array, position)``: the big-endian signed number there, as i64."""
-load_i32 = _loader(32, types.int64)
-load_i64 = _loader(64, types.int64)
+load_i32 = _loader(32)
+load_i64 = _loader(64)
+load_u64_native = _loader(64, types.uint64, swapped=False)
+"""``load_u64_native(array, position)``: eight bytes in this machine's order, as u64."""
 
 
 @intrinsic
@@ -66,39 +70,6 @@ def address_of(typing_context, array):
         return builder.ptrtoint(data, ir.IntType(64))
 
     return types.int64(array), generate
-
-
-@intrinsic
-def load_i8(typing_context, array, position):
-    """``load_i8(array, position)``: the signed byte there, as i64."""
-
-    def generate(context, builder, signature, arguments):
-        value = builder.load(pointer_into(context, builder, signature.args[0], *arguments))
-        return builder.sext(value, ir.IntType(64))
-
-    return types.int64(array, types.int64), generate
-
-
-@intrinsic
-def load_u8(typing_context, array, position):
-    """``load_u8(array, position)``: the byte there, as i64."""
-
-    def generate(context, builder, signature, arguments):
-        value = builder.load(pointer_into(context, builder, signature.args[0], *arguments))
-        return builder.zext(value, ir.IntType(64))
-
-    return types.int64(array, types.int64), generate
-
-
-@intrinsic
-def load_u64_native(typing_context, array, position):
-    """``load_u64_native(array, position)``: eight bytes in this machine's order, as u64."""
-
-    def generate(context, builder, signature, arguments):
-        pointer = pointer_into(context, builder, signature.args[0], *arguments)
-        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
-
-    return types.uint64(array, types.int64), generate
 
 
 def _storer(bits):

@@ -1,26 +1,23 @@
-"""Searching and hashing text inside kernels.
+"""Searching bytes and hashing text inside kernels.
 
 Functions that end in ``_at`` are for other kernels and take the address of the bytes in place of the array: Numba
 counts references with atomic instructions around calls that take arrays, which costs more than a hash does.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import int32, int64, uint32
 
-from .crc import BYTES
-from .memory import LANES, address_of, load_i32, load_u8, lowest_bit, match_mask
+from .kernel import BYTES, kernel
+from .memory import LANES, address_of, load_i32, load_i64, load_u8, lowest_bit, match_mask
 
 _TAGS = int.from_bytes(b"TAGS", "big", signed=True)
 _TAGS_BYTES = 5  # with the separator
 _REPLACEMENT = 0xFFFD
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64, int64, int64)
 def find_byte_at(address, start, end, readable, byte):
     """As :func:`find_byte`; memory up to ``readable`` (not below ``end``) may be looked at."""
     while start < end:
@@ -36,13 +33,25 @@ def find_byte_at(address, start, end, readable, byte):
     return end
 
 
-@njit([types.int64(BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64, int64)
 def find_byte(buffer, start, end, byte):
     """Position of the first ``byte`` in ``buffer[start:end]``, ``end`` without one."""
     return find_byte_at(address_of(buffer), start, end, len(buffer), byte)
 
 
-@njit([types.uint32(types.int64, types.int64, types.int64, types.uint32)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64)
+def first_nonzero(buffer, start, end):
+    """Position of the first byte in ``buffer[start:end]`` that is not zero, ``end`` without one."""
+    address = address_of(buffer)
+    position = start
+    while position + 8 <= end and load_i64(address, position) == 0:
+        position += 8
+    while position < end and load_u8(address, position) == 0:
+        position += 1
+    return position
+
+
+@kernel(uint32, int64, int64, int64, uint32)
 def carry_hash_at(address, start, end, result):
     """``result``, the hash of the text before, carried on over UTF-8 in ``[start, end)`` behind ``address``."""
     factor = np.uint32(31)
@@ -80,7 +89,7 @@ def carry_hash_at(address, start, end, result):
     return result
 
 
-@njit([types.int64(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64)
 def string_hash_at(address, start, end):
     """As :func:`string_hash_utf8`, of the bytes ``[start, end)`` behind ``address``."""
     result = np.uint32(0)
@@ -93,7 +102,7 @@ def string_hash_at(address, start, end):
     return np.int64(np.int32(result))
 
 
-@njit([types.int32(BYTES, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int32, BYTES, int64, int64)
 def string_hash_utf8(buffer, start, end):
     """Java's ``String.hashCode`` of the UTF-8 text ``buffer[start:end]``, which must lie inside the buffer.
 
@@ -102,7 +111,7 @@ def string_hash_utf8(buffer, start, end):
     return np.int32(string_hash_at(address_of(buffer), start, end))
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64, int64)
 def tags_code_at(address, start, end, readable):
     """As :func:`find_tags_code`; memory up to ``readable`` (not below ``end``) may be looked at."""
     value_start, value_end = end, end
@@ -114,7 +123,7 @@ def tags_code_at(address, start, end, readable):
     return string_hash_at(address, value_start, value_end)
 
 
-@njit([types.int64(BYTES, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64)
 def find_tags_code(buffer, start, end):
     """Hash of the tag in the property string ``buffer[start:end]``, sign-extended; 0 without a tag.
 

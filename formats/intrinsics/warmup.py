@@ -34,8 +34,7 @@ def compile_kernels(progress: Progress | None = None, others: Sequence[tuple[str
     kernels name their signatures is enough). ``progress`` hears each step before it begins, and the end.
     """
     steps: list[tuple[str, Callable[[], object]]] = [
-        (name.rpartition(".")[2], lambda name=name: import_module(name))  # type: ignore[misc]
-        for name in _MODULES
+        (name.rpartition(".")[2], lambda name=name: import_module(name)) for name in _MODULES
     ]
     steps += others
     for done, (name, compile_step) in enumerate(steps):

@@ -44,7 +44,7 @@ def frame_batch(
 
     ``sys_flag`` says by its STORE_HOST_V6 bit how much room that host needs.
     """
-    encoded_topic, host = _topic_bytes(topic), _host_bytes(born_host)
+    encoded_topic, host = topic_bytes(topic), host_bytes(born_host)
     size = encoded_bytes(
         len(queue_ids), len(bodies.data), len(properties.data), len(encoded_topic), sys_flag, len(host)
     )
@@ -67,12 +67,14 @@ def frame_batch(
 
 
 @functools.lru_cache(maxsize=256)
-def _topic_bytes(topic: str) -> npt.NDArray[np.uint8]:
+def topic_bytes(topic: str) -> npt.NDArray[np.uint8]:
+    """The name as kernels take it."""
     return np.frombuffer(topic.encode(), np.uint8)
 
 
 @functools.lru_cache(maxsize=256)
-def _host_bytes(host: Host) -> npt.NDArray[np.uint8]:
+def host_bytes(host: Host) -> npt.NDArray[np.uint8]:
+    """The address as kernels take it."""
     return np.frombuffer(host.encode(), np.uint8)
 
 
@@ -80,6 +82,6 @@ def record_sizes(
     bodies: Column, properties: Column, *, topic: str, sys_flag: int, born_host: Host
 ) -> npt.NDArray[np.int64]:
     """The size of each record of such a batch."""
-    fixed = encoded_bytes(1, 0, 0, len(_topic_bytes(topic)), sys_flag, len(_host_bytes(born_host)))
+    fixed = encoded_bytes(1, 0, 0, len(topic_bytes(topic)), sys_flag, len(host_bytes(born_host)))
     sizes: npt.NDArray[np.int64] = bodies.lengths + properties.lengths + fixed
     return sizes

@@ -301,17 +301,3 @@ def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
     if len(raw) not in (16, 28) or len(text) != 2 * len(raw):
         raise InvalidArgument(f"message id {text!r}: expected 32 or 56 hexadecimal digits")
     return Host.decode(raw[:-8]), PhysicalOffset(int.from_bytes(raw[-8:], "big", signed=True))
-
-
-def record_crc_property(covered: bytes | bytearray | memoryview) -> bytes:
-    """The 20 bytes of the ``__CRC32#`` property that ends a record whose other bytes are ``covered``."""
-    digits = f"{zlib.crc32(covered) & CRC_MASK:010d}"[::-1]
-    return RECORD_CRC_PREFIX + digits.encode() + b"\x02"
-
-
-def verify_record_crc(record: bytes | bytearray | memoryview) -> bool | None:
-    """Whether the ``__CRC32#`` property that ends ``record`` matches all bytes before it; None without it."""
-    view = memoryview(record)
-    if len(view) < FIXED_BYTES + RECORD_CRC_BYTES or view[-20:-11] != RECORD_CRC_PREFIX:
-        return None
-    return bytes(view[-20:]) == record_crc_property(view[:-20])

@@ -7,16 +7,14 @@ topics and those of the broker have none.
 Source: RocketMQ ``LmqDispatch``, ``MultiDispatchUtils``, ``MixAll#topicAllowsLMQ``.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import boolean, int64
 
 from penstock.proto.names import SCHEDULE_TOPIC
 
+from ..intrinsics.kernel import kernel
 from ..intrinsics.memory import load_i32, load_i64, load_u8
 from ..intrinsics.text import find_byte_at
 from .layout import RECORD_CRC_PREFIX
@@ -48,7 +46,7 @@ _SCHEDULE_BYTES = len(_SCHEDULE)
 _SCHEDULE_1, _SCHEDULE_2, _SCHEDULE_3 = _number(_SCHEDULE[:8]), _number(_SCHEDULE[8:16]), _number(_SCHEDULE[11:])
 
 
-@njit([types.int64(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64)
 def kind_at(address, start, pair_end):
     """Which property stands in ``[start, pair_end)``; its name and separator at least are there."""
     size = pair_end - start
@@ -74,7 +72,7 @@ def kind_at(address, start, pair_end):
     return OTHER_PAIR
 
 
-@njit([types.UniTuple(types.int64, 4)(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 4, int64, int64, int64, int64)
 def lists_at(address, start, end, readable):
     """(names start, end, offsets start, end) in the properties ``[start, end)``; empty where there are none.
 
@@ -96,7 +94,7 @@ def lists_at(address, start, end, readable):
     return names, names_end, offsets, offsets_end
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64)
 def allows_lights_at(address, topic, size):
     """True if records of that topic may stand in light queues: not retry topics, nor those of the broker."""
     if size >= 8:
@@ -110,7 +108,7 @@ def allows_lights_at(address, topic, size):
     return True
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64)
 def is_light_name_at(address, start, end):
     """True if ``[start, end)`` is ``%LMQ%`` and more, of the signs that a topic may have."""
     if not 5 < end - start <= _NAME_MAX:
@@ -126,7 +124,7 @@ def is_light_name_at(address, start, end):
     return True
 
 
-@njit([types.UniTuple(types.int64, 2)(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 2, int64, int64, int64)
 def offset_at(address, start, end):
     """(the number in ``[start, list end)`` up to its separator, where that is); -1 if that is no number."""
     at, number = start, np.int64(0)
@@ -140,7 +138,7 @@ def offset_at(address, start, end):
     return (number if at > start else np.int64(-1)), at
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64, int64, int64)
 def equally_long_at(address, names, names_end, offsets, offsets_end):
     """True if the two lists behind ``address`` have as many parts."""
     difference = np.int64(0)

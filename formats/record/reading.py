@@ -135,12 +135,6 @@ class RecordBatch:
             return stored if isinstance(stored, bytes) else bytes(stored)
         return decompress(bytes(stored), int(self.rows["sys_flag"][index]), self._expanded_bytes_max)
 
-    def stored_body(self, index: int) -> bytes:
-        """The body as it lies in the record."""
-        starts, sizes = self._body_columns
-        start = starts[index]
-        return bytes(self.buffer[start : start + sizes[index]])
-
     def bodies(self) -> list[bytes]:
         """All bodies as their producers sent them; errors as :meth:`body`."""
         if self._is_compressed:

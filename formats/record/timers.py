@@ -6,26 +6,19 @@ Source: RocketMQ ``HookUtils#handleScheduleMessage``, ``TimerMessageStore#conver
 the records from their clients in that form.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 from enum import IntEnum
 
 import numpy as np
-from numba import njit, types
+from numba import boolean, int64, types, void
 
-from ..intrinsics.crc import BYTES
-from ..intrinsics.freshness import drop_stale_kernels
+from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
 from ..intrinsics.memory import address_of, copy_bytes, load_u8, store_i8, store_i16, store_i32
 from ..intrinsics.text import find_byte_at
-from .kernels.marks import MARK_BYTES, is_mark
-from .kernels.scanning import INTS, LONGS, RECORD, measure_at
+from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX
 from .properties import REAL_QUEUE_ID, REAL_TOPIC, TIMER_OUT_MS
-
-drop_stale_kernels(__file__)
 
 
 class TimerStatus(IntEnum):
@@ -58,12 +51,10 @@ def _name(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 _TOPIC, _QUEUE, _TIME = _name(REAL_TOPIC), _name(REAL_QUEUE_ID), _name(TIMER_OUT_MS)
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
 
-_WRITABLE = types.Array(types.uint8, 1, "C")
-_WRITABLE_LONGS = types.Array(types.int64, 1, "C")
 _WRITABLE_HASHES = types.Array(types.uint64, 1, "C")
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64, BYTES)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64, BYTES)
 def _begins_with(address, start, end, name):
     """True if the pair ``[start, end)`` begins with ``name``, separator included."""
     if end - start < len(name):
@@ -74,7 +65,7 @@ def _begins_with(address, start, end, name):
     return True
 
 
-@njit([types.UniTuple(types.int64, 2)(types.int64, types.int64, types.int64, BYTES)], nogil=True, cache=True)
+@kernel((int64,) * 2, int64, int64, int64, BYTES)
 def _value_at(address, start, end, name):
     """Where the value of a property is in the properties ``[start, end)``, the last one; empty without one."""
     found, found_end = end, end
@@ -86,7 +77,7 @@ def _value_at(address, start, end, name):
     return found, found_end
 
 
-@njit([types.int64(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64)
 def _number_at(address, start, end):
     """The decimal number in ``[start, end)``, -1 if there is none."""
     if end == start or end - start > _DIGITS_MAX:
@@ -101,7 +92,7 @@ def _number_at(address, start, end):
     return number
 
 
-@njit([types.UniTuple(types.int64, 2)(BYTES, BYTES, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 2, BYTES, BYTES, int64, int64)
 def check_timers(records, topic, queues, latest_ms):
     """(TimerStatus, index of the bad record) of records that are to become messages of ``topic`` later.
 
@@ -135,7 +126,7 @@ def check_timers(records, topic, queues, latest_ms):
     return _OK, index
 
 
-@njit([types.void(BYTES, LONGS, INTS, _WRITABLE_LONGS)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS)
 def due_times(log, positions, sizes, due):
     """When the records at ``positions`` of ``log`` are due, ms; -1 for what is no such record."""
     address = address_of(log)
@@ -150,7 +141,7 @@ def due_times(log, positions, sizes, due):
             due[i] = _number_at(address, value, value_end)
 
 
-@njit([types.void(BYTES, LONGS, INTS, _WRITABLE_LONGS, _WRITABLE_HASHES)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, _WRITABLE_HASHES)
 def real_topics(records, positions, sizes, topics, hashes):
     """Where the name of each record's real topic begins in ``records``, and its 64-bit FNV-1a hash; -1 without one."""
     address = address_of(records)
@@ -169,7 +160,7 @@ def real_topics(records, positions, sizes, topics, hashes):
         hashes[i] = result
 
 
-@njit([types.int64(_WRITABLE, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64)
 def _copy_properties(out, at, address, start, end):
     """The properties ``[start, end)`` without the mark, the checksum and the real topic and queue; the new end."""
     if end - start > MARK_BYTES and is_mark(address, start):
@@ -189,11 +180,7 @@ def _copy_properties(out, at, address, start, end):
     return at
 
 
-@njit(
-    [types.int64(BYTES, LONGS, INTS, BYTES, types.int64, BYTES, _WRITABLE)],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, BYTES, LONGS, INTS, BYTES, int64, BYTES, OUT_BYTES)
 def delivered_records(records, positions, sizes, topic, queues, mark, out):
     """Write the records at ``positions`` as messages of ``topic``, with ``queues`` queues, to ``out``; its new length.
 

@@ -20,7 +20,7 @@ import numpy as np
 from penstock.formats.batch_unit import BatchUnit, messages_of
 from penstock.formats.directory import file_name
 from penstock.formats.hashing import string_hash
-from penstock.formats.intrinsics.zeros import first_nonzero
+from penstock.formats.intrinsics.text import first_nonzero
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record, decode_record
 from penstock.formats.record.properties import (
     INNER_MULTI_DISPATCH,

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from penstock.proto import names
 from penstock.proto.errors import (
     CoordinatorUnavailable,
     InvalidArgument,
@@ -24,6 +23,7 @@ from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.runtime.channel import reporting
 from penstock.runtime.clock import Clock
 
+from ..shard import check_identity
 from .coordinator import CoordinatorStore
 from .elections import Choice, Elections, MemberReport
 
@@ -58,17 +58,13 @@ class Coordination(CoordinationServicer):
 
     @reporting
     async def ReadRegister(self, request: coordination_pb2.RegisterQuery, context: Any) -> coordination_pb2.Register:
-        identity = _checked(request.identity)
-        register = await self._read(identity)
-        if register is None:
-            raise KeyNotFound(f"broker group {identity.broker_name} has no register: its broker with id 0 makes it")
-        return await self._answer(register)
+        return await self._answer(await self._existing(request.identity))
 
     @reporting
     async def CreateRegister(
         self, request: coordination_pb2.RegisterCreation, context: Any
     ) -> coordination_pb2.Register:
-        identity = _checked(request.identity)
+        identity = request.identity
         if request.epoch < 0:
             raise InvalidArgument(f"{identity.broker_name}: epoch {request.epoch} is negative")
         register = await self._read(identity)
@@ -90,9 +86,8 @@ class Coordination(CoordinationServicer):
     async def ChangeSyncStateSet(
         self, request: coordination_pb2.SyncStateSetChange, context: Any
     ) -> coordination_pb2.Register:
-        identity = _checked(request.identity)
-        before = await self._existing(identity)
-        after = before.with_set(identity.broker_id, request.epoch, request.version, request.sync_state_set)
+        before = await self._existing(request.identity)
+        after = before.with_set(request.identity.broker_id, request.epoch, request.version, request.sync_state_set)
         await self._replace(before, after)
         log.info(
             "sync-state set changed broker_name=%s epoch=%d from=%s to=%s",
@@ -105,9 +100,8 @@ class Coordination(CoordinationServicer):
 
     @reporting
     async def HandOver(self, request: coordination_pb2.MasterHandOver, context: Any) -> coordination_pb2.Register:
-        identity = _checked(request.identity)
-        before = await self._existing(identity)
-        after = before.handed_over_to(identity.broker_id, request.epoch, request.version, request.to_broker_id)
+        before = await self._existing(request.identity)
+        after = before.handed_over_to(request.identity.broker_id, request.epoch, request.version, request.to_broker_id)
         await self._replace(before, after)
         log.info("master handed over %s", _described(after))
         return await self._answer(after)
@@ -180,7 +174,7 @@ class Coordination(CoordinationServicer):
         if before is None:
             return
         self._see(before)
-        choice = self._decide(before) if before != register else self._decide(register)
+        choice = self._decide(before)
         if choice is None:
             return
         if choice.is_unclean:
@@ -216,6 +210,7 @@ class Coordination(CoordinationServicer):
     # The store.
 
     async def _read(self, identity: BrokerIdentity) -> Register | None:
+        check_identity(identity)
         register = await self._store.read(identity.broker_name)
         if register is not None:
             if register.cluster != identity.cluster:
@@ -230,7 +225,7 @@ class Coordination(CoordinationServicer):
     async def _existing(self, identity: BrokerIdentity) -> Register:
         register = await self._read(identity)
         if register is None:
-            raise KeyNotFound(f"broker group {identity.broker_name} has no register")
+            raise KeyNotFound(f"broker group {identity.broker_name} has no register: its broker with id 0 makes it")
         return register
 
     async def _replace(self, before: Register, after: Register) -> None:
@@ -264,36 +259,12 @@ class NoCoordination(CoordinationServicer):
     """What a nameserver without ``enableControllerInNamesrv`` answers."""
 
     @reporting
-    async def ReadRegister(self, request: coordination_pb2.RegisterQuery, context: Any) -> coordination_pb2.Register:
-        raise _none()
+    async def ReadRegister(self, request: Any, context: Any) -> coordination_pb2.Register:
+        raise CoordinatorUnavailable(
+            "this nameserver has no coordinator: enableControllerInNamesrv is false", none=True
+        )
 
-    @reporting
-    async def CreateRegister(
-        self, request: coordination_pb2.RegisterCreation, context: Any
-    ) -> coordination_pb2.Register:
-        raise _none()
-
-    @reporting
-    async def ChangeSyncStateSet(
-        self, request: coordination_pb2.SyncStateSetChange, context: Any
-    ) -> coordination_pb2.Register:
-        raise _none()
-
-    @reporting
-    async def HandOver(self, request: coordination_pb2.MasterHandOver, context: Any) -> coordination_pb2.Register:
-        raise _none()
-
-
-def _none() -> CoordinatorUnavailable:
-    return CoordinatorUnavailable("this nameserver has no coordinator: enableControllerInNamesrv is false", none=True)
-
-
-def _checked(identity: BrokerIdentity) -> BrokerIdentity:
-    names.check_broker_name(identity.cluster)
-    names.check_broker_name(identity.broker_name)
-    if identity.broker_id < 0:
-        raise InvalidArgument(f"{identity.broker_name}: broker id {identity.broker_id} is negative")
-    return identity
+    CreateRegister = ChangeSyncStateSet = HandOver = ReadRegister
 
 
 def _described(register: Register) -> str:

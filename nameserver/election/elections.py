@@ -20,6 +20,8 @@ BEGIN_S_MAX = 2.5
 """A new master that lives and has not begun to act so long after its election is replaced."""
 SETTLE_S = 0.05
 """How long a group must be without a master before one is elected, so that more than one member has said so."""
+DEAF_S = 0.5
+"""How long a member must have heard no master, without a break, to be elected in place of one that lives."""
 
 
 class MemberReport(NamedTuple):
@@ -51,6 +53,7 @@ class Elections:
         self._epoch = -1
         self._epoch_since = -math.inf
         self._headless_since: float | None = None
+        self._deaf_since: dict[int, float] = {}  # members that say they hear no master -> since when, without a break
 
     def decide(
         self, register: Register, reports: Collection[MemberReport], now: float, *, unclean_allowed: bool = False
@@ -60,6 +63,11 @@ class Elections:
             self._epoch_since = -math.inf if self._epoch < 0 else now  # one that was there before is not new
             self._epoch = register.epoch
         fresh = {report.broker_id: report for report in reports if now - report.heard_at <= FRESH_S}
+        self._deaf_since = {
+            member: self._deaf_since.get(member, report.heard_at)
+            for member, report in fresh.items()
+            if not report.hears_master
+        }
         if not self._is_headless(register, fresh, now):
             self._headless_since = None
             return None
@@ -67,7 +75,22 @@ class Elections:
             self._headless_since = now
         if now - self._headless_since < SETTLE_S:
             return None
-        return choose(register, fresh, unclean_allowed=unclean_allowed)
+        return choose(register, self._of_now(register, fresh), unclean_allowed=unclean_allowed)
+
+    def _of_now(self, register: Register, fresh: dict[int, MemberReport]) -> dict[int, MemberReport]:
+        """``fresh`` without those who may hear the master by now, and have not told yet.
+
+        A living master that lacks members takes in one that has just come back, thawed for instance, within a few
+        tries to connect. What that one said before is no reason to replace the master, which then acts.
+        """
+        master = fresh.get(register.master_id)
+        if master is None or master.epoch != register.epoch:
+            return fresh
+        return {
+            member: report
+            for member, report in fresh.items()
+            if member not in self._deaf_since or report.heard_at - self._deaf_since[member] >= DEAF_S
+        }
 
     def _is_headless(self, register: Register, fresh: dict[int, MemberReport], now: float) -> bool:
         master = fresh.get(register.master_id)

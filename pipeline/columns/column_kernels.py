@@ -3,16 +3,12 @@
 Positions and sizes are those that :func:`penstock.formats.record.kernels.scan` has proved to lie inside the buffer.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import boolean, int32, int64, types, uint32, void
 
-from penstock.formats.intrinsics.crc import BYTES
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import (
     LANES,
     address_of,
@@ -25,11 +21,9 @@ from penstock.formats.intrinsics.memory import (
     match_mask,
 )
 from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at
-from penstock.formats.record.kernels.scanning import INTS, LONGS, RECORD, measure_at
+from penstock.formats.record.kernels.scanning import RECORD, measure_at
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ScanStatus
-
-drop_stale_kernels(__file__)
 
 _TAGS = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS = int.from_bytes(b"KEYS", "big", signed=True)
@@ -39,9 +33,6 @@ _MAGIC_FIRST = 0xDA  # of both versions
 _PAIRS_MAX = (1 << 15) // 4 + 1
 """In one property string, whose length is of 16 bits, signed."""
 _INCOMPLETE = int(ScanStatus.INCOMPLETE)
-_OUT_LONGS = types.Array(types.int64, 1, "C")
-_OUT_INTS = types.Array(types.int32, 1, "C")
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
 _FLAGS = types.Array(types.boolean, 1, "C")
 _TABLE_OF_LONGS = types.Array(types.int64, 2, "A", readonly=True)
 _TABLE_OF_INTS = types.Array(types.int32, 2, "A", readonly=True)
@@ -54,7 +45,7 @@ _SHORT_BYTES = 4 * LANES
 """Up to this size a loop over lanes copies faster than a call of ``memcpy``."""
 
 
-@njit([types.void(_OUT_BYTES, types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(void, OUT_BYTES, int64, int64, int64, int64, int64)
 def _copy_piece(out, to, address, start, size, readable):
     """Copy a piece to ``out[to:]``, where LANES bytes more may be overwritten; memory to ``readable`` may be read."""
     if size <= _SHORT_BYTES and start + size + LANES <= readable:
@@ -66,7 +57,7 @@ def _copy_piece(out, to, address, start, size, readable):
         copy_bytes(out, to, address, start, size)
 
 
-@njit([types.boolean(BYTES, LONGS, INTS)], nogil=True, cache=True)
+@kernel(boolean, BYTES, LONGS, INTS)
 def all_ascii(buffer, starts, sizes):
     """True if no byte of the pieces is 128 or more."""
     address = address_of(buffer)
@@ -88,7 +79,7 @@ def all_ascii(buffer, starts, sizes):
     return True
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64, int64)
 def equal_at(address, one, other, size):
     """True if ``size`` bytes at two positions behind ``address`` are the same; for other kernels."""
     at = 0
@@ -103,7 +94,7 @@ def equal_at(address, one, other, size):
     return True
 
 
-@njit([types.boolean(BYTES, LONGS, INTS)], nogil=True, cache=True)
+@kernel(boolean, BYTES, LONGS, INTS)
 def all_equal(buffer, starts, sizes):
     """True if all pieces, of which there is one at least, are the same bytes."""
     address = address_of(buffer)
@@ -113,10 +104,10 @@ def all_equal(buffer, starts, sizes):
     return True
 
 
-_WELL_KNOWN = (_OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)
+_WELL_KNOWN = (OUT_LONGS, OUT_INTS, OUT_LONGS, OUT_INTS, OUT_LONGS, OUT_INTS)
 
 
-@njit([types.void(BYTES, LONGS, INTS, *_WELL_KNOWN)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, INTS, *_WELL_KNOWN)
 def find_well_known(buffer, starts, sizes, tags, tags_sizes, keys, keys_sizes, unique, unique_sizes):
     """Where the values of TAGS, KEYS and UNIQ_KEY are in each property string; size -1 without one.
 
@@ -143,11 +134,7 @@ def find_well_known(buffer, starts, sizes, tags, tags_sizes, keys, keys_sizes, u
             start = pair_end + 1
 
 
-@njit(
-    [types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_INTS, _OUT_BYTES, _OUT_INTS, _OUT_BYTES)],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, BYTES, LONGS, INTS, OUT_INTS, OUT_INTS, OUT_BYTES, OUT_INTS, OUT_BYTES)
 def split_properties(buffer, starts, sizes, offsets, name_offsets, names, value_offsets, values):
     """The pairs of each property string: pairs ``offsets[i]`` to ``offsets[i + 1]`` belong to string i.
 
@@ -192,7 +179,7 @@ def split_properties(buffer, starts, sizes, offsets, name_offsets, names, value_
     return total
 
 
-@njit([types.void(_TABLE_OF_LONGS, _TABLE_OF_INTS, _OUT_LONGS_TABLE, _OUT_INTS_TABLE)], nogil=True, cache=True)
+@kernel(void, _TABLE_OF_LONGS, _TABLE_OF_INTS, _OUT_LONGS_TABLE, _OUT_INTS_TABLE)
 def turn(longs, ints, long_columns, int_columns):
     """Copy column k of a table to row k of ``long_columns`` or ``int_columns``; a stretch that stays near at a time."""
     for first in range(0, len(longs), _TURNED_AT_ONCE):
@@ -205,7 +192,7 @@ def turn(longs, ints, long_columns, int_columns):
                 int_columns[k, i] = ints[i, k]
 
 
-@njit([types.boolean(INTS, _OUT_INTS)], nogil=True, cache=True)
+@kernel(boolean, INTS, OUT_INTS)
 def lay_out(sizes, offsets):
     """Offsets of pieces laid end to end, empty ones where the size is negative. True if a size is negative.
 
@@ -221,7 +208,7 @@ def lay_out(sizes, offsets):
     return some_missing
 
 
-@njit([types.boolean(BYTES, LONGS, INTS, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(boolean, BYTES, LONGS, INTS, OUT_BYTES)
 def gather_pieces(buffer, starts, sizes, out):
     """Copy the pieces with sizes above 0 one behind the other to ``out``, which has LANES bytes more than they.
 
@@ -240,7 +227,7 @@ def gather_pieces(buffer, starts, sizes, out):
     return True
 
 
-@njit([types.int64(BYTES, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_INTS)], nogil=True, cache=True)
+@kernel(int64, BYTES, LONGS, INTS, OUT_INTS, OUT_LONGS, OUT_INTS)
 def split_at_blanks(buffer, starts, sizes, offsets, pieces, piece_sizes):
     """The words of each text (size -1: none): words ``offsets[i]`` to ``offsets[i + 1]`` belong to text i.
 
@@ -262,7 +249,7 @@ def split_at_blanks(buffer, starts, sizes, offsets, pieces, piece_sizes):
     return count
 
 
-@njit([types.void(BYTES, LONGS, INTS, LONGS, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, INTS, LONGS, OUT_BYTES)
 def scatter(buffer, starts, sizes, targets, out):
     """Copy piece i to ``out[targets[i]:]``; a piece that does not fit stays out."""
     for i in range(len(starts)):
@@ -271,7 +258,7 @@ def scatter(buffer, starts, sizes, targets, out):
             copy_bytes(out, targets[i], buffer, starts[i], size)
 
 
-@njit([types.void(BYTES, LONGS, INTS, LONGS, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, INTS, LONGS, OUT_BYTES)
 def scatter_hex(buffer, starts, sizes, targets, out):
     """As :func:`scatter`, each byte as two upper-case hexadecimal digits."""
     for i in range(len(starts)):
@@ -284,7 +271,7 @@ def scatter_hex(buffer, starts, sizes, targets, out):
             at += 2
 
 
-@njit([types.int32(types.int64, types.int64, types.int64, types.uint32)], nogil=True, cache=True)
+@kernel(int32, int64, int64, int64, uint32)
 def _index_hash_at(address, start, end, prefix):
     found = np.int32(carry_hash_at(address, start, end, prefix))
     if found >= 0:
@@ -292,11 +279,7 @@ def _index_hash_at(address, start, end, prefix):
     return np.int32(0) if found == np.int32(-2147483648) else np.int32(-found)
 
 
-@njit(
-    [types.int64(BYTES, LONGS, INTS, LONGS, INTS, LONGS, INTS, _OUT_INTS, _OUT_INTS)],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, BYTES, LONGS, INTS, LONGS, INTS, LONGS, INTS, OUT_INTS, OUT_INTS)
 def hash_index_keys(buffer, topics, topic_sizes, unique, unique_sizes, keys, keys_sizes, offsets, hashes):
     """What RocketMQ's index holds of each message: the hash of its ``UNIQ_KEY``, then of each word of its ``KEYS``.
 
@@ -325,7 +308,7 @@ def hash_index_keys(buffer, topics, topic_sizes, unique, unique_sizes, keys, key
     return count
 
 
-@njit([types.void(BYTES, LONGS, INTS, BYTES, LONGS, _FLAGS)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, INTS, BYTES, LONGS, _FLAGS)
 def match_any(buffer, starts, sizes, wanted, wanted_ends, out):
     """Whether piece i equals one of the texts in ``wanted``, which end at ``wanted_ends``."""
     for i in range(len(starts)):
@@ -344,7 +327,7 @@ def match_any(buffer, starts, sizes, wanted, wanted_ends, out):
         out[i] = found
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64, int64)
 def _plausible(address, position, end, physical_base):
     """True if a log may go on like this at ``position``."""
     if end - position < 36:
@@ -358,7 +341,7 @@ def _plausible(address, position, end, physical_base):
     return load_i64(address, position + 28) == physical_base + position
 
 
-@njit([types.int64(BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64, int64)
 def find_record(buffer, start, end, physical_base):
     """First position in ``[start, end)`` where a whole record stands that names its own place; -1 without one.
 

@@ -5,19 +5,14 @@ the rows may come in any order and in pieces. The mixing is the finalizer of Spl
 Splittable Pseudorandom Number Generators, 2014).
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import int64, types, uint64, void
 
-from penstock.formats.intrinsics.crc import BYTES
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, INTS, LONGS, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_u8
 from penstock.formats.intrinsics.text import find_byte_at
-from penstock.formats.record.kernels.scanning import INTS, LONGS
 from penstock.formats.record.lights import (
     COMMA,
     allows_lights_at,
@@ -29,21 +24,17 @@ from penstock.formats.record.lights import (
 
 from .column_kernels import equal_at
 
-drop_stale_kernels(__file__)
-
-_OUT_LONGS = types.Array(types.int64, 1, "C")
-_OUT_INTS = types.Array(types.int32, 1, "C")
 _FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
 
 
-@njit([types.uint64(types.uint64)], nogil=True, cache=True)
+@kernel(uint64, uint64)
 def _mix(value):
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
-@njit([types.int64(BYTES, LONGS, INTS, INTS, LONGS, _FLAGS, _OUT_INTS, _OUT_INTS, _OUT_INTS)], nogil=True, cache=True)
+@kernel(int64, BYTES, LONGS, INTS, INTS, LONGS, _FLAGS, OUT_INTS, OUT_INTS, OUT_INTS)
 def group_rows(buffer, topics, topic_sizes, queue_ids, parts, flags, table, groups, firsts):
     """Number the sets of rows with equal topic, queue, part and flag, as they first occur; how many there are.
 
@@ -84,15 +75,7 @@ def group_rows(buffer, topics, topic_sizes, queue_ids, parts, flags, table, grou
     return count
 
 
-@njit(
-    [
-        types.void(
-            INTS, LONGS, LONGS, INTS, LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS, _OUT_LONGS
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel(void, INTS, LONGS, LONGS, INTS, LONGS, OUT_LONGS, OUT_LONGS, OUT_LONGS, OUT_LONGS, OUT_LONGS, OUT_LONGS)
 def digest_groups(groups, offsets, physical, sizes, tags, counts, first, last, total, digests, numbers):
     """Per group: how many rows, the least and greatest queue offset, the sum of the sizes, the digest, the offsets'.
 
@@ -118,7 +101,7 @@ def digest_groups(groups, offsets, physical, sizes, tags, counts, first, last, t
         counts[group] += 1
 
 
-@njit([types.int64(types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64)
 def digest_range(first, last):
     """What :func:`digest_groups` tells of the offsets of a group that has each from ``first`` to ``last`` once."""
     digest = np.uint64(0)
@@ -127,7 +110,7 @@ def digest_range(first, last):
     return np.int64(digest)
 
 
-@njit([types.int64(BYTES, LONGS, INTS)], nogil=True, cache=True)
+@kernel(int64, BYTES, LONGS, INTS)
 def count_lights(buffer, properties, sizes):
     """How many light queues the records with these properties may stand in, at most."""
     address = address_of(buffer)
@@ -142,11 +125,7 @@ def count_lights(buffer, properties, sizes):
     return total
 
 
-@njit(
-    [types.int64(BYTES, LONGS, INTS, LONGS, INTS, _OUT_INTS, _OUT_LONGS, _OUT_LONGS, _OUT_INTS)],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, BYTES, LONGS, INTS, LONGS, INTS, OUT_INTS, OUT_LONGS, OUT_LONGS, OUT_INTS)
 def find_lights(buffer, topics, topic_sizes, properties, sizes, numbers, offsets, names, name_sizes):
     """The light queues that records stand in, in the records' order; how many.
 

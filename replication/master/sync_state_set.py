@@ -10,13 +10,16 @@ true by waiting for all of them: for the union of what the set is and what it ma
 | a slave has everything acknowledged in this epoch or before, and is no learner | it in |
 
 It asks nobody to leave whom it needs: a set smaller than ``inSyncReplicas`` acknowledges nothing anyway, and the
-members that are left out could not be elected in its place.
+members that are left out could not be elected in its place. When an elected master begins, no slave has come to it
+yet: so long only the former master, which was replaced because it was gone, is asked to leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from penstock.proto.register import NOBODY
 
 
 class SetRules(NamedTuple):
@@ -52,9 +55,18 @@ class Standing(NamedTuple):
 
 
 def wanted_set(
-    own_id: int, members: Iterable[int], slaves: Iterable[Standing], rules: SetRules, *, behind_ms_max: int
+    own_id: int,
+    members: Iterable[int],
+    slaves: Iterable[Standing],
+    rules: SetRules,
+    *,
+    behind_ms_max: int,
+    replaced_id: int = NOBODY,
 ) -> frozenset[int]:
-    """The set that the master should ask for; the present one if nothing is to change."""
+    """The set that the master should ask for; the present one if nothing is to change.
+
+    ``replaced_id``: the former master, if it did not hand over.
+    """
     now = frozenset(members)
     standing = {slave.broker_id: slave for slave in slaves}
     joining = {
@@ -67,6 +79,7 @@ def wanted_set(
         for member in now - {own_id}
         if member not in standing or standing[member].is_silent or standing[member].behind_ms > behind_ms_max
     }
-    if len(now | joining) - len(leaving) < min(rules.smallest, len(now)):
-        leaving = set()
-    return (now | joining) - leaving
+    for leave in (leaving, leaving & {replaced_id}):
+        if len(now | joining) - len(leave) >= min(rules.smallest, len(now)):
+            return (now | joining) - leave
+    return now | joining

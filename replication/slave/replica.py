@@ -108,11 +108,6 @@ class Replica:
         return self._confirm
 
     @property
-    def master_end_offset(self) -> int:
-        """The end of the master's log as last heard."""
-        return self._master_end
-
-    @property
     def is_level(self) -> bool:
         """True if this log has everything acknowledged, by the connected master and those before it.
 

@@ -46,7 +46,7 @@ def _page(name: str, config: type, unused: Collection[str], relied_on: Mapping[s
             (
                 code(field.metadata["key"]),
                 _default(field),
-                _kind(kind),
+                _range(field) or _kind(kind),
                 field.metadata["doc"],
                 field.metadata["differs"],
             )
@@ -94,6 +94,14 @@ def _default(field: dataclasses.Field[Any]) -> str:
     if isinstance(value, Path):
         return code(str(value).replace(str(Path.home()), "~"))
     return code(";".join(value) if isinstance(value, tuple) else str(value))
+
+
+def _range(field: dataclasses.Field[Any]) -> str:
+    if field.metadata["within"] is None:
+        return ""
+    low, high = (str(each) if each and each % (1 << 20) else size(each or 0) for each in field.metadata["within"])
+    allowed = f"from {low}" if field.metadata["within"][1] is None else f"{low} to {high}"
+    return f"{allowed} {field.metadata['unit']}".strip()
 
 
 def _kind(kind: Any) -> str:

@@ -82,6 +82,28 @@ def test_a_frozen_master_is_replaced_and_acknowledges_nothing_when_it_wakes(whol
     )
 
 
+def test_two_elections_in_a_row_leave_nobody_out_who_has_everything(whole: LocalCluster) -> None:
+    """Master after master dies. The first two come back, the last one does not: both have what was acknowledged."""
+    nameservers = whole.plan.nameserver_addresses
+    with writing(nameservers, "row") as writer:
+        writer.wait_acknowledged(20)
+        killed = []
+        for _ in range(3):
+            found = wait_until(lambda: master(whole), 30, "a master")
+            assert found is not None
+            dying, _ = found
+            whole.kill(dying.name)
+            killed.append(dying.name)
+        for name in killed[:2]:
+            whole.restart(name)
+        writer.wait_acknowledged(20)
+        whole.restart(killed[2])
+        wait_master(whole)
+    assert_all_there(
+        writer, [m for m in read_all(nameservers, len(writer.acknowledged)) if bytes(m.body).startswith(b"row-")]
+    )
+
+
 def test_a_planned_switch_refuses_no_message(whole: LocalCluster) -> None:
     nameservers = whole.plan.nameserver_addresses
     addresses = [node.address for node in whole.plan.nodes if node.is_broker]

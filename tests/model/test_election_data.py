@@ -1,4 +1,5 @@
-"""Nothing acknowledged is lost, whatever the clocks do: every reachable state of three brokers' logs.
+"""Nothing acknowledged is lost, whatever the clocks do, and where two are needed, no death of one stops the group:
+every reachable state of three brokers' logs.
 
 No broker looks at a clock here: an old master goes on for ever, elections come at any moment, answers arrive late or
 never, brokers crash and come back with their log. All that protects the data is the register, the epochs on the
@@ -7,6 +8,8 @@ stream, that a master waits for everybody who may be in its set, and what a slav
 A group acknowledges with one broker in its set, or with two at least (``inSyncReplicas``). Where something is
 confirmed up to, a broker knows from what it heard, and a crash takes that from it: so it knows less than was
 acknowledged.
+
+``ELECTION_STATES=100000000 python -m tests.model.test_election_data`` visits all that the bounds below allow.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ from penstock.formats.epochs import Epoch
 from penstock.proto.register import new_register
 from penstock.replication.epochs import EpochHistory, common_end
 from penstock.replication.master.progress import level_from
+from penstock.replication.master.sync_state_set import SetRules
 from tests.model.test_election_leases import Registers
 
-EPOCHS_MAX = 3
-APPENDS_MAX = 3
+EPOCHS_MAX = int(os.environ.get("ELECTION_EPOCHS", "3"))
+APPENDS_MAX = int(os.environ.get("ELECTION_APPENDS", "3"))
 STATES = int(os.environ.get("ELECTION_STATES", "120000"))
 Log = tuple[str, ...]
 REGISTERS = Registers()
@@ -100,6 +104,16 @@ def waited_for(node: Node, j: int) -> frozenset[int]:
     return node.required | {j}
 
 
+def may_let_go(after: frozenset[int], needed: int) -> bool:
+    """Whether a master may ask for a set that is smaller than before."""
+    return len(after) >= SetRules(needed, needed).smallest
+
+
+def electable(state: State) -> frozenset[int]:
+    """Who may be elected."""
+    return REGISTERS.known[state.register].sync_state_set
+
+
 def followed(slave: Node, master: Node, count: int) -> Node:
     """``slave`` after a connection on which it cut its log to the common point and got ``count`` more records."""
     common = common_end(master.history, len(master.log), slave.history, len(slave.log))
@@ -118,7 +132,7 @@ def followed(slave: Node, master: Node, count: int) -> Node:
 def steps(state: State) -> Iterator[tuple[str, State]]:
     register = REGISTERS.known[state.register]
     if register.epoch < EPOCHS_MAX:
-        for candidate in register.sync_state_set:
+        for candidate in electable(state):
             yield f"{candidate} is elected", state._replace(register=REGISTERS.elected(state.register, candidate))
     for place, answer in enumerate(state.answers):
         if answer is not None:
@@ -167,6 +181,8 @@ def master_steps(state: State, i: int) -> Iterator[tuple[str, State]]:
         if (register.master_id, register.epoch) == (i, node.acting):
             if j in register.sync_state_set:
                 after = register.sync_state_set - {j}
+                if not may_let_go(after, state.needed):
+                    continue
             elif node.answered[j] >= must_have(node):
                 union = waited_for(node, j)
                 if union != node.required:
@@ -181,10 +197,16 @@ def master_steps(state: State, i: int) -> Iterator[tuple[str, State]]:
 
 
 def problem(state: State) -> str:
-    """What is wrong with ``state``: the newest master that has begun must have everything acknowledged."""
+    """What is wrong with ``state``: the newest master that has begun must have everything acknowledged, and of any two
+    brokers that have it, one may be elected.
+    """
     newest = max(state.nodes, key=lambda node: node.history.latest)
     if newest.acting == newest.history.latest and newest.log[: len(state.acknowledged)] != state.acknowledged:
         return f"acknowledged {state.acknowledged}, the master of epoch {newest.acting} has {newest.log}"
+    members = REGISTERS.known[state.register].sync_state_set
+    whole = {i for i, node in enumerate(state.nodes) if node.log[: len(state.acknowledged)] == state.acknowledged}
+    if state.needed > 1 and len(whole - members) > 1:
+        return f"{whole - members} have everything, and only {sorted(members)} may be elected"
     return ""
 
 
@@ -202,14 +224,16 @@ def without_the_dead(state: State) -> State:
 
 
 def beginnings() -> Iterator[State]:
-    """Broker 0 is master: of empty logs; or two are needed, and it let broker 2 go before it acknowledged a record.
+    """Broker 0 is master: of empty logs, where one or two are needed; or two are, and it let broker 2 go before it
+    acknowledged a record.
 
-    The second one is on the way from the first, too far for every state between to be visited in a test.
+    The last one is on the way from the one before, too far for every state between to be visited in a test.
     """
     first = new_register("c", "a", 0, 0)
     whole = replace(first, sync_state_set=frozenset((0, 1, 2)))
     master = Node(acting=1, required=whole.sync_state_set)
-    yield State(REGISTERS.number(whole), (master, Node(), Node()), (None,) * 9, 0, (), 1)
+    for needed in (1, 2):
+        yield State(REGISTERS.number(whole), (master, Node(), Node()), (None,) * 9, 0, (), needed)
     smaller, log = replace(first, sync_state_set=frozenset((0, 1))), ("1.0",)
     master = Node(log, acting=1, required=smaller.sync_state_set, answered=(NOT_HEARD, 1, NOT_HEARD), confirm=1)
     yield State(REGISTERS.number(smaller), (master, Node(log), Node()), (None,) * 9, 1, log, 2)
@@ -243,16 +267,43 @@ def way_to(state: State, came: dict[State, tuple[State, str] | None]) -> list[st
     return way[::-1]
 
 
+class LaxRegisters(Registers):
+    """Anybody may be elected: as a member of the set, which the candidate joins by it."""
+
+    def _elected(self, number: int, candidate: int) -> int:
+        before = self.known[number]
+        joined = replace(before, sync_state_set=before.sync_state_set | {candidate})
+        return self.number(joined.elected(candidate))
+
+
+class ShrinkingRegisters(Registers):
+    """The former master leaves the set, unless it is elected again."""
+
+    def _elected(self, number: int, candidate: int) -> int:
+        before = self.known[number]
+        after = before.elected(candidate)
+        return self.number(replace(after, sync_state_set=before.sync_state_set - {before.master_id} | {candidate}))
+
+
 def test_nothing_acknowledged_is_lost() -> None:
     visited, way = explore(STATES)
     assert not way, f"after {visited} states: {way}"
 
 
 @pytest.mark.parametrize(
-    "name", ["too few waited for", "old epoch followed", "union not waited for", "only what was heard must be had"]
+    "name",
+    [
+        "too few waited for",
+        "old epoch followed",
+        "union not waited for",
+        "only what was heard must be had",
+        "one that was let go is elected",
+        "an election shrinks the set",
+        "too few are left in the set",
+    ],
 )
 def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each rule is for: without it an acknowledged record is lost."""
+    """What each rule is for: without it an acknowledged record is lost, or one broker's death stops the group."""
     module = sys.modules[__name__]
     if name == "too few waited for":
 
@@ -264,7 +315,18 @@ def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(module, "may_follow", lambda node, master: True)
     elif name == "only what was heard must be had":
         monkeypatch.setattr(module, "must_have", lambda node: node.confirm)
+    elif name == "one that was let go is elected":
+        monkeypatch.setattr(module, "electable", lambda state: range(3))
+        monkeypatch.setattr(module, "REGISTERS", LaxRegisters())
+    elif name == "an election shrinks the set":
+        monkeypatch.setattr(module, "REGISTERS", ShrinkingRegisters())
+    elif name == "too few are left in the set":
+        monkeypatch.setattr(module, "may_let_go", lambda after, needed: True)
     else:
         monkeypatch.setattr(module, "waited_for", lambda node, j: node.required)
     _, way = explore(5 * STATES)
     assert way
+
+
+if __name__ == "__main__":
+    print(*explore(STATES))

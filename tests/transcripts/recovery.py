@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.store.recovery.recovery import Damage, MarkTracker, judge, plan
+from penstock.broker.store.recovery.recovery import MarkTracker, is_refused, plan
 from penstock.formats.checkpoint import Positions
 
 LOG = {"log_min": 0, "log_end": 3000, "segment_bytes": 1000}
@@ -19,7 +19,8 @@ def _judged(line: str) -> str:
     """``damage at=100 [later=500] [sector lost] [synced=…|of another program]``."""
     given = _numbers(line)
     synced = None if "another program" in line else given.get("synced", 0)
-    return judge(Damage(given["at"], given.get("later"), "sector lost" in line, synced)).name.lower()
+    refused = is_refused(given["at"], later=given.get("later"), sector_lost="sector lost" in line, synced=synced)
+    return "refuse" if refused else "cut"
 
 
 def _planned(line: str) -> str:

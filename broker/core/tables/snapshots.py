@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,8 +34,9 @@ from typing import Any, Final
 
 from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt
-from penstock.runtime.whole_files import sync_directory
+from penstock.runtime.whole_files import replace_file, sync_directory
 
+from ...store.recovery.cleaning import SteadyClock
 from ..uninterrupted import to_its_end
 from .table import Table
 from .tables import Tables
@@ -101,6 +101,8 @@ class Snapshots:
         self.is_current = True
         """The tables are what the log says. While they are not, as behind a cut, nothing of them is written, and no
         file counts as one that covers anything of the log."""
+        self._steady = SteadyClock(int(time.time() * 1000), time.monotonic())
+        """What was idle for long is told by this one: a wall clock that is set ahead for a moment ends nothing."""
         self._files = [_File(table) for table in tables.all]
         tables.files = self
 
@@ -171,7 +173,7 @@ class Snapshots:
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
         self._tables.forget_deleted(position)
-        self._tables.expire(int(time.time() * 1000))
+        self._tables.expire(self._steady.now_ms(int(time.time() * 1000), time.monotonic()))
         for file in self._files:
             started = time.monotonic()
             changes = file.table.changes
@@ -200,18 +202,15 @@ class Snapshots:
             is_current = file.is_written and position - file.position < LAG_BYTES_MAX_AT_END
             if not is_current or not (self.directory / file.name).exists():
                 try:
-                    self._replace(file.name, "".join(self._document(file, position)))
+                    self._write(file, position)
                 except OSError as error:
                     log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
-                    continue
-                file.written, file.position = file.table.changes, position
 
     def write_anew(self, position: int) -> None:
         """Write every file and forget the ones before, whose positions mean nothing in this log any more."""
         for file in self._files:
-            self._replace(file.name, "".join(self._document(file, position)))
+            self._write(file, position)
             (self.directory / f"{file.name}.bak").unlink(missing_ok=True)
-            file.written, file.position = file.table.changes, position
 
     def adopt(self, other: Snapshots) -> None:
         """The tables are those that ``other`` has read, and the files as it has found them, until they are written."""
@@ -238,7 +237,7 @@ class Snapshots:
                     path.unlink()
                     log.info("snapshot of a log's lost end deleted path=%s", path)
                 else:
-                    _write(path, json.dumps({**document, LOG_POSITION: position}, ensure_ascii=False))
+                    replace_file(path, json.dumps({**document, LOG_POSITION: position}, ensure_ascii=False).encode())
                     log.info("snapshot reaches to the log's new end path=%s position=%d", path, position)
                 file.written, file.position = -1, 0  # if the cut does not come about, it is written anew
                 changed = True
@@ -252,11 +251,12 @@ class Snapshots:
         yield from file.table.pieces()
         yield f',\n\t"{NEWEST_RECORD}":{file.table.newest_record}\n}}\n'  # last: the tables change meanwhile
 
+    def _write(self, file: _File, position: int) -> None:
+        self._replace(file.name, "".join(self._document(file, position)))
+        file.written, file.position = file.table.changes, position
+
     def _replace(self, name: str, text: str) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / name
-        _write(path, text, path.with_name(f"{name}.bak"))
-        sync_directory(self.directory)
+        replace_file(self.directory / name, text.encode(), keep_as=self.directory / f"{name}.bak")
 
     def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
         damaged: list[str] = []
@@ -299,15 +299,3 @@ def _reaching_behind(path: Path, position: int) -> Document | None:
         return document if is_behind else None
     except (FileNotFoundError, ValueError, TypeError):
         return None
-
-
-def _write(path: Path, text: str, old: Path | None = None) -> None:
-    """Put a file in the place of another at once, whose content is kept as ``old``."""
-    fresh = path.with_name(f"{path.name}.tmp")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    if old is not None and path.exists():
-        path.replace(old)
-    fresh.replace(path)

@@ -13,6 +13,7 @@ at append, every role applies all at dispatch, a start replays.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
@@ -26,7 +27,7 @@ StateRecord = tuple[str, dict[str, Any]]
 """Kind and body of a record of the state topic."""
 
 
-class Table:
+class Table(ABC):
     """One table: its record kinds, its snapshot file, and how it follows the log. Event loop only.
 
     Attributes whose names begin with ``on_`` are for those who listen; they stay when the content is exchanged.
@@ -44,40 +45,40 @@ class Table:
         """The record at ``position`` is about to be applied."""
         self.newest_record = max(self.newest_record, position)
 
+    @abstractmethod
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
         """Take the change of the record at ``position`` unless it is known or a newer one is held.
 
         Raises:
             KeyError, TypeError, ValueError: the document is not of its kind's shape.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def repeated(self, position: int) -> Iterator[StateRecord]:
         """Records that say again what is known from records below ``position``, or nobody knows where.
 
         The table may change between two of them: what has gone meanwhile is not told.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def load(self, document: Mapping[str, Any], log_end: int) -> None:
         """Take a snapshot, without what lies behind ``log_end`` where that can be told.
 
         Raises:
             KeyError, TypeError, ValueError: the document is no snapshot of this table.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def pieces(self) -> Iterator[str]:
         """The fields of a snapshot as JSON text, each piece quickly made; the table may change in between."""
-        raise NotImplementedError
 
-    def import_from(self, directory: Path) -> None:
+    def import_from(self, directory: Path) -> None:  # noqa: B027  most have nothing
         """Take what RocketMQ says of it in files of another shape; called where RocketMQ wrote the snapshots."""
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, now_ms: int) -> None:  # noqa: B027  most have nothing
         """Drop what nobody has asked for in a long time."""
 
-    def forget_deleted(self, dispatched: int) -> None:
+    def forget_deleted(self, dispatched: int) -> None:  # noqa: B027  most have nothing
         """Drop what is kept only to refuse records older than a deletion; none below ``dispatched`` can come."""
 
     def adopt(self, other: Self) -> None:

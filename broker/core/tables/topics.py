@@ -18,7 +18,7 @@ from penstock.formats.record.properties import TAGS, decode_properties
 from penstock.proto import names
 from penstock.proto.wire import common_pb2
 
-from .table import NamedTable, StateRecord, compact, json_entries
+from .table import NamedTable, StateRecord, json_entries
 
 TOPIC: Final = "TOPIC"
 TOPIC_DELETED: Final = "TOPIC_DELETED"
@@ -150,11 +150,6 @@ def fields_beside(document: Mapping[str, Any], keys: frozenset[str], defaults: M
         for name, value in document.items()
         if name not in keys and (name not in defaults or value != defaults[name])
     }
-
-
-def encode_topic_deleted(topic: str) -> bytes:
-    """Body of a ``TOPIC_DELETED`` record."""
-    return compact({"topicName": topic})
 
 
 def deleted_topic(record: bytes) -> str:

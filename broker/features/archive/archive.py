@@ -65,11 +65,9 @@ class Archive(Feature):
             raise InvalidArgument(
                 f"archive {name}: watermark {offset} is below {held.offset}: only force moves it back"
             )
-        if (held.offset if held is not None else REMOVED) == offset:
-            return held
         journal = self.core.writable()
         end = journal.put(ARCHIVED, Watermark(name, offset, self.core.clock.wall_ms()).to_json())
-        await journal.safe(end, f"archive {name}")
+        await self.core.acknowledgements.safe(end, f"archive {name}")
         return self._table.get(name)
 
     def _on_taken(self, base: int) -> None:

@@ -18,7 +18,7 @@ from ...core.wire import Service, service
 from .coordinators import Coordinators
 from .staging import Staging
 from .staging_table import Keys, StagingTable, Writer
-from .writers import WriterLog, Writers
+from .writers import Writers
 
 
 class ExactlyOnce(Feature):
@@ -30,10 +30,9 @@ class ExactlyOnce(Feature):
         super().__init__(core)
         config = core.config
         self._table = core.tables[StagingTable]
-        self._log = WriterLog(core)
-        self.writers = Writers(self._log)
+        self.writers = Writers(core)
         coordinators = Coordinators(config.nameservers.addresses, config.security.outgoing())
-        self.staging = Staging(core, self.writers, self._log, coordinators.ask)
+        self.staging = Staging(core, self.writers, coordinators.ask)
 
     def services(self) -> Iterable[Service]:
         yield service(
@@ -73,7 +72,7 @@ class ExactlyOnce(Feature):
         families.counters("penstock_staged_dropped", "Records dropped undecided", (), [((), staging.records_dropped)])
 
     def on_role(self, journal: Journal | None) -> None:
-        self._log.on_role()
+        self.writers.on_role()
 
     async def run(self) -> None:
         await self.staging.run()

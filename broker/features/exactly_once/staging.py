@@ -46,17 +46,15 @@ from penstock.proto.frames import pack, unpack
 from penstock.proto.wire import pipeline_pb2
 
 from ...core.core import Core
-from ...core.intake import writable_topic
+from ...core.intake import client_mark, writable_topic
 from ...core.journal import Journal, Target
 from ...core.reposting import Reposter
-from ...core.tables.producers import mark_of
 from ...core.wire import check_name
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
-from .writers import WriterLog, Writers
+from .writers import CHUNK_MAX, Writers
 
 log = logging.getLogger(__name__)
 
-CHUNK_MAX: Final = 1 << 24
 KEEP_MS_MIN, KEEP_MS_MAX = 1_000, 7 * 24 * 3600 * 1000
 KEEP_MS_DEFAULT: Final = 900_000
 LOOK_S: Final = 1.0
@@ -70,12 +68,11 @@ AskCoordinator = Callable[[str, str, int, list[str]], Awaitable[Keys]]
 class Staging:
     """Both sides of the protocol at one broker; event loop only, and only a master does anything."""
 
-    def __init__(self, core: Core, writers: Writers, writer_log: WriterLog, ask_coordinator: AskCoordinator) -> None:
+    def __init__(self, core: Core, writers: Writers, ask_coordinator: AskCoordinator) -> None:
         self._core = core
         self._store = core.store
-        self._table = writer_log.table
+        self._table = writers.table
         self._writers = writers
-        self._log = writer_log
         self._reposter = Reposter(core)
         self._ask_coordinator = ask_coordinator
         self._broker_name = core.config.identity.broker_name
@@ -91,7 +88,7 @@ class Staging:
     async def stage(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         """Keep one framed batch aside; answers when it is as safe as an acknowledged message."""
         header, records = unpack(request, pipeline_pb2.StageHeader)
-        journal = self._log.writable()
+        journal = self._core.writable()
         topic = writable_topic(self._core, header.topic)
         each, staged = self._checked_header(header)
         if each.batch <= self._table.published_batch(each.writer):
@@ -103,7 +100,7 @@ class Staging:
             intake.check(records, topic)
             self._check_records(header, records, intake.target(topic))
             self._keep(journal, each, staged, header, records)
-        await self._log.acknowledged(each.writer, f"chunk {header.chunk} of {each.key}")
+        await self._writers.acknowledged(each.writer, f"chunk {header.chunk} of {each.key}")
         return pack(pipeline_pb2.StageReply(duplicate=duplicate))
 
     async def publish(self, name: str, batch: int, chunks: Mapping[str, int]) -> tuple[int, bool]:
@@ -117,7 +114,7 @@ class Staging:
         """
         check_name("writer", name)
         async with self._publishing.setdefault(name, asyncio.Lock()):
-            self._log.writable()
+            self._core.writable()
             published = 0
             duplicate = batch <= self._table.published_batch(name)
             if not duplicate:
@@ -126,14 +123,14 @@ class Staging:
                     for number in sorted(staged.chunks):
                         published += await self._publish_chunk(each, staged.chunks[number])
                         await asyncio.sleep(0)
-                self._record_gone(name, batch, chunks, published_ms=self._log.now_ms())
+                self._record_gone(name, batch, chunks, published_ms=self._core.clock.wall_ms())
                 self.records_published += published
-        await self._log.acknowledged(name, f"publication of batch {batch}")
+        await self._writers.acknowledged(name, f"publication of batch {batch}")
         return published, duplicate
 
     async def drop(self, name: str, batch: int, keys: Iterable[str]) -> None:
         """Forget staged data of which the coordinator has said that it will never be decided."""
-        self._log.writable()
+        self._core.writable()
         gone = [key for key in keys if StagedId(name, batch, key) in self._table.staged]
         if gone:
             for key in gone:
@@ -145,8 +142,8 @@ class Staging:
         """Bring staged data that is older than its time to its end, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if self._log.is_master:
-                await self.settle_expired(self._log.now_ms())
+            if self._core.events.journal is not None:
+                await self.settle_expired(self._core.clock.wall_ms())
 
     async def settle_expired(self, now_ms: int) -> None:
         """Ask the coordinators about data whose time is over, and do as they say; failures are tried again later."""
@@ -178,7 +175,7 @@ class Staging:
         if not KEEP_MS_MIN <= keep_ms <= KEEP_MS_MAX:
             raise InvalidArgument(f"keep_ms {keep_ms}: {KEEP_MS_MIN}..{KEEP_MS_MAX} are allowed")
         check_name("coordinator", header.coordinator)
-        return each, Staged(header.coordinator, self._log.now_ms() + keep_ms)
+        return each, Staged(header.coordinator, self._core.clock.wall_ms() + keep_ms)
 
     def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, target: Target) -> None:
         """Refuse now what could not be published later: a trial of the very kernel that will place them."""
@@ -186,7 +183,7 @@ class Staging:
             raise MessageTooLarge(
                 f"chunk of {len(records)} bytes: at most {self._body_bytes_max} (maxMessageSize) can be staged at once"
             )
-        mark = mark_of(records)
+        mark = client_mark(records)
         if mark is None or mark.count != header.count:
             raise CorruptBatch(f"record 0: a staged chunk carries a producer mark with its count, {header.count}")
         if len(self._scratch) < len(records) + BLANK_BYTES:
@@ -233,14 +230,14 @@ class Staging:
         )
         placed = journal.append(Target(names.STAGE_TOPIC, 1), wrapped)
         staged.chunks[header.chunk] = Chunk(placed.start, header.count, header.topic)
-        self._log.put(each.writer, STAGED, staged_body(each, staged, header.chunk))
+        self._writers.put(each.writer, STAGED, staged_body(each, staged, header.chunk))
 
     def _find_staged(self, name: str, batch: int, chunks: Mapping[str, int]) -> list[tuple[StagedId, Staged]]:
         found = []
         for key, count in sorted(chunks.items()):
             each = StagedId(name, batch, key)
             staged = self._table.staged.get(each)
-            if staged is None or sorted(staged.chunks) != list(range(count)):
+            if staged is None or len(staged.chunks) != count or max(staged.chunks, default=-1) != count - 1:
                 held = 0 if staged is None else len(staged.chunks)
                 raise StagedDataGone(
                     f"writer {name} batch {batch}: {held} of {count} chunks staged as {key} are at broker "
@@ -261,7 +258,7 @@ class Staging:
                 "any more: it was deleted because the disk was full",
                 broker=self._broker_name,
             ) from error
-        mark = mark_of(memoryview(records))
+        mark = client_mark(memoryview(records))
         assert mark is not None, "checked before it was staged"
         name = decode_record(records).topic
         topic = self._core.tables.topic(name)
@@ -273,10 +270,10 @@ class Staging:
         target = Target(name, 1 if topic is None else topic.write_queues)
         if self._reposter.is_done(target, mark):
             return 0  # by an attempt that did not come to its end
-        return self._reposter.post(self._log.writable(), target, mark, lambda: records)
+        return self._reposter.post(self._core.writable(), target, mark, lambda: records)
 
     def _record_gone(self, name: str, batch: int, keys: Iterable[str], *, published_ms: int | None = None) -> None:
-        self._log.put(name, STAGED_GONE, gone_body(name, batch, keys, published_ms=published_ms))
+        self._writers.put(name, STAGED_GONE, gone_body(name, batch, keys, published_ms=published_ms))
 
     async def _settle(self, writer: str, batch: int, coordinator: str, keys: list[str]) -> None:
         if coordinator == self._broker_name:
@@ -293,6 +290,6 @@ class Staging:
             log.info("staged data dropped undecided writer=%s batch=%d keys=%d", writer, batch, len(rest))
 
     def _forget(self) -> None:
-        known = self._log.forget_unknown()
+        known = self._writers.forget_unknown()
         for name in [name for name, lock in self._publishing.items() if name not in known and not lock.locked()]:
             del self._publishing[name]

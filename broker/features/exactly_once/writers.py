@@ -10,19 +10,20 @@ from typing import Final
 from penstock.proto.errors import InvalidArgument, StagedDataGone, StaleProducer
 
 from ...core.core import Core
-from ...core.journal import Journal
 from ...core.wire import NAME_LENGTH_MAX, check_name
 from .staging_table import WRITER, Keys, StagingTable, Writer
 
 log = logging.getLogger(__name__)
 
+CHUNK_MAX: Final = 1 << 24
+"""Chunks of one key at one shard."""
 KEYS_MAX: Final = 100_000
 TOPICS_MAX: Final = 1_000
 LAYOUT_LENGTH_MAX: Final = 1 << 20
 
 
-class WriterLog:
-    """Records changes of the staging table and waits until they are safe; event loop only."""
+class Writers:
+    """What this shard has recorded of writers, and what it decides as their coordinator; event loop only."""
 
     def __init__(self, core: Core) -> None:
         self.table = core.tables[StagingTable]
@@ -35,26 +36,9 @@ class WriterLog:
         self._start_end = self._core.store.end_offset
         self._ends.clear()
 
-    @property
-    def is_master(self) -> bool:
-        """True if changes can be recorded here at all."""
-        return self._core.events.journal is not None
-
-    def writable(self) -> Journal:
-        """Where to record. Raises NotMaster, NotEnoughReplicas."""
-        return self._core.writable()
-
-    def check_master(self) -> None:
-        """Raises NotMaster."""
-        self._core.role.check_master()
-
-    def now_ms(self) -> int:
-        """The wall clock."""
-        return self._core.clock.wall_ms()
-
     def put(self, writer: str, kind: str, document: dict[str, object]) -> None:
-        """Record a change that concerns ``writer``."""
-        end = self.writable().put(kind, document)
+        """Record a change that concerns ``writer``. Raises NotMaster, NotEnoughReplicas."""
+        end = self._core.writable().put(kind, document)
         self._ends[writer] = max(end, self._ends.get(writer, 0))
 
     async def acknowledged(self, writer: str, what: str) -> None:
@@ -72,14 +56,6 @@ class WriterLog:
         self._ends = {name: end for name, end in self._ends.items() if name in known}
         return known
 
-
-class Writers:
-    """What the coordinator does; event loop only."""
-
-    def __init__(self, log: WriterLog) -> None:
-        self._log = log
-        self._table = log.table
-
     async def open_writer(
         self, name: str, run: str, coordinator: str = "", layout: Mapping[str, str] | None = None
     ) -> Writer:
@@ -95,7 +71,7 @@ class Writers:
         layout = layout or {}
         if len(layout) > TOPICS_MAX or sum(map(len, layout.values())) > LAYOUT_LENGTH_MAX:
             raise InvalidArgument(f"writer {name}: a layout of {len(layout)} topics: too many, write to fewer")
-        before = self._table.writers.get(name)
+        before = self.table.writers.get(name)
         held = before if before is not None else Writer(name, run, 1, coordinator=coordinator)
         if held.run != run:
             self._check_run(held, run, is_opening=True)
@@ -107,14 +83,10 @@ class Writers:
             self._put(held)
         return await self._settled(name)
 
-    def check_master(self) -> None:
-        """Raises NotMaster."""
-        self._log.check_master()
-
     async def query_writer(self, name: str) -> Writer | None:
         """What is known of the writer, as safe as the mode promises."""
-        self._log.check_master()
-        return await self._settled(check_name("writer", name)) if name in self._table.writers else None
+        self._core.role.check_master()
+        return await self._settled(check_name("writer", name)) if name in self.table.writers else None
 
     async def decide(self, name: str, run: str, batch: int, keys: Keys, content: str = "") -> Writer:
         """Let exactly these attempts be batch ``batch`` of the writer, unless it is decided already.
@@ -134,6 +106,13 @@ class Writers:
             raise InvalidArgument(f"writer {name}: batch {batch} with {len(keys)} keys: at most {KEYS_MAX}, batch >= 0")
         if len(content) > NAME_LENGTH_MAX:
             raise InvalidArgument(f"writer {name}: content of {len(content)} characters: at most {NAME_LENGTH_MAX}")
+        for key, shards in keys.items():
+            check_name("key", key)
+            if not all(0 < count <= CHUNK_MAX for count in shards.values()):
+                raise InvalidArgument(
+                    f"writer {name} batch {batch}: key {key}: chunks per broker group {dict(shards)!r:.80}: "
+                    f"1..{CHUNK_MAX} are allowed"
+                )
         if batch > held.decided:
             if not held.finished:
                 raise InvalidArgument(
@@ -162,8 +141,8 @@ class Writers:
 
     async def give_up(self, name: str, batch: int, keys: Iterable[str]) -> Keys:
         """What is decided as ``batch`` and not finished; those of ``keys`` that are not in it never will be."""
-        self._log.check_master()
-        held = self._table.writers.get(check_name("writer", name))
+        self._core.role.check_master()
+        held = self.table.writers.get(check_name("writer", name))
         if held is None:
             return {}  # forgotten, with nothing left to publish: it has to be opened, as another run, to decide again
         wanted = sorted(set(keys) - held.expired.keys())
@@ -173,8 +152,8 @@ class Writers:
         return held.keys if batch == held.decided else {}
 
     def _writer(self, name: str) -> Writer:
-        self._log.check_master()
-        held = self._table.writers.get(name)
+        self._core.role.check_master()
+        held = self.table.writers.get(name)
         if held is None or not held.run:
             raise InvalidArgument(f"writer {name!r:.80} is not open at this shard: open it first")
         return held
@@ -187,11 +166,11 @@ class Writers:
             )
 
     def _put(self, writer: Writer) -> None:
-        writer = replace(writer, touched_ms=self._log.now_ms())
-        self._log.put(writer.name, WRITER, writer.to_json())
+        writer = replace(writer, touched_ms=self._core.clock.wall_ms())
+        self.put(writer.name, WRITER, writer.to_json())
 
     async def _settled(self, name: str) -> Writer:
         """The writer, when everything recorded about it is acknowledged: nobody may act on less."""
-        writer = self._table.writers[name]  # now: what is changed while waiting is not acknowledged after it
-        await self._log.acknowledged(name, f"writer {name}")
+        writer = self.table.writers[name]  # now: what is changed while waiting is not acknowledged after it
+        await self.acknowledged(name, f"writer {name}")
         return writer

@@ -76,6 +76,8 @@ class Later(Feature, Intake):
         families.gauge("penstock_timer_waiting", "Messages that wait for their time", timers.waiting)
         families.counters("penstock_timer_delivered", "Messages delivered at their time", (), [((), timers.delivered)])
         families.counters("penstock_timer_dropped", "Their topic, or they, are gone", (), [((), timers.dropped)])
+        foreign = [((), timers.foreign_marks)]
+        families.counters("penstock_timer_foreign_marks", "Deliveries made despite a forged mark", (), foreign)
 
     def on_role(self, journal: Journal | None) -> None:
         self.timers.on_role(journal)

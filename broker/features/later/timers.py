@@ -22,13 +22,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, MessageTooLarge
 
 from ...core.core import Core
 from ...core.journal import Journal, Target
-from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter, mark_property
+from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter
 from .timer_table import TIMER_RUN, Run, TimerTable
 from .timer_wheel import Longs, TimerWheel
 
@@ -64,6 +64,11 @@ class Timers:
         """The broker has become master, or slave (None)."""
         self._journal = journal
         self._wheel = self._unfinished = None
+
+    @property
+    def foreign_marks(self) -> int:
+        """How often a mark of somebody else stood in the way of a delivery."""
+        return self._reposter.foreign
 
     @property
     def waiting(self) -> int:
@@ -231,12 +236,12 @@ class Timers:
 
         def make() -> memoryview:
             out = np.empty(int(sizes.sum()) + GROWTH_MAX + count * TOPIC_GROWTH_MAX + TOPIC_GROWTH_MAX, np.uint8)
-            encoded, prefix = np.frombuffer(name.encode(), np.uint8), np.frombuffer(mark_property(mark), np.uint8)
+            encoded, prefix = np.frombuffer(name.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
             length = int(delivered_records(data, positions, sizes, encoded, queues, prefix, out))
             assert length > 0, "sound records, and room for them"
             return out[:length].data
 
-        if self._reposter.is_done(target, mark):
+        if self._reposter.is_done(target, mark, below=(sequence >> PAGE_BITS) + 1 << PAGE_BITS):
             return
         if topic is None or names.is_system_topic(name):
             self.dropped += count

@@ -1,22 +1,17 @@
 """The kernel that runs SQL92 conditions over the properties of records; see :mod:`.sql92` for what they mean."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 from enum import IntEnum
 
 import numpy as np
-from numba import njit, types
+from numba import float64, int64, types, void
 
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, INTS, LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_u8
 from penstock.formats.intrinsics.text import find_byte_at
 from penstock.formats.record.kernels import measure_at
 from penstock.formats.record.kernels.scanning import RECORD
-
-drop_stale_kernels(__file__)
 
 
 class Op(IntEnum):
@@ -46,9 +41,6 @@ class Op(IntEnum):
     TO_BOOL = 21
 
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_LONGS = types.Array(types.int64, 1, "C", readonly=True)
-_INTS = types.Array(types.int32, 1, "C", readonly=True)
 _DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
 _STEPS = types.Array(types.int64, 2, "C", readonly=True)
 _OUT = types.Array(types.int8, 1, "C")
@@ -72,7 +64,7 @@ NO, YES, DAMAGED = 0, 1, 2
 """What is said of a record."""
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64, int64)
 def _compare_texts(one, one_size, other, other_size):
     """Negative, 0 or positive, byte by byte."""
     for i in range(min(one_size, other_size)):
@@ -82,7 +74,7 @@ def _compare_texts(one, one_size, other, other_size):
     return one_size - other_size
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, _BYTES, _LONGS, _TABLE)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64, BYTES, LONGS, _TABLE)
 def _find_properties(address, start, end, names, name_ends, found):
     """Note where the values of the named properties are, the last of each: ``found[i]``: address and length.
 
@@ -110,7 +102,7 @@ def _find_properties(address, start, end, names, name_ends, found):
     return work
 
 
-@njit([types.Tuple((types.int64, types.int64, types.float64))(types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64, int64, float64), int64, int64)
 def _number_at(address, length):
     """(kind, whole number, number) of the text, _NULL if it is no number."""
     at, sign = 0, 1
@@ -170,7 +162,7 @@ def _number_at(address, length):
     return _DOUBLE, np.int64(0), sign * number
 
 
-@njit([types.int64(types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64)
 def _bool_at(address, length):
     """1 for true, in any case, and 0 for any other text."""
     if length != len(_TRUE):
@@ -181,7 +173,7 @@ def _bool_at(address, length):
     return 1
 
 
-@njit([types.int64(_STACK, _DOUBLE_STACK, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, _STACK, _DOUBLE_STACK, int64, int64)
 def _compared(stack, doubles, one, op):
     """0, 1 or _UNKNOWN: the comparison of the values at ``one`` and behind it."""
     other = one + 1
@@ -226,7 +218,7 @@ def _compared(stack, doubles, one, op):
     return np.int64(order >= 0)
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64, int64, int64)
 def _has_part(text, size, part, part_size, op):
     """Whether the text has the part: anywhere, at its begin or at its end; _UNKNOWN for an empty part."""
     if part_size == 0:
@@ -249,22 +241,18 @@ def _has_part(text, size, part, part_size, op):
     return 0
 
 
-@njit([types.void(_STACK, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(void, _STACK, int64, int64)
 def _put_bool(stack, place, value):
     stack[place, 0] = _NULL if value == _UNKNOWN else _BOOL
     stack[place, 1] = value
 
 
-@njit([types.int64(_STACK, types.int64)], nogil=True, cache=True)
+@kernel(int64, _STACK, int64)
 def _truth(stack, place):
     return stack[place, 1] if stack[place, 0] == _BOOL else _UNKNOWN
 
 
-@njit(
-    [types.UniTuple(types.int64, 2)(_STEPS, _LONGS, _DOUBLES, _BYTES, _LONGS, _TABLE, _STACK, _DOUBLE_STACK)],
-    nogil=True,
-    cache=True,
-)
+@kernel((int64,) * 2, _STEPS, LONGS, _DOUBLES, BYTES, LONGS, _TABLE, _STACK, _DOUBLE_STACK)
 def _judge(steps, longs, numbers, texts, text_ends, found, stack, doubles):
     """(YES or NO, work) for a record whose properties are ``found``."""
     top, work = -1, len(steps)
@@ -337,28 +325,23 @@ def _judge(steps, longs, numbers, texts, text_ends, found, stack, doubles):
     return np.int64(stack[0, 0] == _BOOL and stack[0, 1] == 1), work
 
 
-@njit(
-    [
-        types.int64(
-            _BYTES,
-            _LONGS,
-            _INTS,
-            _STEPS,
-            _LONGS,
-            _DOUBLES,
-            _BYTES,
-            _LONGS,
-            _BYTES,
-            _LONGS,
-            _TABLE,
-            _STACK,
-            _DOUBLE_STACK,
-            types.int64,
-            _OUT,
-        )
-    ],
-    nogil=True,
-    cache=True,
+@kernel(
+    int64,
+    BYTES,
+    LONGS,
+    INTS,
+    _STEPS,
+    LONGS,
+    _DOUBLES,
+    BYTES,
+    LONGS,
+    BYTES,
+    LONGS,
+    _TABLE,
+    _STACK,
+    _DOUBLE_STACK,
+    int64,
+    _OUT,
 )
 def judge_records(
     log,
@@ -401,7 +384,7 @@ def judge_records(
     return len(positions)
 
 
-@njit([types.float64(_BYTES)], nogil=True, cache=True)
+@kernel(float64, BYTES)
 def number_of(text):
     """The number that a text writes, as in a property: so that equal texts are equal numbers."""
     kind, whole, number = _number_at(address_of(text), len(text))

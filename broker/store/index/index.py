@@ -131,15 +131,12 @@ class Index:
         for file in reversed(self._files):
             with self.lock:
                 found = list(file.find(key_hash, begin_ms, end_ms))
-            for entry in found:
-                yield entry.physical_offset
+            yield from found
 
-    def position(self) -> tuple[int, int]:
-        """(name of the last file, number of its next entry); zeros without a file."""
+    def position(self) -> IndexEnd:
+        """Where the index ends."""
         with self.lock:
-            if not self._files:
-                return 0, 0
-            return int(self._files[-1].path.rpartition("/")[2]), int(self._files[-1].header[COUNT])
+            return IndexEnd(self._files[-1].number, int(self._files[-1].header[COUNT])) if self._files else IndexEnd()
 
     def end_below(self, physical_offset: int) -> IndexEnd:
         """Where the index would end if it had the records below ``physical_offset`` only."""
@@ -147,7 +144,7 @@ class Index:
             for file in reversed(self._files):
                 count = file.count_below(physical_offset)
                 if count > 1:
-                    return IndexEnd(int(file.path.rpartition("/")[2]), count)
+                    return IndexEnd(file.number, count)
         return IndexEnd()
 
     def cut(self, end: IndexEnd, physical_offset: int) -> None:
@@ -161,7 +158,7 @@ class Index:
             return
         with self.lock:
             removed = False
-            while self._files and int(self._files[-1].path.rpartition("/")[2]) > end.file:
+            while self._files and self._files[-1].number > end.file:
                 last = self._files.pop()
                 last.close()
                 self._unsynced.discard(last.path)
@@ -293,8 +290,8 @@ class Index:
 
     def _next_name(self) -> str:
         name = index_file_name(self._clock.wall_ms())
-        last = self._files[-1].path.rpartition("/")[2] if self._files else ""
-        return name if name > last else f"{int(last) + 1:017d}"
+        last = self._files[-1].number if self._files else 0
+        return name if int(name) > last else f"{last + 1:017d}"
 
     def _start_anew(self, names: list[str]) -> bool:
         for name in names:

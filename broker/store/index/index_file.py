@@ -7,7 +7,6 @@ mapped hole on a full disk kills the process.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,13 +28,6 @@ from .index_kernels import BEGIN_MS, BEGIN_OFFSET, COUNT, END_MS, PAGE_SLOTS, US
 
 _BUFFERED = 1 << 14
 _READ_ENTRIES = 1 << 18
-
-
-class Found(NamedTuple):
-    """An entry with the wanted hash."""
-
-    physical_offset: int
-    store_timestamp_ms: int  # whole seconds after the file's first
 
 
 class IndexFile:
@@ -110,6 +102,11 @@ class IndexFile:
         if self._descriptor < 0:
             self._descriptor = self._disk.open(self.path)
         return self._descriptor
+
+    @property
+    def number(self) -> int:
+        """Its name."""
+        return int(self.path.rpartition("/")[2])
 
     @property
     def is_full(self) -> bool:
@@ -217,8 +214,8 @@ class IndexFile:
     def sync(self) -> None:
         self._disk.sync(self.descriptor)
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[Found]:
-        """Entries of that hash in the time range, newest first; times are whole seconds after the file's first."""
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of that hash in the time range, newest first; times are as near as a second."""
         header = self.header
         count, base_ms = int(header[COUNT]), int(header[0])
         if count <= 1 or base_ms > end_ms or int(header[1]) < begin_ms - 1000:
@@ -234,7 +231,7 @@ class IndexFile:
             if seconds < 0 or stored_ms < begin_ms - 1000:
                 return
             if found_hash == key_hash and stored_ms <= end_ms:
-                yield Found(physical, stored_ms)
+                yield physical
             if previous >= number:
                 return
             number = previous

@@ -1,34 +1,24 @@
 """The kernel that puts keys into an index file's tables."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import boolean, int64, uint32
 
 from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8, store_i32, store_i64
 from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at
-from penstock.formats.record.kernels import ROW
+from penstock.formats.record.kernels.scanning import ROWS
 from penstock.formats.record.layout import SysFlag
 
 from ..queues.kernels import equal_at
-
-drop_stale_kernels(__file__)
 
 BEGIN_MS, END_MS, BEGIN_OFFSET, END_OFFSET, USED_SLOTS, COUNT = range(6)
 """Places in the array of header values."""
 PAGE_SLOTS = 1024
 """Slots of 4 KiB: what is written at once."""
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_LONGS = types.Array(types.int64, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
-_ROWS = types.Array(from_dtype(ROW), 1, "C")
 _KEYS = int.from_bytes(b"KEYS", "big", signed=True)
 _UNIQ = int.from_bytes(b"UNIQ", "big", signed=True)
 _REST = int.from_bytes(b"_KEY", "big", signed=True)
@@ -37,7 +27,7 @@ _HASH = 0x23
 _TRANSACTION, _ROLLBACK = SysFlag.TRANSACTION_MASK, SysFlag.TRANSACTION_ROLLBACK
 
 
-@njit([types.UniTuple(types.int64, 4)(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 4, int64, int64, int64, int64)
 def _find_keys(address, start, end, readable):
     """(start, end) of the last UNIQ_KEY and of the last KEYS with a value in the property string; empty if absent."""
     unique, unique_end, keys, keys_end = end, end, end, end
@@ -57,16 +47,7 @@ def _find_keys(address, start, end, readable):
     return unique, unique_end, keys, keys_end
 
 
-@njit(
-    [
-        types.boolean(
-            types.int64, types.int64, types.int64, types.uint32, types.int64, types.int64, _INTS, _OUT_BYTES,
-            _OUT_BYTES, types.int64, _LONGS, types.int64,
-        )
-    ],
-    nogil=True,
-    cache=True,
-)  # fmt: skip
+@kernel(boolean, int64, int64, int64, uint32, int64, int64, OUT_INTS, OUT_BYTES, OUT_BYTES, int64, OUT_LONGS, int64)
 def _put(address, start, end, prefix, physical, stored_ms, slots, dirty, entries, entries_first, header, count_max):
     """Add the key ``[start, end)`` of a topic whose hash with the sign behind it is ``prefix``; false without room."""
     number = header[COUNT]
@@ -95,16 +76,7 @@ def _put(address, start, end, prefix, physical, stored_ms, slots, dirty, entries
     return True
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 2)(
-            _BYTES, _ROWS, types.int64, types.int64, types.int64, types.int64, _INTS, _OUT_BYTES, _OUT_BYTES,
-            types.int64, _LONGS, types.int64,
-        )
-    ],
-    nogil=True,
-    cache=True,
-)  # fmt: skip
+@kernel((int64,) * 2, BYTES, ROWS, int64, int64, int64, int64, OUT_INTS, OUT_BYTES, OUT_BYTES, int64, OUT_LONGS, int64)
 def put_keys(buffer, rows, row_first, key_first, count, below, slots, dirty, entries, entries_first, header, count_max):
     """Index ``rows[row_first:count]``, from the ``key_first``-th key of the first one on.
 
@@ -155,7 +127,7 @@ def put_keys(buffer, rows, row_first, key_first, count, below, slots, dirty, ent
     return count, 0
 
 
-@njit([types.int64(_BYTES, types.int64, types.int64, _INTS)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64, OUT_INTS)
 def rebuild_slots(entries, first, count, slots):
     """Enter ``count`` entries, the first of which has number ``first``, into ``slots``; answers slots newly used.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.formats.intrinsics.zeros import first_nonzero
+from penstock.formats.intrinsics.text import first_nonzero
 from penstock.formats.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
 from penstock.formats.record.kernels.sealing import make_room, without_seals, write_seals
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK
@@ -232,6 +232,15 @@ class CommitLog:
     def file_of(self, offset: int) -> LogFile:
         """The file that holds the byte at ``offset``, which the log has."""
         return self.files[(offset - self.files[0].base) // self.segment_bytes]
+
+    def by_file(self, positions: Longs) -> Iterator[tuple[LogFile, slice]]:
+        """Which of ``positions``, which ascend and which the log has, lie in which file."""
+        start = 0
+        while start < len(positions):
+            file = self.file_of(int(positions[start]))
+            end = max(int(np.searchsorted(positions, file.end)), start + 1)
+            yield file, slice(start, end)
+            start = end
 
     def record_at(self, offset: int) -> memoryview | None:
         """The record at ``offset``, or None. A record is only believed if its own PHYSICALOFFSET is ``offset``."""

@@ -1,33 +1,23 @@
 """Kernels over the bytes of the log: producer marks, first offsets of queues, and what is left after damage."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import boolean, int64
 
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
-from penstock.formats.record.kernels import ROW, crc32_at, measure_at
-from penstock.formats.record.kernels.marks import MARK_BYTES, is_mark
+from penstock.formats.record.kernels import crc32_at, measure_at
 from penstock.formats.record.kernels.record_crc import ABSENT, WRONG, record_crc_at
-from penstock.formats.record.kernels.scanning import RECORD
+from penstock.formats.record.kernels.scanning import MARK_BYTES, RECORD, ROWS, is_mark
 from penstock.formats.record.layout import CRC_MASK, FIXED_BYTES, MAGIC_V1, MAGIC_V2
 
 from ..queues.kernels import key_hash
 
-drop_stale_kernels(__file__)
-
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_LONGS = types.Array(types.int64, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
-_ROWS = types.Array(from_dtype(ROW), 1, "C")
 _SECTOR = 512
 
 
-@njit([types.int64(_BYTES, _ROWS, types.int64, _INTS)], nogil=True, cache=True)
+@kernel(int64, BYTES, ROWS, int64, OUT_INTS)
 def find_marks(buffer, rows, count, found):
     """Numbers of the rows whose first property is a producer mark, into ``found``; answers how many."""
     address = address_of(buffer)
@@ -40,7 +30,7 @@ def find_marks(buffer, rows, count, found):
     return marks
 
 
-@njit([types.boolean(_BYTES, types.int64, types.int64, _BYTES)], nogil=True, cache=True)
+@kernel(boolean, BYTES, int64, int64, BYTES)
 def same_messages(buffer, start, stop, sent):
     """True if the records of ``buffer[start:stop]``, which are sound, have the bodies and queues of those in ``sent``.
 
@@ -61,7 +51,7 @@ def same_messages(buffer, start, stop, sent):
     return at == stop and position == end
 
 
-@njit([types.int64(_ROWS, types.int64, types.int64, _INTS, _INTS, _LONGS)], nogil=True, cache=True)
+@kernel(int64, ROWS, int64, int64, OUT_INTS, OUT_INTS, OUT_LONGS)
 def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
     """Queues of ``rows[start:end]`` in order of first appearance, and the first offset in each; answers how many.
 
@@ -82,7 +72,7 @@ def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
     return count
 
 
-@njit([types.int64(_BYTES, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64, int64, int64)
 def find_record(buffer, start, stop, physical_base, store_timestamp_min):
     """The position of the first sound record in ``buffer[start:stop]``, or -1.
 
@@ -108,7 +98,7 @@ def find_record(buffer, start, stop, physical_base, store_timestamp_min):
     return np.int64(-1)
 
 
-@njit([types.int64(_BYTES, _ROWS, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, ROWS, int64)
 def first_unsealed(buffer, rows, count):
     """The first row whose record has no whole-record checksum, ``count`` without one."""
     address = address_of(buffer)
@@ -120,7 +110,7 @@ def first_unsealed(buffer, rows, count):
     return count
 
 
-@njit([types.int64(_BYTES, _ROWS, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, ROWS, int64, int64)
 def first_torn(buffer, rows, count, from_offset):
     """The first row from log offset ``from_offset`` on whose other parts than its body are not what anybody wrote.
 

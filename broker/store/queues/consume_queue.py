@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,14 @@ MAX_OFFSET = ((1 << 63) - 1) // (2 * ENTRY_BYTES)
 _NO_SLOTS: Ints = np.zeros(0, np.int32)
 _MADE_INLINE_MAX = 64
 """With more queues than this, their files are made ahead by a thread."""
+
+
+class QueueRange(NamedTuple):
+    """A queue's slot, and the offsets ``[low, high)`` that can be read."""
+
+    slot: int
+    low: int
+    high: int
 
 
 class ConsumeQueues:
@@ -99,7 +108,7 @@ class ConsumeQueues:
                 row,
                 count,
                 slots,
-                *self.slots.tables,
+                self.slots.tables,
                 self._seen,
                 self._stamp,
                 self._light_rows,
@@ -135,10 +144,12 @@ class ConsumeQueues:
             touched = grown[0] if len(grown) == 1 else np.unique(np.concatenate(grown)) if grown else _NO_SLOTS
             return Arrived(self.slots.topics, self.slots.queue_ids, self.slots.next_offsets, touched)
 
-    def range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
-        """[minimum, maximum) of the queue's offsets, None if it is unknown."""
+    def look(self, topic: str, queue_id: int) -> QueueRange:
+        """The queue's slot and what of it can be read; (-1, 0, 0) if it is unknown."""
         slot = self.slots.find(topic, queue_id)
-        return None if slot is None else (int(self.slots.min_offsets[slot]), int(self.slots.next_offsets[slot]))
+        if slot is None:
+            return QueueRange(-1, 0, 0)
+        return QueueRange(slot, int(self.slots.min_offsets[slot]), int(self.slots.next_offsets[slot]))
 
     def entry(self, slot: int, offset: int) -> Entry:
         """One entry of a queue, see :meth:`entries`."""

@@ -6,28 +6,20 @@ the record says, so they are taken from there, and a lost unit costs nothing.
 Source: RocketMQ ``ConsumeQueueExt#isExtAddr``, ``#decorate``.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import int64, void
 
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, kernel
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, store_i64
 from penstock.formats.queue_entry import ENTRY_BYTES, HASH_MIN, SIZE_AT, TAGS_AT
 from penstock.formats.record.kernels import measure_at, tags_code_at
 from penstock.formats.record.kernels.scanning import RECORD
 from penstock.formats.record.layout import FIXED_BYTES
 
-drop_stale_kernels(__file__)
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-
-
-@njit([types.UniTuple(types.int64, 2)(_BYTES, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 2, BYTES, int64)
 def first_and_last_extended(entries, count):
     """Log positions of the first and the last of ``count`` entries with an extension; (-1, -1) without any."""
     address = address_of(entries)
@@ -40,7 +32,7 @@ def first_and_last_extended(entries, count):
     return first, last
 
 
-@njit([types.void(_OUT_BYTES, types.int64, _BYTES, types.int64)], nogil=True, cache=True)
+@kernel(void, OUT_BYTES, int64, BYTES, int64)
 def set_tags_codes(entries, count, log, base):
     """Put the tag's hash in place of each extension's address, from the records in ``log``, the file at ``base``.
 

@@ -3,17 +3,14 @@
 Entries: :mod:`penstock.formats.queue_entry`. Slots are numbers for (topic, queue id) pairs, see :mod:`.slots`.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import from_dtype, njit, types
+from numba import boolean, int64, types, uint64, void
 
 from penstock.formats.intrinsics.crc import crc32_at
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import (
     address_of,
     copy_bytes,
@@ -24,13 +21,11 @@ from penstock.formats.intrinsics.memory import (
     store_i64,
 )
 from penstock.formats.queue_entry import ENTRY_BYTES, FILLER_SIZE, HASH_MAX, HASH_MIN, SIZE_AT, TAGS_AT
-from penstock.formats.record.kernels import ROW, count_records, find_byte, gather, measure_at, place_batch, scan
+from penstock.formats.record.kernels import count_records, find_byte, gather, measure_at, place_batch, scan
 from penstock.formats.record.kernels.record_crc import WRONG as CRC_WRONG
 from penstock.formats.record.kernels.record_crc import record_crc_at
-from penstock.formats.record.kernels.scanning import RECORD
+from penstock.formats.record.kernels.scanning import RECORD, ROWS
 from penstock.formats.record.layout import CRC_MASK, FIXED_BYTES, SysFlag
-
-drop_stale_kernels(__file__)
 
 __all__ = ["Ints", "Longs", "Rows", "count_records", "find_byte", "gather", "place_batch", "scan"]
 
@@ -40,19 +35,16 @@ Rows = npt.NDArray[np.void]
 
 PLANNED, SPARSE, RESTARTED, GAP = 0, 1, 2, 3
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
 _GRID = types.Array(types.uint8, 2, "C")
-_LONGS = types.Array(types.int64, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
-_ROWS = types.Array(from_dtype(ROW), 1, "C")
+TABLES = types.Tuple((OUT_BYTES, OUT_LONGS, OUT_INTS, uint64, OUT_LONGS, OUT_INTS))
+"""What names are found through, see :attr:`.slots.Slots.tables`."""
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _PREPARED = SysFlag.TRANSACTION_PREPARED
 _ROLLBACK = SysFlag.TRANSACTION_ROLLBACK
 _INNER_BATCH = SysFlag.INNER_BATCH
 
 
-@njit([types.uint64(types.int64, types.int64, types.int64, types.uint64)], nogil=True, cache=True)
+@kernel(uint64, int64, int64, int64, uint64)
 def hash_at(address, start, end, seed):
     """A 64-bit hash of the bytes ``[start, end)`` behind ``address``; only places in a table depend on it."""
     result = seed
@@ -62,20 +54,20 @@ def hash_at(address, start, end, seed):
     return result
 
 
-@njit([types.uint64(_BYTES, types.uint64)], nogil=True, cache=True)
+@kernel(uint64, BYTES, uint64)
 def topic_hash(topic, seed):
     """As :func:`hash_at`, of all bytes of ``topic``."""
     return hash_at(address_of(topic), 0, len(topic), seed)
 
 
-@njit([types.int64(types.int64)], nogil=True, cache=True)
+@kernel(int64, int64)
 def key_hash(key):
     """Where the search for (topic id << 32 | queue id) begins."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(32))
 
 
-@njit([types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64, int64, int64)
 def equal_at(left, left_start, right, right_start, size):
     """True if the same ``size`` bytes stand at two places; both addresses."""
     whole = size & ~7
@@ -88,7 +80,7 @@ def equal_at(left, left_start, right, right_start, size):
     return True
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, types.int64, _LONGS, _INTS, types.uint64)], cache=True)
+@kernel(int64, int64, int64, int64, int64, OUT_LONGS, OUT_INTS, uint64)
 def find_topic_at(address, start, size, names, name_ends, topic_table, seed):
     """The id of the topic whose name stands at ``start``, -1 if unknown."""
     mask = len(topic_table) - 1
@@ -103,26 +95,10 @@ def find_topic_at(address, start, size, names, name_ends, topic_table, seed):
         at = (at + 1) & mask
 
 
-@njit(
-    [
-        types.int64(
-            types.int64,
-            types.int64,
-            types.int64,
-            types.int64,
-            _BYTES,
-            _LONGS,
-            _INTS,
-            types.uint64,
-            _LONGS,
-            _INTS,
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
-def find_slot_at(address, start, size, queue_id, names, name_ends, topic_table, seed, keys, key_slots):
+@kernel(int64, int64, int64, int64, int64, TABLES)
+def find_slot_at(address, start, size, queue_id, tables):
     """The slot of a queue of the topic whose name stands at ``start`` behind ``address``; -1 without one."""
+    names, name_ends, topic_table, seed, keys, key_slots = tables
     topic = find_topic_at(address, start, size, address_of(names), name_ends, topic_table, seed)
     if topic < 0:
         return np.int64(-1)
@@ -136,17 +112,14 @@ def find_slot_at(address, start, size, queue_id, names, name_ends, topic_table, 
     return np.int64(key_slots[np.uint64(at)])
 
 
-@njit(
-    [types.int64(_BYTES, _ROWS, types.int64, types.int64, _BYTES, _LONGS, _INTS, types.uint64, _LONGS, _INTS, _INTS)],
-    nogil=True,
-    cache=True,
-)
-def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, keys, key_slots, slots):
+@kernel(int64, BYTES, ROWS, int64, int64, TABLES, OUT_INTS)
+def assign_slots(buffer, rows, start, end, tables, slots):
     """Put the slot of each of ``rows[start:end]`` into ``slots``; answers the first row without one, or ``end``.
 
     Records that get no queue entry (prepared and rolled back transactions, inner batches) have slot -1. Both
     tables are open-addressed, of a power of two in size and never full; a name is compared byte by byte.
     """
+    names, name_ends, topic_table, seed, keys, key_slots = tables
     address, name_address = address_of(buffer), address_of(names)
     mask = len(keys) - 1
     topic, topic_start, topic_size = np.int64(-1), np.int64(0), np.int64(-1)
@@ -177,14 +150,20 @@ def assign_slots(buffer, rows, start, end, names, name_ends, topic_table, seed, 
     return end
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 4)(
-            _ROWS, types.int64, types.int64, _INTS, _LONGS, _LONGS, _INTS, _INTS, _INTS, types.int64, _LONGS, _INTS
-        )
-    ],
-    nogil=True,
-    cache=True,
+@kernel(
+    (int64,) * 4,
+    ROWS,
+    int64,
+    int64,
+    OUT_INTS,
+    OUT_LONGS,
+    OUT_LONGS,
+    OUT_INTS,
+    OUT_INTS,
+    OUT_INTS,
+    int64,
+    OUT_LONGS,
+    OUT_INTS,
 )
 def plan_entries(
     rows, start, end, slots, next_offsets, ends, arena_counts, new_counts, touched, arena_max, run_starts, run_counts
@@ -232,15 +211,7 @@ def plan_entries(
     return status, planned, count, bytes_needed
 
 
-@njit(
-    [
-        types.void(
-            _ROWS, types.int64, types.int64, _INTS, _INTS, _INTS, types.int64, _GRID, _LONGS, _INTS, _LONGS, _OUT_BYTES
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel(void, ROWS, int64, int64, OUT_INTS, OUT_INTS, OUT_INTS, int64, _GRID, OUT_LONGS, OUT_INTS, OUT_LONGS, OUT_BYTES)
 def build_runs(rows, start, end, slots, new_counts, touched, count, arena, run_starts, run_counts, cursors, out):
     """Write the planned entries of ``rows[start:end]`` into ``out``, the entries of a slot end to end."""
     for t in range(count):
@@ -261,11 +232,7 @@ def build_runs(rows, start, end, slots, new_counts, touched, count, arena, run_s
             store_i64(out, at + TAGS_AT, row.tags_code)
 
 
-@njit(
-    [types.void(_INTS, types.int64, _LONGS, _INTS, _INTS, types.int64, _GRID, _INTS, _LONGS, _LONGS, _OUT_BYTES)],
-    nogil=True,
-    cache=True,
-)
+@kernel(void, OUT_INTS, int64, OUT_LONGS, OUT_INTS, OUT_INTS, int64, _GRID, OUT_INTS, OUT_LONGS, OUT_LONGS, OUT_BYTES)
 def commit_runs(
     touched, count, run_starts, run_counts, new_counts, arena_max, arena, arena_counts, next_offsets, ends, out
 ):
@@ -284,15 +251,7 @@ def commit_runs(
         new_counts[slot] = 0
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 3)(
-            _BYTES, types.int64, types.int64, types.int64, types.boolean, _INTS, types.int64, types.int64, _LONGS, _INTS
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel((int64,) * 3, BYTES, int64, int64, int64, boolean, OUT_INTS, int64, int64, OUT_LONGS, OUT_INTS)
 def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max, count_max, positions, sizes):
     """Choose from ``count`` entries those to return; answers (entries looked at, chosen, their bytes).
 
@@ -331,7 +290,7 @@ def select_entries(entries, count, log_start, log_end, filtered, tags, bytes_max
     return count, found, total
 
 
-@njit([types.int64(_BYTES, _LONGS, _INTS)], nogil=True, cache=True)
+@kernel(int64, BYTES, OUT_LONGS, OUT_INTS)
 def touch_records(buffer, positions, sizes):
     """Read a byte of every page of the records that lie at ``positions`` of a log file; what lies outside is not."""
     total = np.int64(0)
@@ -344,7 +303,7 @@ def touch_records(buffer, positions, sizes):
     return total
 
 
-@njit([types.int64(_BYTES, _LONGS, _INTS, types.int64, types.boolean)], nogil=True, cache=True)
+@kernel(int64, BYTES, OUT_LONGS, OUT_INTS, int64, boolean)
 def first_damaged(buffer, positions, sizes, base, whole):
     """The number of the first record that is not what its entry says, or -1: ``positions`` in a log file, and sizes.
 
@@ -373,7 +332,7 @@ def first_damaged(buffer, positions, sizes, base, whole):
     return -1
 
 
-@njit([types.UniTuple(types.int64, 2)(_BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 2, BYTES, int64, int64, int64)
 def count_valid_entries(entries, count, previous_end, log_end):
     """(entries that may be true, end of the last one's record): sizes positive, records behind each other."""
     end = previous_end

@@ -5,19 +5,16 @@ Source: RocketMQ ``LmqDispatch``, ``MultiDispatchUtils``; differs: a queue named
 RocketMQ skips an offset.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import boolean, int64
 
-from penstock.formats.intrinsics.freshness import drop_stale_kernels
+from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, copy_bytes, load_u8, store_i16, store_i32
 from penstock.formats.intrinsics.text import find_byte_at
-from penstock.formats.record.kernels import ROW, measure_at
-from penstock.formats.record.kernels.scanning import RECORD
+from penstock.formats.record.kernels import measure_at
+from penstock.formats.record.kernels.scanning import RECORD, ROWS
 from penstock.formats.record.lights import (
     COMMA,
     CRC_PAIR,
@@ -32,9 +29,7 @@ from penstock.formats.record.lights import (
 )
 from penstock.formats.record.properties import INNER_MULTI_QUEUE_OFFSET
 
-from .kernels import find_slot_at
-
-drop_stale_kernels(__file__)
+from .kernels import TABLES, find_slot_at
 
 ASSIGNED, NEW_NAME, BAD_NAME, TOO_LARGE, NO_RECORD = 0, 1, 2, 3, 4
 """How :func:`assign_lights` ends."""
@@ -43,14 +38,8 @@ GROWTH_MAX = len(INNER_MULTI_QUEUE_OFFSET) + 3
 _PROPERTIES_MAX = 32767
 _OFFSETS_PAIR = np.frombuffer(INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01", np.uint8)
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_LONGS = types.Array(types.int64, 1, "C")
-_INTS = types.Array(types.int32, 1, "C")
-_ROWS = types.Array(from_dtype(ROW), 1, "C")
 
-
-@njit([types.int64(_BYTES, _ROWS, types.int64, _INTS)], nogil=True, cache=True)
+@kernel(int64, BYTES, ROWS, int64, OUT_INTS)
 def count_lights(buffer, rows, count, slots):
     """How many entries in light queues ``rows[:count]`` may have; rows without an entry (slot -1) have none."""
     address = address_of(buffer)
@@ -69,29 +58,19 @@ def count_lights(buffer, rows, count, slots):
     return total
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 4)(
-            _BYTES,
-            _ROWS,
-            types.int64,
-            types.int64,
-            _INTS,
-            _BYTES,
-            _LONGS,
-            _INTS,
-            types.uint64,
-            _LONGS,
-            _INTS,
-            _LONGS,
-            types.int64,
-            _ROWS,
-            _INTS,
-            types.int64,
-        )
-    ],
-    nogil=True,
-    cache=True,
+@kernel(
+    (int64,) * 4,
+    BYTES,
+    ROWS,
+    int64,
+    int64,
+    OUT_INTS,
+    TABLES,
+    OUT_LONGS,
+    int64,
+    ROWS,
+    OUT_INTS,
+    int64,
 )
 def expand_lights(
     buffer,
@@ -99,12 +78,7 @@ def expand_lights(
     start,
     end,
     slots,
-    names,
-    name_ends,
-    topic_table,
-    seed,
-    keys,
-    key_slots,
+    tables,
     seen,
     stamp,
     out_rows,
@@ -140,9 +114,7 @@ def expand_lights(
             name_end = find_byte_at(address, name, list_end, len(buffer), COMMA)
             queue_offset, offset_end = offset_at(address, offset, offsets_end)
             if queue_offset >= 0 and is_light_name_at(address, name, name_end):
-                light = find_slot_at(
-                    address, name, name_end - name, 0, names, name_ends, topic_table, seed, keys, key_slots
-                )
+                light = find_slot_at(address, name, name_end - name, 0, tables)
                 if light < 0:
                     return i, written, name, name_end - name
                 if seen[np.uint64(light)] != stamp + i:
@@ -155,7 +127,7 @@ def expand_lights(
     return end, out_count, np.int64(0), np.int64(0)
 
 
-@njit([types.int64(_BYTES)], nogil=True, cache=True)
+@kernel(int64, BYTES)
 def names_lights(records):
     """How many records of the batch name light queues; up to the first that is no record."""
     address = address_of(records)
@@ -170,7 +142,7 @@ def names_lights(records):
     return found
 
 
-@njit([types.int64(_OUT_BYTES, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, OUT_BYTES, int64, int64)
 def _write_number(out, at, number):
     """Write ``number`` in decimal; the position behind it."""
     digits, left = 1, number // 10
@@ -183,31 +155,21 @@ def _write_number(out, at, number):
     return at + digits
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 7)(
-            _BYTES,
-            types.int64,
-            _OUT_BYTES,
-            types.int64,
-            types.int64,
-            _BYTES,
-            _BYTES,
-            _LONGS,
-            _INTS,
-            types.uint64,
-            _LONGS,
-            _INTS,
-            _LONGS,
-            _LONGS,
-            _LONGS,
-            types.int64,
-            _INTS,
-            types.int64,
-        )
-    ],
-    nogil=True,
-    cache=True,
+@kernel(
+    (int64,) * 7,
+    BYTES,
+    int64,
+    OUT_BYTES,
+    int64,
+    int64,
+    BYTES,
+    TABLES,
+    OUT_LONGS,
+    OUT_LONGS,
+    OUT_LONGS,
+    int64,
+    OUT_INTS,
+    int64,
 )
 def assign_lights(
     records,
@@ -216,12 +178,7 @@ def assign_lights(
     at,
     number,
     pair,
-    names,
-    name_ends,
-    topic_table,
-    seed,
-    keys,
-    key_slots,
+    tables,
     assigned,
     next_offsets,
     seen,
@@ -252,7 +209,7 @@ def assign_lights(
             name_end = find_byte_at(address, name, list_end, len(records), COMMA)
             if not is_light_name_at(address, name, name_end):
                 return BAD_NAME, position, at, number, touched_count, name, name_end - name
-            slot = find_slot_at(address, name, name_end - name, 0, names, name_ends, topic_table, seed, keys, key_slots)
+            slot = find_slot_at(address, name, name_end - name, 0, tables)
             if slot < 0:
                 return NEW_NAME, position, at, number, touched_count, name, name_end - name
             name = name_end + 1
@@ -274,9 +231,7 @@ def assign_lights(
         name = list_start
         while name < list_end:
             name_end = find_byte_at(address, name, list_end, len(records), COMMA)
-            slot = np.uint64(
-                find_slot_at(address, name, name_end - name, 0, names, name_ends, topic_table, seed, keys, key_slots)
-            )
+            slot = np.uint64(find_slot_at(address, name, name_end - name, 0, tables))
             if seen[slot] != stamp + number:
                 seen[slot] = stamp + number
                 assigned[slot] = (next_offsets[slot] if assigned[slot] < 0 else assigned[slot]) + 1
@@ -299,7 +254,7 @@ def assign_lights(
 OFFSETS_PAIR = _OFFSETS_PAIR
 
 
-@njit([types.boolean(_BYTES)], nogil=True, cache=True)
+@kernel(boolean, BYTES)
 def allows_lights(topic):
     """As :func:`allows_lights_at`, of the name ``topic``."""
     return allows_lights_at(address_of(topic), 0, len(topic))

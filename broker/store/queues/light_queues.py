@@ -98,7 +98,7 @@ class LightOffsets:
                     size,
                     number,
                     OFFSETS_PAIR,
-                    *self._queues.slots.tables,
+                    self._queues.slots.tables,
                     self._next,
                     self._queues.slots.next_offsets,
                     self._seen,

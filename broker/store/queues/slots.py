@@ -66,7 +66,7 @@ class Slots:
 
     def assign(self, buffer: Bytes, rows: Rows, start: int, end: int, slots: Ints) -> int:
         """Slots of ``rows[start:end]``; the first row of an unknown queue, or ``end``. See :func:`assign_slots`."""
-        found: int = assign_slots(buffer, rows, start, end, *self.tables, slots)
+        found: int = assign_slots(buffer, rows, start, end, self.tables, slots)
         return found
 
     @property

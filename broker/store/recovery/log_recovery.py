@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.formats.intrinsics.zeros import first_nonzero
+from penstock.formats.intrinsics.text import first_nonzero
 from penstock.formats.record.kernels import ScanStatus
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ROW
@@ -17,7 +17,7 @@ from ..log.commit_log import ROWS_AT_ONCE, Chunk, CommitLog
 from ..log.log_file import LogFile
 from ..log.log_kernels import find_record, first_torn, first_unsealed
 from .marks import track
-from .recovery import Damage, MarkTracker, Verdict, judge
+from .recovery import MarkTracker, is_refused
 
 log = logging.getLogger(__name__)
 
@@ -125,8 +125,7 @@ def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newe
     _refuse_unknown(log_, file, offset, synced)
     later = _later_record(log_, file, offset, newest_ms)
     lost = later is not None and _sector_lost(file, offset, later)
-    damage = Damage(offset, later, lost, synced)
-    if judge(damage) is Verdict.REFUSE:
+    if is_refused(offset, later=later, sector_lost=lost, synced=synced):
         raise Corrupt(
             f"{file.path}: damaged at {offset} ({status.name.lower()}), sound records follow from {later} on: the "
             "bytes are kept; restore the store from a replica",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from penstock.formats.checkpoint import Positions
 from penstock.formats.delay_levels import levels_ms
-from penstock.formats.intrinsics.zeros import first_nonzero
+from penstock.formats.intrinsics.text import first_nonzero
 from penstock.proto.errors import Corrupt
 from penstock.runtime.clock import Clock
 

@@ -16,35 +16,17 @@ its end). So:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from penstock.formats.checkpoint import Positions
 
 
-class Verdict(Enum):
-    """What to do about the first damage."""
+def is_refused(offset: int, *, later: int | None, sector_lost: bool, synced: int | None) -> bool:
+    """True if damage at ``offset`` must be looked at by somebody; otherwise the log ends there.
 
-    CUT = auto()
-    REFUSE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """The first place where the log is not sound."""
-
-    offset: int
-    later_record: int | None  # where a sound record begins behind it
-    sector_lost: bool  # an aligned sector between the two ends in zeros
-    synced: int | None  # what is known to have been synced; None: another program wrote the store
-
-
-def judge(damage: Damage) -> Verdict:
-    """Whether the damage ends the log, or must be looked at by somebody."""
-    if damage.later_record is None:
-        return Verdict.CUT
-    if damage.synced is None or damage.offset < damage.synced:
-        return Verdict.REFUSE
-    return Verdict.CUT if damage.sector_lost else Verdict.REFUSE
+    ``later``: where a sound record begins behind it. ``sector_lost``: an aligned sector between the two ends in zeros.
+    ``synced``: what is known to have been synced; None: another program wrote the store.
+    """
+    return later is not None and (synced is None or offset < synced or not sector_lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,10 +128,7 @@ class Removal:
 
     def physical_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Where the record at that offset lies in the log; None outside the queue."""
-        slot = self._queues.slots.find(topic, queue_id)
-        if slot is None:
-            return None
-        low, high = int(self._queues.slots.min_offsets[slot]), int(self._queues.slots.next_offsets[slot])
+        slot, low, high = self._queues.look(topic, queue_id)
         return self._physical(slot, offset) if low <= offset < high else None
 
     def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> bool:

@@ -27,12 +27,10 @@ from penstock.formats.checkpoint import Positions
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import StorageError
 
-from ..dispatch import Dispatcher
-from ..index.index import Index, IndexEnd
+from ..index.index import IndexEnd
 from ..log.commit_log import ROWS_AT_ONCE, CommitLog
 from ..log.flush import Flusher
 from ..log.placement import Placement
-from ..queues.consume_queue import ConsumeQueues
 from ..queues.kernels import Ints
 from ..queues.queue_files import QueueName
 from ..queues.slots import Slots
@@ -90,64 +88,6 @@ class DerivedCut:
     index: IndexEnd
 
 
-class DerivedFiles:
-    """Queues and index, to be cut back together; the checkpoint thread must not be at them."""
-
-    def __init__(self, log_: CommitLog, queues: ConsumeQueues, index: Index, dispatcher: Dispatcher) -> None:
-        self._log = log_
-        self._queues = queues
-        self._index = index
-        self._dispatcher = dispatcher
-        self._loader = QueueLoader(queues, log_)
-
-    def look(self, dispatched: int, found: LogCut) -> DerivedCut:
-        """What remains of what is dispatched. Every entry has been written to the files."""
-        derived = min(dispatched, found.derived)
-        newest_ms = found.last_store_timestamp_ms - (found.derived < found.whole)  # older than a divided batch
-        slots = self._queues.slots
-        queues, entries = self._queues.totals()
-        cut_queues = []
-        for queue in self._queues.files.scan():
-            slot = slots.find(queue.topic, queue.queue_id)
-            if slot is None or slots.ends[slot] <= derived or not queue.bases:
-                continue
-            end = self._loader.end_below(queue, derived)
-            queues -= end == 0
-            entries -= int(slots.next_offsets[slot]) - end
-            cut_queues.append((queue, end))
-        index = self._index.end_below(derived)
-        newest_ms = min(newest_ms, self._dispatcher.last_store_timestamp_ms)
-        return DerivedCut(derived, newest_ms, cut_queues, queues, entries, index)
-
-    def cut(self, found: DerivedCut) -> None:
-        """Let them end there."""
-        with self._queues.lock:
-            for queue, end in found.cut_queues:
-                self._loader.cut(queue, end)
-            self._index.cut(found.index, found.derived)
-            self._dispatcher.offset = found.derived
-            self._dispatcher.last_store_timestamp_ms = found.last_store_timestamp_ms
-        self._dispatcher.placed.clear()
-        log.info("queues cut queues=%d derived=%d", len(found.cut_queues), found.derived)
-
-    def rebuild_queues(self, derived: int, index: IndexEnd) -> None:
-        """Make the queues anew from the log's beginning up to ``derived``, and cut the index there."""
-        queues = self._queues
-        with queues.lock, queues.files.making:
-            queues.slots = Slots()
-            self._loader.drop()
-            self._index.cut(index, derived)
-            self._dispatcher.offset = self._log.min_offset
-            self._dispatcher.last_store_timestamp_ms = 0
-        self._dispatcher.placed.clear()
-        queues.rebuilding = True
-        try:
-            self._dispatcher.catch_up(derived, _SLICE_BYTES)
-        finally:
-            queues.rebuilding = False
-        log.info("queues rebuilt from=%d derived=%d", self._log.min_offset, derived)
-
-
 class Truncation:
     """Takes the end of an open store's log away, or all of it."""
 
@@ -159,6 +99,7 @@ class Truncation:
         self._flusher = flusher
         self._checkpoints = checkpoints
         self._placement = placement
+        self._loader = QueueLoader(parts.queues, parts.log)
 
     def cut(self, offset: int, *, rebuild: bool) -> None:
         """As :meth:`Store.truncate_to`."""
@@ -183,12 +124,11 @@ class Truncation:
     def _cut(self, offset: int, *, rebuild: bool) -> None:
         parts = self._parts
         found = look_below(parts.log, offset)
-        files = DerivedFiles(parts.log, parts.queues, parts.index, parts.dispatcher)
         try:
             self._flusher.flush()
             parts.queues.flush()
             parts.index.flush()
-            below = files.look(parts.dispatcher.offset, found)
+            below = self._look(parts.dispatcher.offset, found)
             positions = Positions(
                 min_offset=parts.log.min_offset,
                 end=offset,
@@ -215,10 +155,57 @@ class Truncation:
             parts.log.confirm_offset = confirmed
             self._placement.forget()
             if rebuild:
-                files.rebuild_queues(below.derived, below.index)
+                self._rebuild_queues(below.derived, below.index)
             else:
-                files.cut(below)
+                self._cut_derived(below)
             self._checkpoints.derived = below.derived
             self._checkpoints.write_locked()
         except (OSError, StorageError) as error:
             raise self._checkpoints.fence(error) from error  # neither here nor there: only a start puts that right
+
+    def _look(self, dispatched: int, found: LogCut) -> DerivedCut:
+        """What remains of queues and index. Every entry has been written to the files."""
+        derived = min(dispatched, found.derived)
+        newest_ms = found.last_store_timestamp_ms - (found.derived < found.whole)  # older than a divided batch
+        slots = self._parts.queues.slots
+        queues, entries = self._parts.queues.totals()
+        cut_queues = []
+        for queue in self._parts.queues.files.scan():
+            slot = slots.find(queue.topic, queue.queue_id)
+            if slot is None or slots.ends[slot] <= derived or not queue.bases:
+                continue
+            end = self._loader.end_below(queue, derived)
+            queues -= end == 0
+            entries -= int(slots.next_offsets[slot]) - end
+            cut_queues.append((queue, end))
+        index = self._parts.index.end_below(derived)
+        newest_ms = min(newest_ms, self._parts.dispatcher.last_store_timestamp_ms)
+        return DerivedCut(derived, newest_ms, cut_queues, queues, entries, index)
+
+    def _cut_derived(self, found: DerivedCut) -> None:
+        """Let queues and index end there; the checkpoint thread is not at them."""
+        with self._parts.queues.lock:
+            for queue, end in found.cut_queues:
+                self._loader.cut(queue, end)
+            self._parts.index.cut(found.index, found.derived)
+            self._parts.dispatcher.offset = found.derived
+            self._parts.dispatcher.last_store_timestamp_ms = found.last_store_timestamp_ms
+        self._parts.dispatcher.placed.clear()
+        log.info("queues cut queues=%d derived=%d", len(found.cut_queues), found.derived)
+
+    def _rebuild_queues(self, derived: int, index: IndexEnd) -> None:
+        """Make the queues anew from the log's beginning up to ``derived``, and cut the index there."""
+        queues = self._parts.queues
+        with queues.lock, queues.files.making:
+            queues.slots = Slots()
+            self._loader.drop()
+            self._parts.index.cut(index, derived)
+            self._parts.dispatcher.offset = self._parts.log.min_offset
+            self._parts.dispatcher.last_store_timestamp_ms = 0
+        self._parts.dispatcher.placed.clear()
+        queues.rebuilding = True
+        try:
+            self._parts.dispatcher.catch_up(derived, _SLICE_BYTES)
+        finally:
+            queues.rebuilding = False
+        log.info("queues rebuilt from=%d derived=%d", self._parts.log.min_offset, derived)

@@ -11,7 +11,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -22,27 +23,15 @@ from penstock.proto.wire.common_pb2 import Empty
 from ...cluster import Connections, back_off_s, topic_queues
 from ...message import MessageQueue
 
+if TYPE_CHECKING:
+    from .membership import Membership
+
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 1.0
 SILENCE_S = 3.0
 NOBODY_S = 1.0  # between looks for a living member; a change of the routes ends it
 LOG_EVERY = 20
-
-
-class SessionListener(Protocol):
-    """Hears of one session, in the session's own thread; no call may block."""
-
-    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None: ...
-    def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None: ...
-    def on_granted(
-        self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
-    ) -> None: ...
-    def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None: ...
-    def on_mismatch(
-        self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None
-    ) -> None: ...
-    def on_lost(self, session: ConsumerSession, error: PenstockError) -> None: ...
 
 
 class Claims:
@@ -106,9 +95,13 @@ class ConsumerSession:
         client_id: str,
         subscriptions: Mapping[str, Filter],
         host: Callable[[], str | None],
-        listener: SessionListener,
+        listener: Membership,
+        post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives."""
+        """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives.
+
+        ``post`` is given each call of ``listener``, in the session's own thread: to be made in another one.
+        """
         self.broker_name = broker_name
         self._connections = connections
         self._group = group
@@ -116,6 +109,7 @@ class ConsumerSession:
         self._subscriptions = dict(subscriptions)
         self._host = host
         self._listener = listener
+        self._post = post
         self._lock = threading.Lock()  # guards _stream, its claims, and _subscriptions
         self._stream: _Stream | None = None  # made and ended by the session's thread; others send on it
         self._route_changed = threading.Event()  # ends a pause
@@ -225,7 +219,7 @@ class ConsumerSession:
                     self._stream.finish()
                 self._stream = None
         if joined or not error.retryable:
-            self._listener.on_lost(self, error)
+            self._post(partial(self._listener.on_lost, self, error))
         return joined, error
 
     def _handle(self, stream: _Stream, event: ConsumerEvent) -> bool:
@@ -234,10 +228,10 @@ class ConsumerSession:
             log.info(
                 "consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address
             )
-            self._listener.on_joined(self, event.joined.session_id, stream.address)
+            self._post(partial(self._listener.on_joined, self, event.joined.session_id, stream.address))
             return True
         if kind == "members":
-            self._listener.on_members(self, list(event.members.client_ids))
+            self._post(partial(self._listener.on_members, self, list(event.members.client_ids)))
         elif kind == "heartbeat":
             with self._lock:
                 stream.on_heartbeat()
@@ -247,20 +241,16 @@ class ConsumerSession:
             with self._lock:
                 is_meant = stream.claims.is_granted(target)
             if is_meant:
-                self._listener.on_granted(
-                    self, target, granted.committed_offset, granted.min_offset, granted.max_offset
-                )
+                offsets = granted.committed_offset, granted.min_offset, granted.max_offset
+                self._post(partial(self._listener.on_granted, self, target, *offsets))
         elif kind == "mismatch":
             told = event.mismatch
-            self._listener.on_mismatch(
-                told.topic,
-                told.expression if told.HasField("expression") else None,
-                told.other_client_id,
-                told.other_expression if told.HasField("other_expression") else None,
-            )
+            mine = told.expression if told.HasField("expression") else None
+            theirs = told.other_expression if told.HasField("other_expression") else None
+            self._post(partial(self._listener.on_mismatch, told.topic, mine, told.other_client_id, theirs))
         elif kind == "reset":
             target = MessageQueue(event.reset.topic, self.broker_name, event.reset.queue_id)
-            self._listener.on_reset(self, target, event.reset.offset)
+            self._post(partial(self._listener.on_reset, self, target, event.reset.offset))
         return False
 
     def _join(self) -> ConsumerRequest:

@@ -17,7 +17,6 @@ watch, so a change of members is acted on when it is heard of. The rules:
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping
 
@@ -50,6 +49,7 @@ class Membership(QueueOwner):
         self._strategy = strategy
         self._shards: dict[str, Shard] = {}  # sessions by broker name; `commit` and `close` read it in other threads
         self._mismatches = Mismatches(core.group, core.client_id)
+        self.on_mismatch = self._mismatches.tell
         # Finished here when there was no broker to commit it at: offset, and until when it is trusted.
         self._finished: dict[MessageQueue, tuple[int, float]] = {}
         self._had_coordinator = False  # True once a share was computed, which a session that moves may disturb
@@ -92,30 +92,6 @@ class Membership(QueueOwner):
             shard.session.begin_close()
         for shard in self._shards.values():
             shard.session.close(max(deadline_s - time.monotonic(), 0.1))
-
-    # SessionListener and route listener: other threads; they only post
-
-    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
-        self._control.post(lambda: self._joined(session, session_id, address))
-
-    def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
-        self._control.post(lambda: self._members_changed(session, client_ids))
-
-    def on_granted(
-        self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
-    ) -> None:
-        self._control.post(lambda: self._granted(session, queue, committed, min_offset, max_offset))
-
-    def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
-        self._control.post(lambda: self._reset(queue, offset))
-
-    def on_mismatch(
-        self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None
-    ) -> None:
-        self._mismatches.tell(topic, expression, other_client_id, other_expression)
-
-    def on_lost(self, session: ConsumerSession, error: PenstockError) -> None:
-        self._control.post(lambda: self._lost(session, error))
 
     # The control thread
 
@@ -263,6 +239,7 @@ class Membership(QueueOwner):
             subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
             host=host,
             listener=self,
+            post=self._control.post,
         )
         self._shards[name] = Shard(session)
         session.start()
@@ -285,7 +262,7 @@ class Membership(QueueOwner):
         shard = self._shards.get(session.broker_name)
         return shard if shard is not None and shard.session is session else None
 
-    def _joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
         shard = self._shard_of(session)
         if shard is None:
             return
@@ -300,13 +277,13 @@ class Membership(QueueOwner):
             ]
         shard.session.claim(mine)
 
-    def _members_changed(self, session: ConsumerSession, client_ids: list[str]) -> None:
+    def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
         shard = self._shard_of(session)
         if shard is not None:
             shard.members = client_ids
             self._is_stale = True
 
-    def _lost(self, session: ConsumerSession, error: PenstockError) -> None:
+    def on_lost(self, session: ConsumerSession, error: PenstockError) -> None:
         shard = self._shard_of(session)
         if not error.retryable:
             self._core.fail(error)
@@ -319,7 +296,7 @@ class Membership(QueueOwner):
                 if each.broker_name == session.broker_name and local.standing is Standing.OWNED:
                     local.standing = Standing.SUSPENDED
 
-    def _granted(
+    def on_granted(
         self,
         session: ConsumerSession,
         queue: MessageQueue,
@@ -351,7 +328,7 @@ class Membership(QueueOwner):
         if start is None:
             self._control.post_at(
                 time.monotonic() + RETRY_GRANT_S,
-                lambda: self._granted(session, queue, committed, min_offset, max_offset, joined_as),
+                lambda: self.on_granted(session, queue, committed, min_offset, max_offset, joined_as),
             )
             return
         with self._buffers.lock:
@@ -360,7 +337,7 @@ class Membership(QueueOwner):
                 local.may_go_back = start.offset < committed
         self._go_on(local, committed)
 
-    def _reset(self, queue: MessageQueue, offset: int) -> None:
+    def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
         if self._commits.is_own_reset(queue, offset):
             return
         log.info("offset was reset by an administrator queue=%s offset=%d", queue, offset)
@@ -372,7 +349,7 @@ class Membership(QueueOwner):
 
 
 class Mismatches:
-    """Other members' subscriptions that differ, as brokers tell of them. Thread-safe.
+    """Other members' subscriptions that differ, as brokers tell of them.
 
     Each broker group of a topic says the same; a warning is logged when it is new, or has changed.
     """
@@ -380,14 +357,12 @@ class Mismatches:
     def __init__(self, group: str, client_id: str) -> None:
         self._group = group
         self._client_id = client_id
-        self._lock = threading.Lock()
         self._told: dict[tuple[str, str], tuple[str | None, str | None]] = {}
 
     def tell(self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None) -> None:
         """Log that another member wants something else; None stands for one that does not subscribe the topic."""
-        with self._lock:
-            known = self._told.get((topic, other_client_id))
-            self._told[topic, other_client_id] = (expression, other_expression)
+        known = self._told.get((topic, other_client_id))
+        self._told[topic, other_client_id] = (expression, other_expression)
         if known != (expression, other_expression):
             log.warning(
                 "subscription mismatch group=%s topic=%s client=%s expression=%r other_client=%s other_expression=%r: "
@@ -402,5 +377,4 @@ class Mismatches:
 
     def forget(self) -> None:
         """The own subscriptions are others now: what is said of them is new."""
-        with self._lock:
-            self._told.clear()
+        self._told.clear()

@@ -6,17 +6,14 @@ the first start (:mod:`.warmup`). Buffers are one-dimensional contiguous ``uint8
 
 from __future__ import annotations
 
-from ...intrinsics.crc import BYTES, crc32, crc32_at, has_carryless_multiply
+from ...intrinsics.crc import crc32, crc32_at, has_carryless_multiply
 from ...intrinsics.text import find_byte, find_tags_code, string_hash_at, string_hash_utf8, tags_code_at
 from ..rows import ROW, PlaceStatus, ScanStatus
 from .encoding import encode_batch, encoded_bytes
 from .placing import place_batch
-from .scanning import INTS, LONGS, count_records, gather, measure_at, scan
+from .scanning import count_records, gather, measure_at, scan
 
 __all__ = [
-    "BYTES",
-    "INTS",
-    "LONGS",
     "ROW",
     "PlaceStatus",
     "ScanStatus",

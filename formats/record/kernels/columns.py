@@ -1,23 +1,15 @@
 """Kernels over columns of byte strings: hashes of rows, rows picked out, a property appended to each row."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
-from numba import njit, types
+from numba import int64, void
 
-from ...intrinsics.crc import BYTES
+from ...intrinsics.kernel import BYTES, LONGS, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from ...intrinsics.memory import copy_bytes
 from ...intrinsics.text import string_hash_utf8
-from .scanning import LONGS
-
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_OUT_LONGS = types.Array(types.int64, 1, "C")
-_OUT_INTS = types.Array(types.int32, 1, "C")
 
 
-@njit([types.void(BYTES, LONGS, _OUT_INTS)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, OUT_INTS)
 def hash_rows(data, ends, out):
     """``out[i]`` = Java's string hash of row ``i``, UTF-8."""
     start = 0
@@ -26,7 +18,7 @@ def hash_rows(data, ends, out):
         start = ends[row]
 
 
-@njit([types.void(BYTES, LONGS, LONGS, _OUT_BYTES)], nogil=True, cache=True)
+@kernel(void, BYTES, LONGS, LONGS, OUT_BYTES)
 def gather_rows(data, ends, indexes, out):
     """Rows ``indexes`` of a column, laid end to end in ``out``, which has just their size."""
     position = 0
@@ -37,7 +29,7 @@ def gather_rows(data, ends, indexes, out):
         position += size
 
 
-@njit([types.int64(BYTES, LONGS, BYTES, BYTES, LONGS, _OUT_BYTES, _OUT_LONGS)], nogil=True, cache=True)
+@kernel(int64, BYTES, LONGS, BYTES, BYTES, LONGS, OUT_BYTES, OUT_LONGS)
 def append_property(base, base_ends, name, values, value_ends, out, out_ends):
     """``out`` row = base row + ``name 0x01 value 0x02``; a row with an empty value stays as it is.
 

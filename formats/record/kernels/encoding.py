@@ -1,14 +1,12 @@
 """The producer's kernel: lay out records from bodies and property strings."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import int32, int64
 
-from ...intrinsics.crc import BYTES, crc32_at
+from ...intrinsics.crc import crc32_at
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, kernel
 from ...intrinsics.memory import address_of, copy_bytes, store_i8, store_i16, store_i32, store_i64, zero_bytes
 from ..layout import (
     CRC_MASK,
@@ -22,7 +20,6 @@ from ..layout import (
     SysFlag,
 )
 from ..properties import PROPERTIES_BYTES_MAX
-from .scanning import INTS, LONGS
 
 _BORN_V6 = SysFlag.BORN_HOST_V6
 _STORE_V6 = SysFlag.STORE_HOST_V6
@@ -37,25 +34,7 @@ def encoded_bytes(
     return count * fixed + body_bytes + properties_bytes
 
 
-@njit(
-    [
-        types.int64(
-            types.Array(types.uint8, 1, "C"),
-            BYTES,
-            LONGS,
-            BYTES,
-            LONGS,
-            BYTES,
-            INTS,
-            types.int32,
-            types.int32,
-            types.int64,
-            BYTES,
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel(int64, OUT_BYTES, BYTES, LONGS, BYTES, LONGS, BYTES, INTS, int32, int32, int64, BYTES)
 def encode_batch(
     out, bodies, body_ends, properties, property_ends, topic, queue_ids, sys_flags, flag, born_timestamp, born_host
 ):

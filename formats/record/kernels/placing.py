@@ -1,19 +1,16 @@
 """The broker's kernel: validate a batch and place it into the log, in one pass."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import boolean, int64
 
-from ...intrinsics.crc import BYTES, crc32_at
+from ...intrinsics.crc import crc32_at
+from ...intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i64, zero_bytes
 from ..layout import BLANK_BYTES, CRC_MASK, MAGIC_V1, MAGIC_V2, SysFlag
 from ..rows import PlaceStatus
-from .marks import MARK_BYTES, is_mark
-from .scanning import NEGATIVE_PROPERTIES, RECORD, measure_at
+from .scanning import MARK_BYTES, NEGATIVE_PROPERTIES, RECORD, is_mark, measure_at
 
 _OK = int(PlaceStatus.OK)
 _BAD_SIZE = int(PlaceStatus.BAD_SIZE)
@@ -32,12 +29,8 @@ _OTHER_COUNT = int(PlaceStatus.OTHER_COUNT)
 _STORE_V6 = SysFlag.STORE_HOST_V6
 _REFUSED_FLAGS = SysFlag.TRANSACTION_MASK | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 
-_WRITABLE = types.Array(types.uint8, 1, "C")
-_WRITABLE_LONGS = types.Array(types.int64, 1, "C")
-_WRITABLE_INTS = types.Array(types.int32, 1, "C")
 
-
-@njit([types.boolean(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(boolean, int64, int64, int64, int64)
 def _is_topic(records, position, topic, topic_size):
     """True if the bytes at ``position`` are those of ``topic``; all addresses."""
     for i in range(topic_size):  # noqa: SIM110  kernels know no generators
@@ -46,15 +39,7 @@ def _is_topic(records, position, topic, topic_size):
     return True
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 3)(
-            types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel((int64,) * 3, int64, int64, int64, int64, int64, int64, int64, int64)
 def _check(records, start, records_end, topic, expected_topic_size, queues, store_v6, body_bytes_max):
     """(PlaceStatus, end, position of the store time) of the record at ``start``."""
     kind, end, store, body, body_size, topic_position, topic_size, properties, properties_size = measure_at(
@@ -85,27 +70,22 @@ def _check(records, start, records_end, topic, expected_topic_size, queues, stor
     return _OK, end, store
 
 
-@njit(
-    [
-        types.UniTuple(types.int64, 4)(
-            BYTES,
-            _WRITABLE,
-            types.int64,
-            types.int64,
-            types.int64,
-            BYTES,
-            BYTES,
-            _WRITABLE_LONGS,
-            types.int64,
-            _WRITABLE_LONGS,
-            types.int64,
-            _WRITABLE_INTS,
-            _WRITABLE_LONGS,
-            types.int64,
-        )
-    ],
-    nogil=True,
-    cache=True,
+@kernel(
+    (int64,) * 4,
+    BYTES,
+    OUT_BYTES,
+    int64,
+    int64,
+    int64,
+    BYTES,
+    BYTES,
+    OUT_LONGS,
+    int64,
+    OUT_LONGS,
+    int64,
+    OUT_INTS,
+    OUT_LONGS,
+    int64,
 )
 def place_batch(
     records,

@@ -10,20 +10,15 @@ offset, physical offset and store time in their places. Example: 907060870 stand
 Source: RocketMQ ``MessageDecoder#createCrc32``, ``CommitLog#checkMessageAndReturnSize``.
 """
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import int64
 
 from ...intrinsics.crc import crc32_at
-from ...intrinsics.freshness import drop_stale_kernels
+from ...intrinsics.kernel import kernel
 from ...intrinsics.memory import load_i64, load_u8
 from ..layout import CRC_MASK, RECORD_CRC_BYTES, RECORD_CRC_PREFIX
-
-drop_stale_kernels(__file__)
 
 ABSENT, RIGHT, WRONG = 0, 1, 2
 """What :func:`record_crc_at` finds."""
@@ -31,7 +26,7 @@ _HEAD = int.from_bytes(RECORD_CRC_PREFIX[:8], "big", signed=True)
 _DIGITS = RECORD_CRC_BYTES - len(RECORD_CRC_PREFIX) - 1
 
 
-@njit([types.int64(types.int64, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, int64, int64, int64, int64)
 def record_crc_at(address, start, end, properties_size):
     """Whether the record ``[start, end)`` behind ``address`` ends with its checksum: ABSENT, RIGHT or WRONG."""
     at = end - RECORD_CRC_BYTES

@@ -1,17 +1,16 @@
 """Kernels that read records: where they begin and end, and every field of each."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import boolean, int64
 
-from ...intrinsics.crc import BYTES, crc32_at
-from ...intrinsics.memory import address_of, copy_to_address, load_i8, load_i16, load_i32, load_i64
+from ...intrinsics.crc import crc32_at
+from ...intrinsics.kernel import BYTES, INTS, LONGS, kernel, rows_of
+from ...intrinsics.memory import address_of, copy_to_address, load_i8, load_i16, load_i32, load_i64, load_u8
 from ...intrinsics.text import tags_code_at
 from ..layout import BLANK_BYTES, CRC_MASK, FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SysFlag
+from ..producer_mark import MARK_PREFIX
 from ..rows import ROW, ScanStatus
 from .record_crc import WRONG, record_crc_at
 
@@ -26,14 +25,16 @@ RECORD = 16
 NEGATIVE_PROPERTIES = 17
 _BORN_V6 = SysFlag.BORN_HOST_V6
 _STORE_V6 = SysFlag.STORE_HOST_V6
+ROWS = rows_of(ROW)
+MARK_BYTES = len(MARK_PREFIX)
+"""Properties that are not longer than this hold no producer mark."""
+_MARK_HEAD = int.from_bytes(MARK_PREFIX[:4], "big", signed=True)
+_MARK_4, _MARK_5, _MARK_6 = MARK_PREFIX[4:]
 
-LONGS = types.Array(types.int64, 1, "C", readonly=True)
-INTS = types.Array(types.int32, 1, "C", readonly=True)
-_ROWS = types.Array(from_dtype(ROW), 1, "C")
 _NOTHING = (0, 0, 0, 0, 0, 0, 0, 0)
 
 
-@njit([types.UniTuple(types.int64, 9)(types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel((int64,) * 9, int64, int64, int64)
 def measure_at(address, start, end):
     """Whether a record begins at ``start`` behind ``address``, and where its parts are; it reads only ``[start, end)``.
 
@@ -85,15 +86,16 @@ def measure_at(address, start, end):
     return (RECORD, record_end, store, body, body_size, topic, topic_size, properties, properties_size)
 
 
-@njit(
-    [
-        types.Tuple((types.int64, types.int64, types.int64))(
-            BYTES, types.int64, types.int64, types.int64, types.boolean, _ROWS
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@kernel(boolean, int64, int64)
+def is_mark(address, at):
+    """True if :data:`~.producer_mark.MARK_PREFIX` stands at ``at`` behind ``address``; reads MARK_BYTES bytes."""
+    if load_i32(address, at) != _MARK_HEAD:
+        return False
+    four, five, six = load_u8(address, at + 4), load_u8(address, at + 5), load_u8(address, at + 6)
+    return four == _MARK_4 and five == _MARK_5 and six == _MARK_6
+
+
+@kernel((int64,) * 3, BYTES, int64, int64, int64, boolean, ROWS)
 def scan(buffer, start, end, physical_base, check_crc, rows):
     """Fill one row for each record of ``buffer[start:end]``; answers (count, next position, ScanStatus).
 
@@ -150,7 +152,7 @@ def scan(buffer, start, end, physical_base, check_crc, rows):
     return len(rows), position, _ROWS_FULL
 
 
-@njit([types.int64(BYTES, types.int64, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, int64, int64, int64)
 def count_records(buffer, start, end, count_max):
     """Number of whole records at the beginning of ``buffer[start:end]``, at most ``count_max``; for sizing rows."""
     if start < 0 or end > len(buffer) or start > end:
@@ -166,7 +168,7 @@ def count_records(buffer, start, end, count_max):
     return count
 
 
-@njit([types.int64(BYTES, LONGS, INTS, types.int64)], nogil=True, cache=True)
+@kernel(int64, BYTES, LONGS, INTS, int64)
 def gather(source, positions, sizes, out_address):
     """Copy ``source[positions[i]:][:sizes[i]]`` one behind the other to ``out_address``; answers the bytes copied.
 

@@ -1,22 +1,17 @@
 """The broker's kernels for whole-record checksums: make room for them in a batch, and write them into the log."""
 
-# Kernels are typed by their Numba signatures.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator"
-
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import boolean, int64, void
 
-from ...intrinsics.crc import BYTES, crc32_at
-from ...intrinsics.freshness import drop_stale_kernels
+from ...intrinsics.crc import crc32_at
+from ...intrinsics.kernel import BYTES, OUT_BYTES, kernel
 from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_i64, load_u8, store_i16, store_i32
 from ..layout import CRC_MASK, FIXED_BYTES, RECORD_CRC_BYTES, RECORD_CRC_PREFIX
 from .record_crc import ABSENT, record_crc_at
 from .scanning import RECORD, measure_at
-
-drop_stale_kernels(__file__)
 
 GROWTH_MAX = RECORD_CRC_BYTES + 1
 """A record grows by so much at most: properties that do not end with their separator get one."""
@@ -28,10 +23,8 @@ _DIGITS = RECORD_CRC_BYTES - _PREFIX_BYTES - 1
 
 Bytes = npt.NDArray[np.uint8]
 
-_WRITABLE = types.Array(types.uint8, 1, "C")
 
-
-@njit([types.UniTuple(types.int64, 2)(BYTES, BYTES, _WRITABLE)], nogil=True, cache=True)
+@kernel((int64,) * 2, BYTES, BYTES, OUT_BYTES)
 def reserve_seals(records, prefix, out):
     """Copy a batch with room for the checksum at the end of each record; answers (bytes written, -1).
 
@@ -67,7 +60,7 @@ def reserve_seals(records, prefix, out):
     return at, np.int64(-1)
 
 
-@njit([types.boolean(BYTES)], nogil=True, cache=True)
+@kernel(boolean, BYTES)
 def has_seals(records):
     """True if a record of the batch ends as with a checksum of the whole record; safe on any bytes."""
     address = address_of(records)
@@ -82,7 +75,7 @@ def has_seals(records):
     return False
 
 
-@njit([types.int64(BYTES, _WRITABLE)], nogil=True, cache=True)
+@kernel(int64, BYTES, OUT_BYTES)
 def drop_seals(records, out):
     """Copy a batch without the checksums of whole records; the bytes written, 0 when not all are whole records."""
     address = address_of(records)
@@ -102,7 +95,7 @@ def drop_seals(records, out):
     return at
 
 
-@njit([types.void(_WRITABLE, types.int64, types.int64)], nogil=True, cache=True)
+@kernel(void, OUT_BYTES, int64, int64)
 def write_seals(log, start, end):
     """Write the checksum of each record of ``log[start:end]``, which :func:`reserve_seals` made room for."""
     address = address_of(log)

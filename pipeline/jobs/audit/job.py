@@ -54,7 +54,7 @@ MESSAGE = ("stream", "sequence")
 PARTS_MIN = 2
 ROWS_AT_ONCE = 1 << 17
 """Cut into pieces together: 8 MiB, whose copies stay in memory that was used before."""
-_TALLY = "tally string"
+_TALLY = "tally binary"
 _MISSING = "brokerName string, queueId int, queueOffset bigint, bodyCrc bigint"
 
 
@@ -251,13 +251,13 @@ def _events(block: dict[str, Any]) -> Column:
 
 
 def _as_row(tally: Tally) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"tally": [tally.to_json()]})
+    return pa.RecordBatch.from_pydict({"tally": [tally.to_bytes()]})
 
 
 def _added(frame: Any) -> Tally:
     total = Tally()
     for row in frame.collect():
-        total.add(Tally.from_json(row["tally"]))
+        total.add(Tally.from_bytes(row["tally"]))
     return total
 
 
@@ -275,7 +275,7 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Co
     lines: list[list[Any]] = []
     named = (("send to acknowledgement", tally.sends), ("send to first delivery", tally.deliveries))
     for (name, bins), longest_ns in zip(named, tally.longest_ns, strict=True):
-        if bins.any():
+        if bins:
             lines.append(
                 [name, *(round(value, 2) for value in percentiles_ms(bins, SHARES)), round(longest_ns / 1e6, 2)]
             )

@@ -144,7 +144,7 @@ class Kit(Writes):
         config = bind(BrokerConfig, texts, path="test")
         self._temporary = None if root or store else Path(tempfile.mkdtemp(prefix="kit-", dir=_memory()))
         self.root = root or self._temporary or Path("reused")
-        self.tables = Tables(table for feature in features for table in feature.tables)
+        self.tables = Tables((table for feature in features for table in feature.tables), config.limits)
         self.snapshots = Snapshots(self.root / "config", self.tables)
         self.store = store or Store.open(
             store_config(self.root, **_sizes(config, sizes or {})), disk=disk, clock=self.clock, deletes=deleted_topic

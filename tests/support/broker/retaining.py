@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from penstock.broker.core.feature import Feature
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.group.group import BrokerGroup
 from penstock.broker.retention.retention import Retention
-from penstock.broker.store import RealDisk
+from penstock.broker.store import Disk
 from tests.support.broker.kit import FEATURES, Kit
 from tests.support.broker.stores import batch
 from tests.support.clock import ManualClock
@@ -20,7 +21,7 @@ SEGMENT = 16384
 KEEPS = Topic("keeps", 1, 1)
 
 
-class MeasuredDisk(RealDisk):
+class MeasuredDisk(Disk):
     """A disk whose use a test sets, in per cent; deleted log files give back ``per_file``. All files are of noon."""
 
     percent = 20
@@ -43,16 +44,18 @@ class MeasuredDisk(RealDisk):
 
 
 class Node(Kit):
-    """A broker with small files that dispatches at once; the clock stands at noon."""
+    """A broker with small files that dispatches at once, with ``more`` features; the clock stands at noon."""
 
-    def __init__(self, root: Path, *, protect: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, root: Path, *, protect: bool = False, more: Sequence[type[Feature]] = (), **settings: Any
+    ) -> None:
         noon = datetime.now().astimezone().replace(hour=12, minute=0, second=0, microsecond=0)
         self.manual = ManualClock(int(noon.timestamp() * 1000))
         self.disk = MeasuredDisk()
         self.disk.noon_ms = self.manual.wall_ms()
         super().__init__(
             root,
-            features=(*FEATURES, BrokerGroup, Retention),
+            features=(*FEATURES, *more, BrokerGroup, Retention),
             clock=self.manual,
             disk=self.disk,
             sizes={"segment_bytes": SEGMENT, "consume_queue_bytes": 400},

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,11 @@ class Caller:
         self._append = self.channel.stream_stream("/penstock.v1.BrokerData/Append")
         self._fetch = self.channel.unary_unary("/penstock.v1.BrokerData/Fetch")
 
-    async def call(self, method: str, request: Any) -> Any:
+    async def call(self, method: str, request: Any, stub: Callable[[grpc.aio.Channel], Any] | None = None) -> Any:
+        """The answer of a method of ``stub``, a feature's service, or of the broker's own."""
+        service = self.stub if stub is None else stub(self.channel)
         try:
-            return await getattr(self.stub, method)(request, timeout=10, wait_for_ready=True)
+            return await getattr(service, method)(request, timeout=10, wait_for_ready=True)
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.address) from None
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import AppendResult, FlushMode, Store, StoreConfig
-from penstock.formats.record.batch import BatchEncoder, producer_mark
+from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
 from tests.support.broker.log_history import (
     LogHistory,
@@ -51,7 +51,6 @@ TOPICS = ("orders", "clicks")
 QUEUES = 3
 BODY_SIZES = (16, 280, 900)
 _LIGHTS = (b"", b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02", b"", b"", b"INNER_MULTI_DISPATCH\x01%LMQ%b,%LMQ%a\x02", b"", b"")
-_ENCODERS = {topic: BatchEncoder(topic, HOST) for topic in TOPICS}
 
 
 class CrashRun:
@@ -210,7 +209,7 @@ class CrashRun:
             properties.append(b"".join(fields))
         queues = np.array([self.chooser.randrange(QUEUES) for _ in range(count)], np.int32)
         mark = producer_mark(7, 1, 0, self.sequence, count) if marked else None
-        records = _ENCODERS[topic].encode(bodies, properties, queues, mark=mark, born_timestamp_ms=1)
+        records = encode_messages(topic, bodies, properties, queues, born_host=HOST, mark=mark, born_timestamp_ms=1)
         before = self.history.end
         result = self.open.append(topic, records, queues=QUEUES)
         self.on_appended(before, result, marked=marked)

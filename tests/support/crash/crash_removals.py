@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.core.tables.topics import encode_topic_deleted
 from penstock.broker.store.recovery.cleaning import HOUR_MS, CleaningRules, choose
-from penstock.formats.record.batch import BatchEncoder
+from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
 from penstock.proto.names import STATE_TOPIC
 from tests.support.crash.simulated_disk import PowerCut
@@ -15,7 +15,7 @@ from tests.support.crash.simulated_disk import PowerCut
 if TYPE_CHECKING:
     from tests.support.crash.crash_model import CrashRun
 
-_STATE = BatchEncoder(STATE_TOPIC, Host.parse("10.0.0.1:10911"))
+_HOST = Host.parse("10.0.0.1:10911")
 _DELETED = ("orders", "clicks", "clicks", "%LMQ%a")
 
 
@@ -81,7 +81,8 @@ def _append_deletion(run: CrashRun, topic: str) -> None:
         _append_deletion(run.open_master(), topic)
         return
     before = run.history.end
-    record = _STATE.encode([encode_topic_deleted(topic)], [b"TAGS\x01TOPIC_DELETED\x02"], born_timestamp_ms=1)
+    body, tags = encode_topic_deleted(topic), b"TAGS\x01TOPIC_DELETED\x02"
+    record = encode_messages(STATE_TOPIC, [body], [tags], born_host=_HOST, born_timestamp_ms=1)
     try:
         result = run.open.append(STATE_TOPIC, record, queues=1)
     except PowerCut:

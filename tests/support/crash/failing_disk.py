@@ -6,13 +6,13 @@ import errno
 import os
 import threading
 
-from penstock.broker.store import RealDisk
+from penstock.broker.store import Disk
 from penstock.broker.store.disk import Bytes, Data
 
 KINDS = ("open", "allocate", "map", "sync", "sync_directory", "sync_all", "pwrite", "pread", "truncate", "unlink")
 
 
-class FailingDisk(RealDisk):
+class FailingDisk(Disk):
     """Real files; the call number ``nth`` (from 1) of ``kind`` fails with ``code``, and with ``forever`` all after it.
 
     ``count`` is how many calls of that kind there were, ``failed`` whether one was made to fail.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from penstock.broker.store.disk import Bytes, Data
+from penstock.broker.store.disk import Bytes, Data, Disk
 
 PAGE = 4096
 SECTOR = 512
@@ -129,7 +129,7 @@ class _Survival:
                 left[start : start + self._unit] = seen[start : start + self._unit]
 
 
-class SimulatedDisk:
+class SimulatedDisk(Disk):
     """A :class:`penstock.broker.store.disk.Disk` under the directory ``/``, cut by :meth:`cut`.
 
     ``used_percent`` of it count as in use, and ``now_ms`` is when files are modified: at a write or sync.

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.broker.admin.administration import Administration
-from penstock.broker.admin.topics import QUEUES_MAX, WantedTopic
+from penstock.broker.admin.topics import QUEUES_MAX
 from penstock.broker.consume.consume import Consume
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
@@ -23,11 +23,14 @@ from penstock.proto.errors import (
     TopicExists,
     TopicNotFound,
 )
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupName, QueryMessagesRequest, ViewMessageRequest
+from penstock.proto.wire.common_pb2 import TopicConfig
 from tests.support.broker.kit import SYNC, Kit, in_loop
 
 
-def creating(name: str = "orders", read: int = 0, write: int = 0, perm: int = 0, **how: bool) -> WantedTopic:
-    return WantedTopic(name=name, read_queues=read, write_queues=write, perm=perm, **how)
+def creating(name: str = "orders", read: int = 0, write: int = 0, perm: int = 0, **how: bool) -> CreateTopicRequest:
+    config = TopicConfig(topic=name, read_queues=read, write_queues=write, perm=perm)
+    return CreateTopicRequest(config=config, **how)
 
 
 @in_loop
@@ -67,7 +70,7 @@ async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
         (creating(perm=64), InvalidArgument),
     ],
 )
-def test_what_makes_no_topic_is_refused_by_name(request_: WantedTopic, error: type[PenstockError]) -> None:
+def test_what_makes_no_topic_is_refused_by_name(request_: CreateTopicRequest, error: type[PenstockError]) -> None:
     @in_loop
     async def check() -> None:
         parts = Kit()
@@ -156,18 +159,18 @@ async def test_groups_are_made_described_and_deleted_unless_they_have_members() 
     assert made.retry_max_times == 16
     parts.add_topic()
     parts.commit("billing", {"orders": {0: 4}})
-    described = parts[Consume].describe_group("billing")
+    described = await parts[Consume].describe_group(GroupName(group="billing"))
     assert (described.generation, described.committed[0].offsets[0]) == (0, 4)
     groups = parts[Consume].sessions._groups
     groups.join(1, "billing", "a", {})
-    described = parts[Consume].describe_group("billing")
+    described = await parts[Consume].describe_group(GroupName(group="billing"))
     assert (described.generation, described.members[0].client_id) == (1, "a")
     with pytest.raises(InvalidArgument, match="1 members"):
         parts[Consume].delete_group("billing")
     groups.end(1)
     parts[Consume].delete_group("billing")
     with pytest.raises(GroupNotFound):
-        parts[Consume].describe_group("billing")
+        await parts[Consume].describe_group(GroupName(group="billing"))
     assert parts.tables.committed("billing", "orders", 0) == -1
     with pytest.raises(InvalidArgument):
         parts[Consume].put_group(Group("billing", retry_max_times=-1))
@@ -178,12 +181,14 @@ async def test_messages_are_viewed_by_position_and_queries_need_topic_and_key() 
     parts = Kit()
     parts.add_topic()
     at = (await parts.append([b"look"])).physical_offset
-    assert b"look" in parts[Administration].view_message(at)
+    admin = parts[Administration]
+    [record] = (await admin.view_message(ViewMessageRequest(physical_offset=at))).records
+    assert b"look" in record
     with pytest.raises(MessageNotFound):
-        parts[Administration].view_message(at + 1)
+        await admin.view_message(ViewMessageRequest(physical_offset=at + 1))
     with pytest.raises(InvalidArgument):
-        parts[Administration].view_message(-1)
+        await admin.view_message(ViewMessageRequest(physical_offset=-1))
     with pytest.raises(InvalidArgument):
-        parts[Administration].query_messages("orders", "")
+        await admin.query_messages(QueryMessagesRequest(topic="orders"))
     with pytest.raises(TopicNotFound):
-        parts[Administration].query_messages("missing", "k")
+        await admin.query_messages(QueryMessagesRequest(topic="missing", key="k"))

@@ -88,7 +88,7 @@ class Notes(Feature):
 
     async def _put(self, request: bytes, context: Any) -> bytes:
         journal = self.core.writable()
-        await journal.safe(journal.put("NOTE", json.loads(request)), "note")
+        await self.core.acknowledgements.safe(journal.put("NOTE", json.loads(request)), "note")
         return b"noted"
 
 

@@ -13,7 +13,7 @@ from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.produce.produce import Produce
 from penstock.broker.store.absent import Absent, AbsentEntries
-from penstock.broker.store.disk import RealDisk
+from penstock.broker.store.disk import Disk
 from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import encode_properties
@@ -57,7 +57,7 @@ async def test_a_fetch_returns_the_records_of_all_queues_end_to_end() -> None:
         position += result.bytes
 
 
-NOTHING = RealDisk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+NOTHING = Disk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
 
 
 def on_disk(parts: Kit, records: dict[int, Absent], entries: dict[int, AbsentEntries] | None = None) -> None:
@@ -116,7 +116,7 @@ async def cold_fetch(parts: Kit) -> asyncio.Task[Any]:
     EntriesOnDisk.released.clear()
     EntriesOnDisk.asked.clear()
     OnDisk.released.set()
-    on_disk(parts, {0: OnDisk(*NOTHING)}, {0: EntriesOnDisk(RealDisk(), "", 0, 0)})
+    on_disk(parts, {0: OnDisk(*NOTHING)}, {0: EntriesOnDisk(Disk(), "", 0, 0)})
     cold = asyncio.create_task(parts.fetched(wanting((0, 0))))
     await eventually(EntriesOnDisk.asked.is_set)
     return cold
@@ -159,7 +159,7 @@ async def test_no_more_is_brought_from_the_disk_than_the_reply_may_hold() -> Non
 
     for queue_id in range(4):
         await parts.append([b"old"], queue_id=queue_id)
-        large = Large(RealDisk(), "", np.zeros(0, np.uint8), np.zeros(1, np.int64), np.array([1 << 20], np.int32))
+        large = Large(Disk(), "", np.zeros(0, np.uint8), np.zeros(1, np.int64), np.array([1 << 20], np.int32))
         large_ones[queue_id] = large
     on_disk(parts, large_ones)
     parts.dispatch()
@@ -340,7 +340,7 @@ async def test_in_order_all_is_brought_from_the_disk_that_the_reply_will_hold() 
     for queue_id in range(3):
         await parts.append([b"old"] * 3, queue_id=queue_id)
         sizes = np.full(3, 1 << 18, np.int32)
-        old[queue_id] = Old(RealDisk(), "", np.zeros(0, np.uint8), np.zeros(3, np.int64), sizes)
+        old[queue_id] = Old(Disk(), "", np.zeros(0, np.uint8), np.zeros(3, np.int64), sizes)
     on_disk(parts, old)
     parts.dispatch()
     await parts.fetched(in_order((0, 0, 2), (1, 0, 1), (2, 0, 3), max_bytes=1 << 20))

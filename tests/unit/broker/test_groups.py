@@ -87,4 +87,4 @@ def test_changed_subscriptions_are_not_a_change_of_members() -> None:
     before = groups.members("g")
     assert groups.join(1, "g", "a", {"U": "*"}).groups == []
     assert groups.members("g") == before
-    assert groups.subscriptions(1) == {"U": "*"}
+    assert groups.member(1).subscriptions == {"U": "*"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.broker.config import ReplicationSettings
 from penstock.broker.group.elected_role import ElectedRole
 from penstock.broker.group.epoch_file import EpochFile
 from penstock.broker.group.held_membership import MembershipFile
@@ -17,7 +18,9 @@ from penstock.broker.group.roles import MasterRole, SlaveRole
 from penstock.proto.register import Register, new_register
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.epochs import Epoch, EpochHistory
+from penstock.replication.master.primary import Primary
 from penstock.replication.master.sync_state_set import SetRules
+from penstock.replication.slave.replica import Replica
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.memory_log import MemoryLog
 from tests.support.broker.replicating import identity, new_master, serving
@@ -33,8 +36,14 @@ class Registers:
     """A register that a test writes."""
 
     register: Register
+    changes: list[frozenset[int]] = field(default_factory=list)
 
     async def read(self) -> tuple[Register, str]:
+        return self.register, COORDINATOR
+
+    async def change_set(self, known: Register, members: frozenset[int]) -> tuple[Register, str]:
+        self.changes.append(members)
+        self.register = known.with_set(1, known.epoch, known.version, members)
         return self.register, COORDINATOR
 
     async def close(self) -> None:
@@ -60,33 +69,32 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
     membership.hold(COORDINATOR, 1)
 
     def make_slave() -> SlaveRole:
-        return SlaveRole(
+        replica = Replica(
             identity(1),
             store,
-            CONFIG,
+            config=CONFIG,
             epochs=epochs,
-            confirm=0,
-            instance="a",
-            master_address=master_address,
             on_appended=lambda: None,
             on_confirm=lambda offset: None,
             pending_commits=list,
         )
+        return SlaveRole(identity(1), replica, epochs, master_address)
 
     def make_master(on_answer: Any, members: frozenset[int], needed: int) -> MasterRole:
-        return MasterRole(
+        primary = Primary(
             identity(1),
             store,
             CONFIG,
+            epoch=epochs.history.latest,
             epochs=epochs.history,
-            confirm=0,
-            slave_read=False,
+            initial_confirm=0,
             on_confirm=lambda offset: None,
             on_commits=lambda commits: None,
             on_answer=on_answer,
             members=members,
             needed=needed,
         )
+        return MasterRole(1, primary, epoch=epochs.history.latest, waits_for_replicas=True, slave_read=False)
 
     clock = SystemClock()
     return Leadership(
@@ -100,9 +108,7 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
         make_master=make_master,
         make_slave=make_slave,
         clock=clock,
-        priority=0,
-        behind_ms_max=15_000,
-        is_learner=False,
+        settings=ReplicationSettings(),
         may_have_lost=lost,
     )
 
@@ -180,5 +186,19 @@ def test_an_epoch_that_another_follows_before_its_master_can_begin_does_not_begi
         assert leadership._epochs.history == FIRST
         assert not leadership._running.done(), "it follows on"
         await leadership._stop_inner()
+
+    asyncio.run(scenario())
+
+
+def test_a_master_that_begins_takes_the_one_that_it_replaced_out_of_the_set_at_once(tmp_path: Path) -> None:
+    """Before a slave has come: what is acknowledged next need not wait for one that is dead."""
+
+    async def scenario() -> None:
+        elected = replace(register_of(1, 0, 0, 1, 2), version=3).elected(1)
+        leadership = leader(tmp_path, Store(), elected)
+        async with running(leadership):
+            await eventually(lambda: leadership._registers.changes, what="a change of the set")
+            assert leadership._registers.changes == [{1, 2}]
+            assert leadership._role.is_master
 
     asyncio.run(scenario())

@@ -8,7 +8,7 @@ from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.offsets import TopicOffsets, each_queue, to_wire
 from penstock.broker.core.tables.groups import GROUP, GROUP_DELETED, Group
 from penstock.broker.core.tables.table import compact
-from penstock.broker.core.tables.topics import TOPIC_DELETED, encode_topic_deleted
+from penstock.broker.core.tables.topics import TOPIC_DELETED
 from penstock.broker.store import AppendResult
 from penstock.proto.errors import (
     DiskFull,
@@ -20,6 +20,8 @@ from penstock.proto.errors import (
     PenstockError,
     TopicNotFound,
 )
+from penstock.proto.wire.broker_pb2 import QueryOffsetsRequest, SearchOffsetRequest
+from penstock.proto.wire.common_pb2 import TopicQueues
 from tests.support.broker.kit import Kit, in_loop
 
 
@@ -35,6 +37,10 @@ async def with_messages(parts: Kit, count: int = 10) -> Kit:
     return parts
 
 
+def queues(topic: str, *queue_ids: int) -> TopicQueues:
+    return TopicQueues(topic=topic, queue_ids=queue_ids)
+
+
 def commit(
     parts: Kit, offset: int, *, topic: str = "orders", queue_id: int = 0, group: str = "billing", **settings: object
 ) -> list[int]:
@@ -48,9 +54,11 @@ async def test_a_commit_creates_its_group_and_is_found_by_queries() -> None:
     parts = await with_messages(Kit())
     assert commit(parts, 7) == []
     assert parts.tables.group("billing") is not None
-    offsets = parts[Consume].offsets
-    assert offsets.query("billing", {"orders": [0, 1]}) == {"orders": {0: 7, 1: -1}}
-    assert offsets.query("billing", {}) == {"orders": {0: 7}}
+    query = parts[Consume].offsets.query
+    [found] = (await query(QueryOffsetsRequest(group="billing", queues=[queues("orders", 0, 1)]))).offsets
+    assert (found.topic, list(found.queue_ids), list(found.offsets)) == ("orders", [0, 1], [7, -1])
+    [found] = (await query(QueryOffsetsRequest(group="billing"))).offsets
+    assert (found.topic, list(found.queue_ids), list(found.offsets)) == ("orders", [0], [7])
 
 
 @in_loop
@@ -178,7 +186,7 @@ async def test_offsets_beyond_a_log_that_lost_its_end_are_lowered() -> None:
 @in_loop
 async def test_ranges_and_searches_know_all_queues_of_a_topic_and_no_others() -> None:
     parts = await with_messages(Kit())
-    ranges = parts[Consume].offsets.ranges("orders", [])
+    ranges = (await parts[Consume].offsets.ranges(queues("orders"))).ranges
     assert [(each.queue_id, each.min_offset, each.max_offset) for each in ranges] == [
         (0, 0, 10),
         (1, 0, 0),
@@ -187,9 +195,9 @@ async def test_ranges_and_searches_know_all_queues_of_a_topic_and_no_others() ->
     ]
     assert ranges[0].last_store_timestamp_ms > 0
     with pytest.raises(TopicNotFound):
-        parts[Consume].offsets.ranges("missing", [])
+        await parts[Consume].offsets.ranges(queues("missing"))
     with pytest.raises(InvalidArgument):
-        parts[Consume].offsets.search("orders", 4, 0, upper=False)
+        await parts[Consume].offsets.search(SearchOffsetRequest(topic="orders", queue_id=4))
 
 
 def test_lists_of_different_lengths_are_refused() -> None:
@@ -205,5 +213,5 @@ async def test_what_was_committed_at_a_slave_goes_with_its_group_and_with_its_to
         commit(parts, 5, group=group)
     parts.tables.apply(2 << 40, GROUP_DELETED, b'{"groupName":"billing"}')
     assert [offered.group for offered in parts[Consume].pending.take()] == ["audit"]
-    parts.tables.apply(3 << 40, TOPIC_DELETED, encode_topic_deleted("orders"))
+    parts.tables.apply(3 << 40, TOPIC_DELETED, b'{"topicName":"orders"}')
     assert parts[Consume].pending.take() == []

@@ -6,10 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from penstock.proto.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound, from_rpc_error
+from penstock.proto.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
 from penstock.proto.wire import common_pb2, pipeline_pb2
 from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
 from tests.support.broker.running_broker import Caller, running
@@ -17,11 +16,7 @@ from tests.support.waiting import eventually
 
 
 async def ask(caller: Caller, method: str, request: Any) -> Any:
-    stub = PositionsStub(caller.channel)  # type: ignore[no-untyped-call]
-    try:
-        return await getattr(stub, method)(request, timeout=10)
-    except grpc.RpcError as error:
-        raise from_rpc_error(error, caller.address) from None
+    return await caller.call(method, request, PositionsStub)
 
 
 def mark(offset: int, *, force: bool = False) -> pipeline_pb2.ArchiveWatermark:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.admin.topics import WantedTopic, topic_to_create
+from penstock.broker.admin.topics import topic_to_create
+from penstock.broker.config import TopicsConfig
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.store.recovery.cleaning import HOUR_MS
 from penstock.proto.errors import InvalidArgument
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest
+from penstock.proto.wire.common_pb2 import TopicConfig
 from tests.support.broker.retaining import KEEPS, SEGMENT, node
 from tests.support.broker.stores import batch, bodies
 from tests.support.loops import in_own_loop
@@ -298,9 +301,9 @@ async def test_protection_holds_for_short_lived_topics_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1h", "٣"])
 def test_a_retention_that_is_no_number_of_milliseconds_is_refused(value: str) -> None:
-    asked = WantedTopic(name="t", attributes={"retention.ms": value})
+    asked = CreateTopicRequest(config=TopicConfig(topic="t", attributes={"retention.ms": value}))
     with pytest.raises(InvalidArgument, match=r"retention\.ms"):
-        topic_to_create(asked, None, auto_create=True, default_queues=1)
+        topic_to_create(asked, None, TopicsConfig())
 
 
 @in_own_loop

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from penstock.broker.features.archive.archive import Archive
+from penstock.proto.errors import OutcomeUnknown
 from tests.support.broker.retaining import SEGMENT, node
 from tests.support.loops import in_own_loop
 
@@ -48,3 +52,17 @@ async def test_what_is_staged_and_not_published_is_kept(tmp_path: Path) -> None:
         it.journal.put("STAGED_GONE", {"writer": "w", "batch": 0, "keys": ["k"]})
         await it.retention.clean()
         assert it.log_begin() > position
+
+
+@in_own_loop
+async def test_a_watermark_that_is_set_again_is_answered_when_it_is_confirmed(tmp_path: Path) -> None:
+    async with node(tmp_path) as it:
+        it.fill(2)
+        it.role.waits_for_replicas, it.role.confirms = True, False
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown):
+                await it[Archive].set_watermark("lake", 5, force=False)
+        it.role.confirms = True
+        held = await it[Archive].set_watermark("lake", 5, force=False)
+        assert held is not None
+        assert held.offset == 5

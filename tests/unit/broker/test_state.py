@@ -7,7 +7,7 @@ from penstock.broker.core.tables.groups import GROUP_DELETED, Group
 from penstock.broker.core.tables.offsets import OFFSETS, OffsetsByQueue, offset_records
 from penstock.broker.core.tables.table import compact
 from penstock.broker.core.tables.tables import Tables
-from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic, encode_topic_deleted
+from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic
 from penstock.proto.errors import Corrupt
 from tests.support.broker.kit import Kit, in_loop
 
@@ -41,7 +41,7 @@ def test_an_older_record_does_not_replace_a_newer_one() -> None:
 
 def test_records_below_a_deletion_do_not_bring_the_topic_or_its_offsets_back() -> None:
     tables = Tables()
-    tables.apply(300, TOPIC_DELETED, encode_topic_deleted("orders"))
+    tables.apply(300, TOPIC_DELETED, b'{"topicName":"orders"}')
     tables.apply(100, TOPIC, compact(ORDERS.to_json()))
     tables.apply(200, OFFSETS, offsets_body("billing", {"orders": {0: 1}}))
     assert tables.topic("orders") is None
@@ -55,7 +55,7 @@ def test_a_deletion_of_a_topic_takes_its_offsets_and_a_deletion_of_a_group_its_o
     for group in ("billing", "audit"):
         for topic in ("orders", "refunds"):
             tables.apply(10, OFFSETS, offsets_body(group, {topic: {0: 1}}))
-    tables.apply(20, TOPIC_DELETED, encode_topic_deleted("orders"))
+    tables.apply(20, TOPIC_DELETED, b'{"topicName":"orders"}')
     tables.apply(30, GROUP_DELETED, b'{"groupName":"audit"}')
     assert tables.offsets.pairs() == [("billing", "refunds")]
 

@@ -96,6 +96,7 @@ class OneSession:
             subscriptions={"T": Filter(kind=Filter.ALL)},
             host=lambda: self.host,
             listener=self.heard,
+            post=lambda call: call(),
         )
 
     def __enter__(self) -> OneSession:
@@ -144,6 +145,7 @@ def test_a_master_that_is_told_of_while_a_stream_is_begun_at_a_slave_is_not_miss
             subscriptions={"T": Filter(kind=Filter.ALL)},
             host=host,
             listener=one.heard,
+            post=lambda call: call(),
         )
         one.session.start()
         wait_until(lambda: one.session.address == master and one.heard.joined, what="the session at the master")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,16 +42,17 @@ class Rig:
         requests = cluster.brokers["broker-a"].faults.requests
         self.headers: list[FetchHeader] = []
         requests["Fetch"] = self.headers
-        self.fetcher = Fetcher(
-            self.connections,
-            self.routes,
-            self.buffers,
-            self.config,
+        core = SimpleNamespace(
+            connections=self.connections,
+            directory=self.routes,
+            buffers=self.buffers,
+            config=self.config,
             group="g",
             client_id="c",
             subscription_of=Subscription.of_all,
-            on_refused=self.refusals.append,
+            fail=self.refusals.append,
         )
+        self.fetcher = Fetcher(core)  # type: ignore[arg-type]
 
     def add(self, *queue_ids: int, offset: int = 0, end: int = 0) -> list[LocalQueue]:
         made = []

@@ -14,7 +14,7 @@ from penstock.bench.load.plan import LoadPlan
 from penstock.bench.load.senders import Load
 from penstock.cli.main import main
 from penstock.client import SendReceipt, SendStatus
-from penstock.drill.load.load_worker import FLUSH_ROWS, Notes
+from penstock.drill.load.sending import FLUSH_ROWS, Notes
 from penstock.judge.history import NO_KEY, Op, Outcome, Recorder, read_history
 from penstock.proto.errors import BrokerUnavailable, DeliveryFailed, OutcomeUnknown
 

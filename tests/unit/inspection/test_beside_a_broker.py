@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import Store, StoreConfig
-from penstock.formats.record.batch import BatchEncoder
+from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import MAGIC_BLANK, Host
 from penstock.formats.record.properties import encode_properties
 from penstock.inspection import StoreQuery, list_store, summarize, verify
@@ -34,7 +34,6 @@ class Writer:
             index_entries=4000,
         )
         self.store = Store.open(config)
-        self._encoder = BatchEncoder("orders", HOST)
         self.sent = 0
 
     def append(self, count: int) -> None:
@@ -42,7 +41,8 @@ class Writer:
         bodies = [f"order {number}".encode() * 10 for number in numbers]
         properties = [encode_properties({"TAGS": "new", "KEYS": f"order-{number}"}) for number in numbers]
         queue_ids = (np.arange(self.sent, self.sent + count) % QUEUES).astype(np.int32)
-        self.store.append("orders", self._encoder.encode(bodies, properties, queue_ids), queues=QUEUES)
+        records = encode_messages("orders", bodies, properties, queue_ids, born_host=HOST)
+        self.store.append("orders", records, queues=QUEUES)
         self.sent += count
 
     def dispatch(self) -> None:

@@ -80,6 +80,21 @@ def key_out_of_order(damaged: Damaged) -> None:
         part["crc"][keyed[[0, 1]]] = part["crc"][keyed[[1, 0]]]
 
 
+def key_out_of_order_that_nobody_acknowledged(damaged: Damaged) -> None:
+    key_out_of_order(damaged)
+    damaged.sent["outcome"] = Outcome.UNKNOWN
+
+
+def produced_and_nowhere(damaged: Damaged) -> None:
+    damaged.sent["queue"][-1] = damaged.sent["offset"][-1] = -1
+    drop_read(damaged)
+
+
+def produced_and_never_delivered(damaged: Damaged) -> None:
+    damaged.sent["queue"][-1] = damaged.sent["offset"][-1] = -1
+    damaged.received = damaged.received[:-1]
+
+
 def delivered_out_of_order(damaged: Damaged) -> None:
     mine = np.flatnonzero((damaged.received["shard"] == 0) & (damaged.received["queue"] == 0))
     times = damaged.received["end_ns"]
@@ -195,11 +210,13 @@ def rule_left(damaged: Damaged) -> None:
 DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I1", drop_read, "was acknowledged and is not there"),
     ("I1", lose_at_another_place, "it lies elsewhere"),
+    ("I1", produced_and_nowhere, "was acknowledged and is nowhere"),
     ("I2", read_refused, "message 7.10 at broker-b queue 0 offset 2 was read and had been refused"),
     ("I2", read_never_sent, "message 99.0"),
     ("I3", two_values_at_one_place, "message 7.25 at broker-a queue 1 offset 2 shares its place with 7.5"),
     ("I4", acknowledged_behind_a_later_one, "was sent after one behind it was acknowledged"),
     ("I4", key_out_of_order, "lies behind a later one of its key"),
+    ("I4", key_out_of_order_that_nobody_acknowledged, "lies behind a later one of its key"),
     ("I4", delivered_out_of_order, "was delivered after one behind it"),
     ("I5", gap, "broker-b queue 1 offset 51 follows offset 49"),
     ("I5", committed_goes_back_to_the_beginning, "the committed offset went back from 110 to 0"),
@@ -208,6 +225,7 @@ DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I5", max_goes_back, "the max offset went back from 165 to 145"),
     ("I5", max_goes_back_for_good, "the max offset went back from 95 to 40"),
     ("I6", never_delivered, "was never delivered"),
+    ("I6", produced_and_never_delivered, "was never delivered"),
     ("I6", not_settled, "12 messages left"),
     ("I7", stored_twice, "message 7.100 at broker-a queue 0 offset 1199 is stored again"),
     ("I7", delivered_again_too_often, "was delivered again"),
@@ -244,6 +262,12 @@ def test_every_invariant_has_a_damage() -> None:
 def test_what_an_unknown_send_left_behind_is_no_phantom_and_need_not_be_there() -> None:
     damaged = clean()
     damaged.sent["outcome"][[10, 11]] = Outcome.UNKNOWN
+    assert violated(damaged) == {}
+
+
+def test_what_was_produced_says_no_place_and_is_somewhere() -> None:
+    damaged = clean()
+    damaged.sent["queue"] = damaged.sent["offset"] = -1
     assert violated(damaged) == {}
 
 

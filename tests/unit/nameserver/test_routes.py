@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from penstock.nameserver.liveness import EXPIRY_MS, Liveness
-from penstock.nameserver.routes import NO_CHANGE, RouteTable
+from penstock.nameserver.routes import EXPIRY_MS, NO_CHANGE, RouteTable
 from penstock.proto.errors import FlowControl, InvalidArgument, InvalidName, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
@@ -109,7 +108,7 @@ def test_an_absent_shard_is_forgotten_by_name_and_a_living_one_is_not() -> None:
 def test_the_memory_of_absent_shards_is_bounded_and_whose_end_that_is_is_told(
     monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
 ) -> None:
-    monkeypatch.setattr(f"penstock.nameserver.absent.{bound[0]}", bound[1])
+    monkeypatch.setattr(f"penstock.nameserver.routes.{bound[0]}", bound[1])
     table = RouteTable()
     for number, name in enumerate(("broker-a", "broker-b")):
         table.register(number, registration(name, topics=("T", f"only-{name}")), 0.0)
@@ -318,14 +317,13 @@ def test_silence_is_excused_when_the_nameserver_stood_still() -> None:
     assert table.expire(112.5).ended == (1,)
 
 
-def test_liveness_lists_the_longest_silent_first() -> None:
-    liveness = Liveness(1000)
+def test_the_longest_silent_are_told_first() -> None:
+    table = RouteTable()
     for session in (1, 2, 3):
-        liveness.heard(session, float(session))
-    liveness.heard(1, 4.0)
-    liveness.forget(3)
-    assert liveness.silent(10.0) == [2, 1]
-    assert liveness.silent(3.0) == [2]
+        table.register(session, registration(f"broker-{session}"), float(session))
+    table.heartbeat(1, heartbeat(), 4.0)
+    table.unregister(3)
+    assert table.expire(10.0).ended == (2, 1)
 
 
 def test_registration_of_ten_thousand_topics_is_no_work_of_seconds() -> None:

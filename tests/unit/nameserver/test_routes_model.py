@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.nameserver.liveness import EXPIRY_MS
-from penstock.nameserver.routes import Change, RouteTable
+from penstock.nameserver.routes import EXPIRY_MS, Change, RouteTable
 from penstock.nameserver.watches import Watcher, Watches
 from penstock.proto.errors import InvalidArgument, PenstockError, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, Role

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.nameserver.liveness import HEARTBEAT_INTERVAL_MS
+from penstock.nameserver.routes import HEARTBEAT_INTERVAL_MS
 from penstock.proto.errors import InvalidArgument, InvalidName, KeyNotFound, PenstockError, WrongCluster, from_rpc_error
 from penstock.proto.wire.common_pb2 import SLAVE, Empty
 from penstock.proto.wire.nameserver_pb2 import (

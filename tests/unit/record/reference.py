@@ -13,6 +13,8 @@ from penstock.formats.record.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_CRC_BYTES,
+    RECORD_CRC_PREFIX,
     Host,
     PhysicalOffset,
     QueueOffset,
@@ -130,3 +132,17 @@ def _check(records: bytes, at: int, host: Host, topic: bytes, queues: int, body_
     if zlib.crc32(record.body) & CRC_MASK != record.body_crc:
         return PlaceStatus.BAD_CRC
     return PlaceStatus.OK
+
+
+def record_crc_property(covered: bytes | bytearray | memoryview) -> bytes:
+    """The 20 bytes of the ``__CRC32#`` property that ends a record whose other bytes are ``covered``."""
+    digits = f"{zlib.crc32(covered) & CRC_MASK:010d}"[::-1]
+    return RECORD_CRC_PREFIX + digits.encode() + b"\x02"
+
+
+def verify_record_crc(record: bytes | bytearray | memoryview) -> bool | None:
+    """Whether the ``__CRC32#`` property that ends ``record`` matches all bytes before it; None without it."""
+    view = memoryview(record)
+    if len(view) < FIXED_BYTES + RECORD_CRC_BYTES or view[-20:-11] != RECORD_CRC_PREFIX:
+        return None
+    return bytes(view[-20:]) == record_crc_property(view[:-20])

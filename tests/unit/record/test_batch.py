@@ -13,7 +13,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from penstock.formats.record.batch import (
-    BatchEncoder,
     ProducerMark,
     RecordBatch,
     encode_messages,
@@ -31,14 +30,19 @@ from tests.unit.record.shapes import HOSTILE, RECORDS
 HOST = Host.parse("10.0.0.1:5")
 
 
-def test_an_encoder_lays_out_bodies_and_properties_and_is_reused() -> None:
-    encoder = BatchEncoder("orders", HOST)
+def test_bodies_and_properties_are_laid_out_as_records() -> None:
     for count in (1, 3, 2000, 2):
         bodies = [b"body %d" % i for i in range(count)]
         properties = [b"TAGS\x01t%d\x02" % i for i in range(count)]
         queue_ids = np.arange(count, dtype=np.int32)
         batch = RecordBatch(
-            encoder.encode(bodies, properties, queue_ids, flag=7, sys_flag=SysFlag.MULTI_TAGS, born_timestamp_ms=99),
+            encode_messages(
+                *("orders", bodies, properties, queue_ids),
+                born_host=HOST,
+                flag=7,
+                sys_flag=SysFlag.MULTI_TAGS,
+                born_timestamp_ms=99,
+            ),
             check_crc=True,
         )
         assert batch.bodies() == bodies
@@ -53,7 +57,7 @@ def test_an_encoder_lays_out_bodies_and_properties_and_is_reused() -> None:
 
 
 def test_an_empty_batch_is_no_bytes() -> None:
-    assert bytes(BatchEncoder("orders", HOST).encode([], mark=b"x")) == b""
+    assert encode_messages("orders", [], born_host=HOST, mark=b"x") == b""
     assert len(RecordBatch(b"")) == 0
     assert RecordBatch(b"").bodies() == []
     assert RecordBatch(b"").body_array()[1].tolist() == []
@@ -110,7 +114,7 @@ def test_property_strings_must_be_as_many_as_bodies() -> None:
 def test_long_topics_make_version_2_and_longer_ones_are_refused() -> None:
     assert RecordBatch(encode_messages("é" * 100, [b"a"], born_host=HOST)).record(0).version == 2
     with pytest.raises(InvalidArgument):
-        BatchEncoder("x" * 32768, HOST)
+        encode_messages("x" * 32768, [b"a"], born_host=HOST)
 
 
 @hypothesis_settings(deadline=None, max_examples=80)
@@ -121,7 +125,7 @@ def test_a_batch_shows_each_record_from_any_kind_of_buffer(records: list[Record]
     batch = RecordBatch(kind(buffer), before, len(buffer) - 6)
     assert list(batch) == records
     assert [batch.record_bytes(i) for i in range(len(batch))] == encoded
-    assert [batch.stored_body(i) for i in range(len(batch))] == [record.body for record in records]
+    assert [batch.record(i).body for i in range(len(batch))] == [record.body for record in records]
     assert [batch.store_host(i) for i in range(len(batch))] == [record.store_host for record in records]
     view_of_view = memoryview(buffer)[before : len(buffer) - 6]
     inner = RecordBatch(view_of_view)
@@ -168,7 +172,7 @@ def test_compressed_bodies_are_expanded_up_to_the_limit() -> None:
     encoded = encode_messages("t", bodies, born_host=HOST, sys_flag=SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB)
     batch = RecordBatch(encoded)
     assert batch.bodies() == [plain, b"x"]
-    assert batch.stored_body(0) == bodies[0]
+    assert batch.record(0).body == bodies[0]
     data, ends = batch.body_array()
     assert data.tobytes() == plain + b"x"
     assert ends.tolist() == [5000, 5001]

@@ -19,10 +19,9 @@ from penstock.formats.record.layout import (
     offset_message_id,
     parse_offset_message_id,
     record_bytes,
-    record_crc_property,
-    verify_record_crc,
 )
 from penstock.proto.errors import Corrupt, InvalidArgument
+from tests.unit.record.reference import record_crc_property, verify_record_crc
 from tests.unit.record.shapes import HOSTILE, HOSTS, INT64, RECORDS
 
 EXAMPLE = Record(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.broker.store import RealDisk, Store
+from penstock.broker.store import Disk, Store
 from penstock.broker.store.log.reserve import Reserve
 from penstock.broker.store.log.warming import Warming
 from penstock.proto import names
@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
     store.close()
 
 
-class SmallDisk(RealDisk):
+class SmallDisk(Disk):
     """Says that so much is free, less by each file that is allocated."""
 
     free = 1 << 40
@@ -294,7 +294,7 @@ def test_new_files_can_be_warmed_and_locked(tmp_path: Path, caplog: pytest.LogCa
 def test_memory_that_cannot_be_locked_is_one_named_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warming = Warming(RealDisk(), touch=True, lock=True, sync=False)
+    warming = Warming(Disk(), touch=True, lock=True, sync=False)
     monkeypatch.setattr(warming, "_call", lambda function, mapped: False)
     data = np.ones(10_000, np.uint8)
     warming.warm("a", data, -1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import FlushMode, Store
-from penstock.broker.store.disk import RealDisk
+from penstock.broker.store.disk import Disk
 from penstock.broker.store.log.log_directories import LogDirectories
 from penstock.broker.store.log.log_file import FileAllocator
 from penstock.broker.store.log.warming import Warming
@@ -259,7 +259,7 @@ def test_a_preallocation_that_failed_ahead_is_tried_again_when_needed(tmp_path: 
 
 
 def test_a_checkpoint_counts_only_beside_the_one_it_was_written_with(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(RealDisk(), str(tmp_path))
+    checkpoint = Checkpoint(Disk(), str(tmp_path))
     assert checkpoint.read() is None
     checkpoint.begin()
     first, second = Positions(end=10, flushed=10), Positions(end=20, flushed=20)
@@ -270,7 +270,7 @@ def test_a_checkpoint_counts_only_beside_the_one_it_was_written_with(tmp_path: P
     checkpoint.close()
 
     def found() -> Positions | None:
-        return Checkpoint(RealDisk(), str(tmp_path)).read()
+        return Checkpoint(Disk(), str(tmp_path)).read()
 
     assert found() == second._replace(flushed=25)
     assert len((tmp_path / "checkpoint").read_bytes()) == 4096

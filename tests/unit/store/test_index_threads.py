@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.store import RealDisk, Store
+from penstock.broker.store import Disk, Store
 from penstock.broker.store.disk import Data
 from penstock.broker.store.index.index_file import IndexFile
 from penstock.formats.index_file import HEADER_BYTES
@@ -31,7 +31,7 @@ def _missing(store: Store, count: int) -> list[int]:
     return [number for number in range(count) if len(store.lookup.query("t", f"U{number}", 10, 0, 1 << 60)) != 1]
 
 
-def _open(root: Path, disk: RealDisk | None = None) -> Store:
+def _open(root: Path, disk: Disk | None = None) -> Store:
     store = Store.open(store_config(root, index_slots=SLOTS, index_entries=ENTRIES, segment_bytes=1 << 20), disk=disk)
     store._parts.index.on_full = lambda: None  # here the test is the checkpoint thread
     return store
@@ -79,7 +79,7 @@ def test_a_file_is_sound_for_its_readers_at_every_step_of_writing_it(tmp_path: P
     store.close()
 
 
-class WatchedDisk(RealDisk):
+class WatchedDisk(Disk):
     """Remembers which index files were synced; ``meanwhile`` happens once, behind the next of them."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ def test_a_file_whose_header_lags_is_searched_by_its_readers(tmp_path: Path) -> 
     store.close()
 
 
-class FullDisk(RealDisk):
+class FullDisk(Disk):
     """Has no space for the first page of an index file's slots, once it is told so."""
 
     is_full = False

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.store import RealDisk, Store, StoreConfig
+from penstock.broker.store import Disk, Store, StoreConfig
 from penstock.broker.store.disk import Bytes
 from penstock.inspection import list_store
 from penstock.inspection.verify import verify
@@ -98,7 +98,7 @@ def test_a_file_missing_in_one_of_them_or_there_twice_is_named(tmp_path: Path) -
     store.close()
 
 
-class _Disk(RealDisk):
+class _Disk(Disk):
     """Some directories are full, some cannot be written."""
 
     def __init__(self, *, full: str = "", sealed: str = "") -> None:

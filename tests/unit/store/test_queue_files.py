@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.store.disk import RealDisk
+from penstock.broker.store.disk import Disk
 from penstock.broker.store.queues.consume_queue import ConsumeQueues
 from penstock.broker.store.queues.queue_files import QueueFiles, QueueName
 
@@ -18,7 +18,7 @@ LONG_S = 0.1
 """Long enough for another thread to do what it must not do."""
 
 
-class InterruptedDisk(RealDisk):
+class InterruptedDisk(Disk):
     """Real files; tells what is done, and lets others try to do something in the middle of it."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def test_a_topic_may_go_while_its_directories_are_synced(tmp_path: Path) -> None
     queues.close()
 
 
-class FullOnce(RealDisk):
+class FullOnce(Disk):
     """Has no space for the length of the first file."""
 
     was_full = False

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.store import ReadStatus, Store
 from penstock.broker.store.absent import Absent, bring
-from penstock.broker.store.disk import RealDisk
+from penstock.broker.store.disk import Disk
 from penstock.formats.hashing import string_hash
 from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import MessageNotFound
@@ -58,7 +58,7 @@ def test_old_records_that_are_not_in_memory_are_found_and_brought(
     assert store.reader.absent("t", 0, 100, 1 << 20) == store.reader.absent("t", 1, 0, 1 << 20) == []
 
 
-class ColdDisk(RealDisk):
+class ColdDisk(Disk):
     """Nothing is in memory; keeps what was read."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, cl
 
 
 def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path) -> None:
-    path, disk = tmp_path / "file", RealDisk()
+    path, disk = tmp_path / "file", Disk()
     path.write_bytes(bytes(1 << 20))
     descriptor = os.open(path, os.O_RDWR)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.store import RealDisk, Store
+from penstock.broker.store import Disk, Store
 from penstock.proto.errors import Corrupt
 from tests.support.broker.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
 
@@ -198,7 +198,7 @@ def test_a_write_behind_a_clean_end_is_noticed(tmp_path: Path) -> None:
 
 
 def test_only_bytes_that_were_written_are_looked_at(tmp_path: Path) -> None:
-    disk = RealDisk()
+    disk = Disk()
     size = 64 << 20
     descriptor = disk.open(str(tmp_path / "file"), create=True)
     disk.allocate(descriptor, size)

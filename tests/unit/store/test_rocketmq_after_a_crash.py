@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import Store
-from penstock.broker.store.disk import Data, RealDisk
+from penstock.broker.store.disk import Data, Disk
 from tests.support.broker.stepped_store import stepped_stores
 from tests.support.broker.stores import batch, dispatch_all, store_config
 from tests.support.clock import ManualClock
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 SLOTS = 3 * 1024  # three pages
 
 
-class DyingDisk(RealDisk):
+class DyingDisk(Disk):
     """Real files; after ``left`` writes to index files the process dies."""
 
     left = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.store import FlushMode, RealDisk, Store
+from penstock.broker.store import Disk, FlushMode, Store
 from penstock.broker.store.log.transient_store_pool import TransientStorePool
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, StorageError, SyncFailed
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 SEGMENT = 16384
 
 
-def _open(root: Path, disk: RealDisk | None = None, **settings: Any) -> Store:
+def _open(root: Path, disk: Disk | None = None, **settings: Any) -> Store:
     """Nothing is committed but when asked for."""
     defaults: dict[str, Any] = {
         "is_pooled": True,

@@ -1,0 +1,54 @@
+"""What exactly-once writers may ask for at most, and what another writer's data stays safe from."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
+from penstock.broker.features.exactly_once.staging_table import WRITER, StagingTable
+from penstock.broker.features.exactly_once.writers import CHUNK_MAX
+from penstock.proto.errors import Forbidden, InvalidArgument, StagedDataGone
+from tests.support.broker.kit import Kit, in_loop
+from tests.unit.broker.test_staging import KEYS, opened
+
+ABSURD = 2**31 - 1
+
+
+@in_loop
+async def test_a_publication_of_absurdly_many_chunks_is_refused_at_once() -> None:
+    parts = await opened()
+    await parts.stage()
+    with pytest.raises(StagedDataGone, match=f"1 of {ABSURD} chunks"):
+        await parts[ExactlyOnce].staging.publish("w", 0, {"k": ABSURD})
+
+
+@pytest.mark.parametrize("count", [ABSURD, CHUNK_MAX + 1, 0, -1])
+def test_a_decision_of_absurdly_many_chunks_is_refused(count: int) -> None:
+    @in_loop
+    async def check() -> None:
+        parts = await opened()
+        await parts.stage()
+        with pytest.raises(InvalidArgument, match="chunks per broker group"):
+            await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": count}})
+        assert (await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)).keys == KEYS
+
+    check()
+
+
+@in_loop
+async def test_an_absurd_decision_that_is_in_the_log_already_ends_no_master() -> None:
+    parts = await opened()
+    await parts.stage(keep_ms=1000)
+    writer = parts.tables[StagingTable].writers["w"].to_json()
+    parts.journal.put(WRITER, writer | {"decided": 0, "finished": False, "keys": {"k": {"broker-a": ABSURD}}})
+    again = Kit.restarted(parts)
+    await again[ExactlyOnce].staging.settle_expired(again.clock.wall_ms() + 2000)
+    assert again.tables[StagingTable].staged, "kept, and tried again later"
+
+
+@in_loop
+async def test_a_staged_chunk_may_not_use_the_brokers_own_producer_ids() -> None:
+    parts = await opened()
+    with pytest.raises(Forbidden, match="0074696d65727300 is kept"):
+        await parts.stage(mark=(0x0074696D65727300, 0, 1 << 62))
+    assert not parts.tables[StagingTable].staged
