@@ -117,7 +117,7 @@ def run(spark: Any, config: Config) -> Report:
             check_lake(spark, report, lake, store)
         return report.finish()
     for store in stores:  # all of them before anything is written
-        require_same_logs(spark, lake, store)
+        require_same_logs(lake, store)
     manifests = lake.manifests()
     pending = {store.broker_name: _pending(store, manifests, tail=config.tail) for store in stores}
     name = config.archive_name or lake.mark_name("archive")

@@ -195,7 +195,7 @@ def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | N
     state = _calls(options, told).known(told.coordinator)
     require_none(
         cluster(options.name_server, options.security).calls,
-        layouts(state.layout, Settings.parse(state.layout[SETTINGS], options.compression).lanes).values(),
+        layouts(state.layout, Settings.parse(state.layout[SETTINGS]).lanes).values(),
         producer_of(options.guarantee, told.writer),
         len(messages),
         batch,

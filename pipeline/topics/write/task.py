@@ -105,12 +105,11 @@ class Task:
         for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
             for topic, part in by_topic(batch, self._options.topic):
                 layout = self._layouts.get(topic) or self._new_layout(topic)
-                topic_bytes = len(topic) if self._settings.counts_topics else 0
                 for destination, some in by_destination(part, topic):
                     rows = Rows(some)
                     self._note(topic, rows.bodies)
                     for piece in layout.split(rows, self._turn):
-                        for small in cut(piece.placed(destination), self._settings.batch_bytes, topic_bytes):
+                        for small in cut(piece.placed(destination), self._settings.batch_bytes, len(topic)):
                             self._send(sender, layout, small, destination)
                 self._turn += 1
 
@@ -166,7 +165,7 @@ class Task:
             wanted[topic] = layout_of(self._cluster.route(topic))
         state = self._calls.open(wanted)
         self._require_same_guarantee("exactly-once", is_other=state.decided_batch >= 0)
-        kept = Settings.parse(state.layout[SETTINGS], self._settings.compression)
+        kept = Settings.parse(state.layout[SETTINGS])
         if kept != self._settings:
             log.info("the settings of its first run stay writer=%s kept=%s", self._identity.writer, kept)
         self._settings = kept
