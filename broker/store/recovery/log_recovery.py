@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.formats.intrinsics.text import first_nonzero
 from penstock.formats.record.kernels import ScanStatus
+from penstock.formats.record.kernels.scanning import find_record
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt, WrongStore
@@ -17,7 +18,7 @@ from penstock.proto.errors import Corrupt, WrongStore
 from ..disk import Disk
 from ..log.commit_log import ROWS_AT_ONCE, Chunk, CommitLog
 from ..log.log_file import LogFile
-from ..log.log_kernels import find_record, first_torn, first_unsealed
+from ..log.log_kernels import first_torn, first_unsealed
 from .marks import track
 from .recovery import MarkTracker, is_refused, was_synced
 
