@@ -30,8 +30,6 @@ from penstock.proto.wire.nameserver_pb2 import (
     TopicNames,
     WatchRequest,
 )
-from penstock.proto.wire.nameserver_pb2_grpc import NameserverServicer
-from penstock.runtime.channel import reporting
 from penstock.runtime.clock import Clock
 
 from .election.coordination import Coordination
@@ -70,7 +68,7 @@ class _Session:
         self.wake.set()
 
 
-class NameserverService(NameserverServicer):
+class NameserverService:
     """The gRPC service over a :class:`RouteTable`; everything runs on one event loop."""
 
     def __init__(
@@ -87,7 +85,6 @@ class NameserverService(NameserverServicer):
         self._last_session = 0
         self._closing = asyncio.Event()
 
-    @reporting
     async def BrokerSession(self, reports: AsyncIterator[BrokerReport], context: Context) -> None:
         """Keep a broker in the routes from its registration, the first report, until the call ends."""
         self._last_session += 1
@@ -111,7 +108,6 @@ class NameserverService(NameserverServicer):
             if session.broker_name:
                 log.info("broker session ended broker=%s peer=%s", session.broker, context.peer())
 
-    @reporting
     async def WatchRoutes(self, requests: AsyncIterator[WatchRequest], context: Context) -> None:
         """Push the routes asked for, at once and when they change, until the client ends the call.
 
@@ -123,42 +119,34 @@ class NameserverService(NameserverServicer):
         finally:
             self._watches.close(watcher)
 
-    @reporting
     async def QueryRoute(self, request: RouteQuery, context: Context) -> RouteUpdate:
         if len(request.topics) > TOPICS_PER_QUERY_MAX:
             raise InvalidArgument(f"{len(request.topics)} topics in one query: at most {TOPICS_PER_QUERY_MAX}")
         return RouteUpdate(routes=[self._table.route(names.check_topic(topic)) for topic in request.topics])
 
-    @reporting
     async def QueryCluster(self, request: Empty, context: Context) -> ClusterView:
         return self._table.cluster()
 
-    @reporting
     async def ListTopics(self, request: Empty, context: Context) -> TopicNames:
         return TopicNames(topics=self._table.topics())
 
-    @reporting
     async def ForgetShard(self, request: ShardName, context: Context) -> Empty:
         self._publish(self._table.forget(names.check_broker_name(request.broker_name)))
         log.info("broker group forgotten broker_name=%s peer=%s", request.broker_name, context.peer())
         return Empty()
 
-    @reporting
     async def PutKeyValue(self, request: KeyValue, context: Context) -> Empty:
         await self._key_values.put(request.namespace, request.key, request.value)
         return Empty()
 
-    @reporting
     async def GetKeyValue(self, request: KeyQuery, context: Context) -> KeyValue:
         value = self._key_values.get(request.namespace, request.key)
         return KeyValue(namespace=request.namespace, key=request.key, value=value)
 
-    @reporting
     async def DeleteKeyValue(self, request: KeyQuery, context: Context) -> Empty:
         await self._key_values.delete(request.namespace, request.key)
         return Empty()
 
-    @reporting
     async def ListKeyValues(self, request: KeyQuery, context: Context) -> KeyValues:
         return KeyValues(values=self._key_values.list(request.namespace))
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import InvalidArgument
-from penstock.runtime.channel import reporting, reporting_stream
+from penstock.runtime.channel import Decoded, decoded, reporting, reporting_stream
 
 NAME_LENGTH_MAX: Final = 200
 
@@ -46,21 +48,34 @@ def service(
         declared = wire.methods_by_name[name]
         is_stream = declared.client_streaming
         assert is_stream == declared.server_streaming, "no method of Penstock streams one way"
+        kind = GetMessageClass(declared.input_type)
         handlers[name] = _KINDS[is_stream, is_stream](
-            reporting_stream(method) if is_stream else reporting(_unary(f"{wire.name}/{name}", method, before)),  # type: ignore[arg-type]
-            request_deserializer=GetMessageClass(declared.input_type).FromString,
+            reporting_stream(_stream(kind, method))  # type: ignore[arg-type]
+            if is_stream
+            else reporting(_unary(f"{wire.name}/{name}", kind, method, before)),  # type: ignore[arg-type]
             response_serializer=GetMessageClass(declared.output_type).SerializeToString,
         )
     return Service(wire.full_name, handlers)
 
 
-def _unary(name: str, method: Answer, before: Callable[[], None] | None) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def call(request: Any, context: Any) -> Any:
+def _unary(
+    name: str, kind: type[Message], method: Answer, before: Callable[[], None] | None
+) -> Callable[[bytes, Any], Awaitable[Any]]:
+    async def call(content: bytes, context: Any) -> Any:
+        request = decoded(kind, content)
         if before is not None:
             before()
         return await method(request)
 
     call.__qualname__ = name  # as the caller is told of an internal error
+    return call
+
+
+def _stream(kind: type[Message], method: Converse) -> Converse:
+    @functools.wraps(method)
+    def call(contents: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        return method(Decoded(kind, contents), context)
+
     return call
 
 
