@@ -136,7 +136,10 @@ def reported(error: Exception, method: str) -> PenstockError:
 async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
     """End a call of ``method`` with ``error``, as :func:`reported`."""
     error = reported(error, method)
-    await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
+    try:
+        await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
+    except grpc.aio.InternalError:  # the caller is gone; to end as a cancelled call is what gRPC logs no error for
+        raise asyncio.CancelledError from None
 
 
 def decoded(kind: type[M], content: bytes) -> M:
