@@ -60,6 +60,7 @@ CHANNEL_OPTIONS = (
 SERVER_OPTIONS = (
     *_KEEPALIVE,
     *_LIMITS,
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message may unpack to anything
     ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),

@@ -13,7 +13,7 @@ import grpc.aio
 
 from penstock.formats.record.batch import encode_messages
 from penstock.proto import frames
-from penstock.proto.errors import PenstockError, from_rpc_error
+from penstock.proto.errors import from_rpc_error
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import BORN
 
@@ -113,7 +113,7 @@ async def _answer(channel: Any, method: Method, content: bytes) -> str:
             finally:
                 call.cancel()
     except grpc.RpcError as error:
-        return _judged(from_rpc_error(error, ""), error)
+        return "".join(judged("", error))
     except (asyncio.InvalidStateError, asyncio.CancelledError):
         return ""
     except TimeoutError:
@@ -121,8 +121,10 @@ async def _answer(channel: Any, method: Method, content: bytes) -> str:
     return ""
 
 
-def _judged(problem: PenstockError, error: grpc.RpcError) -> str:
+def judged(path: str, error: grpc.RpcError) -> Findings:
+    """What is wrong with a refusal: nothing, if it tells the caller what is."""
     code = error.code()  # type: ignore[attr-defined]  # what gRPC raises is also the call
+    problem = from_rpc_error(error, "")
     if "internal error" in problem.message or code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
-        return f"{code} {problem.message[:200]}"
-    return ""
+        return [f"{path} {code} {problem.message[:200]}"]
+    return []
