@@ -202,6 +202,7 @@ class Administration(Feature):
         return common_pb2.Empty()
 
     async def _list_topics(self, request: common_pb2.Empty) -> broker_pb2.TopicConfigs:
+        await self.core.shown()
         return broker_pb2.TopicConfigs(
             topics=[topic.to_wire() async for topic in in_turns(self.core.tables.topics.values())]
         )

@@ -96,12 +96,13 @@ class Consume(Feature):
         self.fetch.close()
         self.sessions.close()
 
-    def put_group(self, asked: common_pb2.GroupConfig) -> Group:
+    async def put_group(self, asked: common_pb2.GroupConfig) -> Group:
         """Create or change a consumer group; 0 retries mean the default.
 
         Raises:
             InvalidName, InvalidArgument: what was asked for makes no group.
             NotMaster, NotEnoughReplicas: nothing was changed.
+            OutcomeUnknown: it exists here, replicas or disk did not confirm in time.
         """
         journal = self.core.writable()
         existing = self.core.tables.group(names.check_group(asked.group)) or Group(asked.group)
@@ -122,9 +123,10 @@ class Consume(Feature):
             check_group_count(self.core, group.name)
         if group != self.core.tables.group(asked.group):
             journal.put(GROUP, group.to_json())
+        await self.core.acknowledgements.safe(journal.state_end, f"group {group.name}")
         return group
 
-    def delete_group(self, name: str) -> None:
+    async def delete_group(self, name: str) -> None:
         """Delete a group without members, its committed offsets, and its topics of retries and dead letters."""
         names.check_group(name)
         journal = self.core.writable()
@@ -136,11 +138,13 @@ class Consume(Feature):
         for topic in (names.RETRY_PREFIX + name, names.DLQ_PREFIX + name):
             if topic in self.core.tables.topics:
                 journal.put(TOPIC_DELETED, {"topicName": topic})
-        journal.put(GROUP_DELETED, {"groupName": name})  # last: until then all of it can be asked for again
+        end = journal.put(GROUP_DELETED, {"groupName": name})  # last: until then all of it can be asked for again
+        await self.core.acknowledgements.safe(end, f"deletion of group {name}")
 
     async def describe_group(self, request: broker_pb2.GroupName) -> broker_pb2.GroupDescription:
         """Settings, members and committed offsets of a group. Raises NotCurrent."""
         self.offsets.check_current()
+        await self.core.shown()
         name = request.group
         group = self.core.tables.group(names.check_group(name))
         if group is None:
@@ -168,13 +172,14 @@ class Consume(Feature):
     # The wire.
 
     async def _create_group(self, request: common_pb2.GroupConfig) -> common_pb2.GroupConfig:
-        return self.put_group(request).to_wire()
+        return (await self.put_group(request)).to_wire()
 
     async def _delete_group(self, request: broker_pb2.GroupName) -> common_pb2.Empty:
-        self.delete_group(request.group)
+        await self.delete_group(request.group)
         return common_pb2.Empty()
 
     async def _list_groups(self, request: common_pb2.Empty) -> broker_pb2.GroupConfigs:
+        await self.core.shown()
         groups = [group.to_wire() async for group in in_turns(self.core.tables.groups.values())]
         return broker_pb2.GroupConfigs(groups=groups)
 

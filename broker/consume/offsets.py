@@ -107,7 +107,7 @@ class OffsetService:
 
     @property
     def _journal(self) -> Journal | None:
-        """Commits are taken by any master, however few replicas are in sync; None at a slave."""
+        """Commits are noted by any master, however few replicas are in sync; None at a slave."""
         return self._core.events.journal
 
     def check_current(self) -> None:
@@ -160,6 +160,7 @@ class OffsetService:
             TopicNotFound, OffsetOutOfRange: from a non-member (``session_id`` 0), who named a queue or offset that
                 does not exist; nothing was taken. A member gets these as refused, so that its other queues go on.
             NotMaster: ``force`` at a slave.
+            OutcomeUnknown: it is noted here, replicas or disk did not confirm in time.
         """
         group, is_member = request.group, request.session_id != 0
         if request.force or self._journal is not None:
@@ -177,6 +178,8 @@ class OffsetService:
             for topic, queue_id in self._commit(request, queues[start : start + TURN]):
                 refused.setdefault(topic, []).append(queue_id)
             await asyncio.sleep(0)
+        if self._journal is not None:  # also where nothing was new: the one before may not be confirmed yet
+            await self._core.acknowledgements.safe(self._journal.state_end, f"offsets of group {group}")
         return broker_pb2.CommitOffsetsReply(
             refused=[common_pb2.TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in refused.items()]
         )
@@ -239,6 +242,7 @@ class OffsetService:
         Raises NotCurrent.
         """
         self.check_current()
+        await self._core.shown()
         group, table = names.check_group(request.group), self._tables.offsets
         check_count("queues", sum(len(part.queue_ids) for part in request.queues), QUEUES_MAX)
         check_count("topics", len(request.queues), QUEUES_MAX)

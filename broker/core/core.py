@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.proto.errors import NotEnoughReplicas
+from penstock.proto.errors import NotCurrent, NotEnoughReplicas, OutcomeUnknown
 from penstock.runtime.clock import Clock
 
 from ..config import BrokerConfig
@@ -60,3 +60,16 @@ class Core:
         if not self.role.can_acknowledge():
             raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
         return journal
+
+    async def shown(self) -> None:
+        """Return when all that a master's tables say is acknowledged: nobody is shown what may vanish with this master.
+
+        Raises:
+            NotCurrent: disk or replicas did not confirm it in time.
+        """
+        journal = self.events.journal
+        if journal is not None and self.store.confirm_offset < journal.state_end:
+            try:
+                await self.acknowledgements.safe(journal.state_end, "the newest change")
+            except OutcomeUnknown as error:
+                raise NotCurrent(f"topics, groups and offsets cannot be shown: {error.message}") from error

@@ -37,6 +37,8 @@ class Journal:
     def __init__(self, core: Core) -> None:
         self.is_over = False
         """True once this broker is not master any more, or master anew: nothing more goes this way."""
+        self.state_end = core.store.end_offset
+        """Where the newest record ends that the tables know, confirmed or not."""
         self._store = core.store
         self._tables = core.tables
         self._producers = core.tables.producers
@@ -95,6 +97,7 @@ class Journal:
         placed = self._store.append(names.STATE_TOPIC, records, queues=1)
         self._tables.apply_own(placed.start, kind, body)
         self._events.on_appended(placed.end)
+        self.state_end = placed.end
         return placed.end
 
     def _check(self) -> None:

@@ -159,13 +159,13 @@ async def test_changes_need_the_master_enough_replicas_and_their_word() -> None:
         await parts[Administration].create_topic(creating("other"))
     parts.role.is_master = False
     with pytest.raises(NotMaster):
-        parts[Consume].put_group(GroupConfig(group="billing", consume_enable=True))
+        await parts[Consume].put_group(GroupConfig(group="billing", consume_enable=True))
 
 
 @in_loop
 async def test_groups_are_made_described_and_deleted_unless_they_have_members() -> None:
     parts = Kit()
-    made = parts[Consume].put_group(GroupConfig(group="billing", consume_enable=True))
+    made = await parts[Consume].put_group(GroupConfig(group="billing", consume_enable=True))
     assert made.retry_max_times == 16
     parts.add_topic()
     parts.commit("billing", {"orders": {0: 4}})
@@ -176,14 +176,14 @@ async def test_groups_are_made_described_and_deleted_unless_they_have_members() 
     described = await parts[Consume].describe_group(GroupName(group="billing"))
     assert (described.generation, described.members[0].client_id) == (1, "a")
     with pytest.raises(InvalidArgument, match="1 members"):
-        parts[Consume].delete_group("billing")
+        await parts[Consume].delete_group("billing")
     groups.end(1)
-    parts[Consume].delete_group("billing")
+    await parts[Consume].delete_group("billing")
     with pytest.raises(GroupNotFound):
         await parts[Consume].describe_group(GroupName(group="billing"))
     assert parts.tables.committed("billing", "orders", 0) == -1
     with pytest.raises(InvalidArgument):
-        parts[Consume].put_group(GroupConfig(group="billing", retry_max_times=-1))
+        await parts[Consume].put_group(GroupConfig(group="billing", retry_max_times=-1))
 
 
 @in_loop

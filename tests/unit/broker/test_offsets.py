@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.admin.administration import Administration
 from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.offsets import each_queue, to_wire
 from penstock.broker.core.tables.groups import GROUP, GROUP_DELETED, Group
@@ -19,11 +20,12 @@ from penstock.proto.errors import (
     NotCurrent,
     NotMaster,
     OffsetOutOfRange,
+    OutcomeUnknown,
     PenstockError,
     TopicNotFound,
 )
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupName, QueryOffsetsRequest, SearchOffsetRequest
-from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
+from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicOffsets, TopicQueues
 from tests.support.broker.kit import Kit, in_loop
 
 
@@ -238,3 +240,44 @@ async def test_a_broker_that_may_be_behind_says_nothing_of_what_was_committed() 
 async def no_requests() -> AsyncIterator[Any]:
     return
     yield
+
+
+@in_loop
+async def test_commits_and_groups_are_answered_and_shown_when_replicas_have_confirmed_them() -> None:
+    parts = await with_messages(Kit())
+    consume, query = parts[Consume], parts[Consume].offsets.query
+    asked = QueryOffsetsRequest(group="billing", queues=[queues("orders", 0)])
+    await commit(parts, 3)
+    parts.role.waits_for_replicas, parts.role.confirms, parts.role.holds = True, False, True
+    for _ in range(2):  # the second one has nothing new to say
+        with pytest.raises(OutcomeUnknown, match="offsets of group billing"):
+            await commit(parts, 7)
+    for call in (
+        query(asked),
+        consume.describe_group(GroupName(group="billing")),
+        consume._list_groups(Empty()),
+        parts[Administration]._list_topics(Empty()),
+    ):
+        with pytest.raises(NotCurrent, match="cannot be shown"):
+            await call
+    with pytest.raises(OutcomeUnknown, match="group other"):
+        await consume.put_group(GroupConfig(group="other", consume_enable=True))
+    with pytest.raises(OutcomeUnknown, match="deletion of group other"):
+        await consume.delete_group("other")
+    parts.role.confirms = True
+    assert await commit(parts, 7) == []
+    assert (await query(asked)).offsets[0].offsets == [7]
+
+
+@in_loop
+async def test_what_a_new_master_has_found_in_its_log_is_shown_when_it_is_confirmed() -> None:
+    parts = await with_messages(Kit())
+    parts.role.waits_for_replicas, parts.role.confirms, parts.role.holds = True, False, True
+    with pytest.raises(OutcomeUnknown):
+        await commit(parts, 3)
+    parts.change_role(master=False)
+    parts.change_role(master=True)
+    with pytest.raises(NotCurrent, match="cannot be shown"):
+        await parts[Consume].offsets.query(QueryOffsetsRequest(group="billing"))
+    parts.confirm()
+    assert (await parts[Consume].offsets.query(QueryOffsetsRequest(group="billing"))).offsets[0].offsets == [3]

@@ -196,13 +196,15 @@ def test_policies_are_read_and_written_as_rocketmq_does() -> None:
 async def test_a_group_keeps_its_policy_until_another_is_asked_for() -> None:
     node = Node()
     exponential = WirePolicy(initial_ms=1000, max_ms=9000, multiplier=3)
-    made = node[Consume].put_group(GroupConfig(group="billing", retry_policy=exponential, retry_queues=3))
+    made = await node[Consume].put_group(GroupConfig(group="billing", retry_policy=exponential, retry_queues=3))
     assert made.retry_policy == RetryPolicy((), 1000, 9000, 3)
-    assert node[Consume].put_group(GroupConfig(group="billing", retry_max_times=4)) == replace(made, retry_max_times=4)
-    back_to_levels = node[Consume].put_group(GroupConfig(group="billing", retry_policy=WirePolicy()))
+    assert (await node[Consume].put_group(GroupConfig(group="billing", retry_max_times=4))) == replace(
+        made, retry_max_times=4
+    )
+    back_to_levels = await node[Consume].put_group(GroupConfig(group="billing", retry_policy=WirePolicy()))
     assert (back_to_levels.retry_policy, back_to_levels.retry_queues) == (RetryPolicy(), 3)
     with pytest.raises(InvalidArgument, match="retry_queues -1"):
-        node[Consume].put_group(GroupConfig(group="billing", retry_queues=-1))
+        await node[Consume].put_group(GroupConfig(group="billing", retry_queues=-1))
 
 
 @in_loop
@@ -278,7 +280,7 @@ async def test_both_topics_are_read_not_written_and_go_with_their_group() -> Non
     await node.send_back([3], 2)
     assert topics(node)[RETRY].read_queues == 4
     node.role.holds = True
-    node[Consume].delete_group("billing")
+    await node[Consume].delete_group("billing")
     assert topics(node) == {}
     with pytest.raises(NotEnoughReplicas, match="is being deleted"):
         await node.send_back([4], 3, delay_levels=[-1])
