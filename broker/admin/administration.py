@@ -101,7 +101,7 @@ class Administration(Feature):
         """
         name = request.config.topic
         existing = self.core.tables.topic(name)
-        wanted = topic_to_create(request, existing, self.core.config.topics)
+        wanted = topic_to_create(request, existing, self.core.config.topics, len(self.core.tables.topics))
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
             return existing

@@ -42,7 +42,7 @@ async def test_a_topic_is_created_once_with_defaults_and_a_repetition_is_harmles
     assert await parts[Administration].create_topic(creating()) == made
     assert await parts[Administration].create_topic(creating(read=3, write=3, auto=True)) == made
     assert parts.store.end_offset == end
-    with pytest.raises(TopicExists, match="8 read queues"):
+    with pytest.raises(TopicExists, match=r"8 read queues, 8 write queues, perm rw, not .*`penstock topic update`"):
         await parts[Administration].create_topic(creating(read=4, write=4))
     changed = await parts[Administration].create_topic(creating(read=9, write=9, update=True))
     assert (changed.read_queues, changed.created_ms) == (9, made.created_ms)
@@ -56,12 +56,23 @@ async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
     assert (await parts[Administration].create_topic(creating())).name == "orders"
 
 
+@in_loop
+async def test_producers_make_no_topic_above_the_limit() -> None:
+    parts = Kit(autoCreateTopicMax=1)
+    await parts[Administration].create_topic(creating("first", auto=True))
+    with pytest.raises(TopicNotFound, match="there are 1 topics, autoCreateTopicMax is 1: create it"):
+        await parts[Administration].create_topic(creating("second", auto=True))
+    assert (await parts[Administration].create_topic(creating("second"))).name == "second"
+
+
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
         (creating("no/slash"), InvalidName),
         (creating("x" * 128), InvalidName),
         (creating("rmq_sys_mine"), Forbidden),
+        (creating("%RETRY%billing"), Forbidden),
+        (creating("%DLQ%billing", auto=True), Forbidden),
         (creating(read=QUEUES_MAX + 1, write=1), InvalidArgument),
         (creating(read=-1, write=1), InvalidArgument),
         (creating(read=2, write=3), InvalidArgument),
