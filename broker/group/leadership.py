@@ -28,6 +28,7 @@ from penstock.replication.master.sync_state_set import SetRules
 from penstock.runtime.clock import Clock
 
 from ..config import ReplicationSettings
+from .doubt import Doubt
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
 from .handing_over import GrowingLog, await_answers, await_level, check_successor, successor, write_hand_over
@@ -78,7 +79,7 @@ class Leadership:
         settings: ReplicationSettings,
         may_have_lost: bool,
     ) -> None:
-        """``may_have_lost``: the store was not closed cleanly, and what it had not synced may be gone."""
+        """``may_have_lost``: see :class:`Doubt`."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_news: Callable[[], None] = lambda: None
         self.is_answered: Callable[[], bool] = lambda: True
@@ -94,8 +95,7 @@ class Leadership:
         self._clock = clock
         self._priority = settings.election_priority
         self._is_learner = settings.async_learner
-        self._may_have_lost = may_have_lost
-        self._is_level = False  # has had everything acknowledged, in this life
+        self._doubt = Doubt(broker_id, membership, may_have_lost=may_have_lost, end_of_store=lambda: store.end_doubt())
         self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
         self._giving_epoch = 0  # which this broker has ended, and is handing over
         self._hinted = 0  # the newest version that a nameserver has seen, or that a refusal tells of
@@ -140,7 +140,7 @@ class Leadership:
             hears_master=self._hears_master() or is_giving,
             is_acting=self._role.can_acknowledge() or is_giving,
             priority=self._priority,
-            is_doubtful=self._is_doubtful(),
+            is_doubtful=self._doubt.is_there(self.register),
         )
 
     @property
@@ -158,9 +158,8 @@ class Leadership:
         """
         if self._role.is_master:
             is_confirmed = self._store.confirm_offset >= self._epochs.history.latest_start
-            return self._role.is_acting and (is_confirmed or self._is_level)
-        register = self.register
-        return self._is_level and register is not None and self._broker_id in register.sync_state_set
+            return self._role.is_acting and (is_confirmed or self._doubt.is_level)
+        return self._doubt.is_level and self._doubt.is_member(self.register)
 
     async def hand_over(self, to_id: int) -> Register:
         """Make the slave ``to_id`` master, with no message refused for good; the register afterwards.
@@ -332,7 +331,7 @@ class Leadership:
         if isinstance(self._role.inner, SlaveRole):
             self._role.inner.replica.require_epoch(register.epoch)
         now = self._clock.monotonic_s()
-        began = latest if not self._is_doubtful() else 0
+        began = latest if not self._doubt.is_there(self.register) else 0
         begin_at = begins_at(register, self._broker_id, now, began=began)
         log.info("elected epoch=%d begins_in_ms=%.0f", register.epoch, (begin_at - now) * 1000)
         self._elected = (register, begin_at)
@@ -349,7 +348,7 @@ class Leadership:
             self._role.inner.close()
         end = self._store.cut_unfinished()
         self._epochs.begin(register.epoch, end)
-        self._end_doubt()  # this log is the group's from now on
+        self._doubt.end()  # this log is the group's from now on
         lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
         lease.on_coordinator(self._confirmed_asked_at)
         members = register.sync_state_set
@@ -402,31 +401,11 @@ class Leadership:
         replica = inner.replica
         return self._is_learner or (replica.connected and self._clock.monotonic_s() - replica.heard_at < LEASE_S)
 
-    # The slave's memory of having everything.
-
-    def _is_doubtful(self) -> bool:
-        """True if the store may lack something that this member is counted on for."""
-        register = self.register
-        if self._is_level or register is None or self._broker_id not in register.sync_state_set:
-            return False
-        return not self._membership.is_known or self._may_have_lost
-
-    def _end_doubt(self) -> None:
-        """The log has everything, or nobody has more."""
-        if self._may_have_lost:
-            self._may_have_lost = False
-            try:
-                self._store.end_doubt()
-            except OSError as error:
-                log.warning("doubt not taken back, the next start has it again error=%s", error)
-
     def _look_level(self) -> None:
         inner = self._role.inner
-        if not self._is_level and isinstance(inner, SlaveRole) and inner.replica.has_been_level:
-            self._is_level = True
-            self._end_doubt()
-        register = self.register
-        if self._is_level and register is not None and self._broker_id in register.sync_state_set:
+        if not self._doubt.is_level and isinstance(inner, SlaveRole) and inner.replica.has_been_level:
+            self._doubt.on_level()
+        if self._doubt.is_level and self._doubt.is_member(self.register):
             if not self._membership.is_known and self._reading is None:
                 self._reading = asyncio.create_task(self._hold_membership(), name="note membership")
             self._membership.note_boot()
