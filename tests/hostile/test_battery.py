@@ -67,16 +67,17 @@ def test_an_attack_disturbs_nobody_else(victim: Target, attack: Attack) -> None:
         assert [f"{name}: {s}" for name, found in stalls.items() for s in found if s.own_ms > STALL_MS_MAX] == []
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(not IS_LONG, reason="judged where the attacks are large: make test-hostile")
-def test_afterwards_there_is_no_more_memory_in_use(victim: Target) -> None:
-    time.sleep(SETTLE_S)
-    before, after = victim.memory_before, victim.memory()
-    grown = {name: f"{before[name] >> 20} -> {after[name] >> 20} MiB" for name in before}
-    print(f"\n{grown}")
-    assert [name for name in before if after[name] > before[name] * (1 + MEMORY_GROWTH_MAX)] == [], grown
-
-
 def test_every_method_that_is_served_is_attacked(victim: Target) -> None:
     """Those of gRPC's descriptors are by themselves; a framed one must be named in the battery."""
     assert victim.served_methods() == sorted(method.path for method in methods())
+
+
+if IS_LONG:
+
+    @pytest.mark.timeout(900)
+    def test_afterwards_there_is_no_more_memory_in_use(victim: Target) -> None:
+        time.sleep(SETTLE_S)
+        before, after = victim.memory_before, victim.memory()
+        grown = {name: f"{before[name] >> 20} -> {after[name] >> 20} MiB" for name in before}
+        print(f"\n{grown}")
+        assert [name for name in before if after[name] > before[name] * (1 + MEMORY_GROWTH_MAX)] == [], grown
