@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 from penstock.proto.errors import ConfigError, PenstockError
@@ -93,13 +93,13 @@ async def serve_until_signalled(config: NameserverConfig) -> None:
     log.info("nameserver stopped address=%s", address)
 
 
-def run(config_path: str | Path | None) -> int:
+def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()) -> int:
     """Run a nameserver in the foreground; returns the exit code: 0 stopped, 1 failed, 2 bad configuration."""
     log_to_stderr()
     raise_open_files()
     keep_large_buffers()
     try:
-        config = NameserverConfig() if config_path is None else load_nameserver_config(config_path)
+        config = NameserverConfig() if config_path is None else load_nameserver_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         asyncio.run(serve_until_signalled(config))
     except ConfigError as error:

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.proto.errors import InvalidArgument, PenstockError, to_metadata
+from penstock.proto.errors import InvalidArgument, MessageTooLarge, PenstockError, to_metadata
 
 from .security.credentials import PLAIN, Security
 from .security.signed_channel import SignedChannel
@@ -57,6 +57,8 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )
+CALLS_PER_CONNECTION_MAX = 4096
+"""More wait at the client until others of its connection, which is its own, are over."""
 SERVER_OPTIONS = (
     *_KEEPALIVE,
     *_LIMITS,
@@ -65,6 +67,7 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
 )
 
 
@@ -118,10 +121,10 @@ async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     return False
 
 
-def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
-    """A server for the running event loop with Penstock's limits and keepalive."""
+def new_server(interceptors: Sequence[Any] = (), calls_max: int | None = None) -> grpc.aio.Server:
+    """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
-    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=None)
+    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -146,12 +149,14 @@ async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, me
     await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
 
 
-def decoded(kind: type[M], content: bytes) -> M:
+def decoded(kind: type[M], content: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
     """The message in ``content``. gRPC's own way to decode logs an error, with a trace, for whatever a stranger sends.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is none. MessageTooLarge: longer than ``bytes_max``, so it is not even looked at.
     """
+    if len(content) > bytes_max:
+        raise MessageTooLarge(f"request of {len(content)} bytes: at most {bytes_max} are allowed, ask for less")
     try:
         return kind.FromString(content)
     except DecodeError as error:
@@ -161,15 +166,16 @@ def decoded(kind: type[M], content: bytes) -> M:
 class Decoded(Generic[M]):
     """The messages of a stream, decoded one by one; raises as :func:`decoded`."""
 
-    def __init__(self, kind: type[M], contents: AsyncIterator[bytes]) -> None:
+    def __init__(self, kind: type[M], contents: AsyncIterator[bytes], bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         self._kind = kind
         self._contents = contents
+        self._bytes_max = bytes_max
 
     def __aiter__(self) -> Decoded[M]:
         return self
 
     async def __anext__(self) -> M:
-        return decoded(self._kind, await anext(self._contents))
+        return decoded(self._kind, await anext(self._contents), self._bytes_max)
 
 
 def add_service(server: grpc.aio.Server, wire: ServiceDescriptor, servicer: object) -> None:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    Forbidden,
+    InvalidArgument,
+    LimitReached,
+    NotEnoughReplicas,
+    TopicNotFound,
+)
 
 from .journal import Target
 from .tables.producers import mark_of
@@ -18,6 +25,8 @@ if TYPE_CHECKING:
 ORDINARY: Final = 0
 """The number of :class:`Intake` itself. Others are a feature's: the values of ``AppendHeader.later``, which is a number
 on the wire like any bool."""
+LATER: Final = 1
+"""Records of the timer topic, to be messages of their topic at their times."""
 
 
 RESERVED_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)
@@ -31,12 +40,19 @@ class Intake:
         """Under which topic records for ``topic`` are stored now, and in how many queues."""
         return Target(topic.name, topic.write_queues)
 
+    def check_room(self) -> None:
+        """Refuse what there is no room for.
+
+        Raises:
+            FlowControl: not for more of these messages at present.
+        """
+
     def check(self, records: memoryview, topic: Topic) -> None:
         """Refuse records that could not come to ``topic`` later on.
 
         Raises:
             CorruptBatch, MessageTooLarge, InvalidArgument: ``details['index']`` names the first such record.
-            FlowControl: there is no room for more of them.
+            FlowControl: as :meth:`check_room`.
         """
 
 
@@ -57,9 +73,15 @@ def client_mark(records: memoryview) -> ProducerMark | None:
         CorruptBatch: see :func:`mark_of`.
     """
     mark = mark_of(records)
-    if mark is not None and mark.producer_id in RESERVED_PRODUCERS:
-        raise Forbidden(f"producer id {mark.producer_id:016x} is kept for the broker's own deliveries: use another")
+    if mark is not None:
+        check_producer(mark.producer_id)
     return mark
+
+
+def check_producer(producer_id: int) -> None:
+    """Refuse a client that uses an id of the broker's own. Raises Forbidden."""
+    if producer_id in RESERVED_PRODUCERS:
+        raise Forbidden(f"producer id {producer_id:016x} is kept for the broker's own deliveries: use another")
 
 
 def writable_topic(core: Core, name: str) -> Topic:
@@ -77,3 +99,19 @@ def writable_topic(core: Core, name: str) -> Topic:
     if not topic.is_writable:
         raise Forbidden(f"topic {name} may not be written: its perm is {topic.perm}")
     return topic
+
+
+def check_creatable(core: Core, name: str) -> None:
+    """Refuse to make a topic that is one too many, or whose deletion is not dispatched yet: it would show old messages.
+
+    Raises:
+        NotEnoughReplicas: the record that deletes it is not confirmed.
+        LimitReached: there are enough topics.
+    """
+    topics, most = core.tables.topics, core.config.limits.topics_max
+    if name not in topics and len(topics) >= most:
+        raise LimitReached(
+            f"topic {name}: there are {len(topics)} topics (maxTopicNum): delete some, or raise the limit"
+        )
+    if core.tables.topics.deleted_at(name) >= core.store.dispatched_offset:
+        raise NotEnoughReplicas(f"topic {name} is being deleted: try again")

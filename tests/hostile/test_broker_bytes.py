@@ -80,7 +80,7 @@ def test_random_bytes_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_every_single_changed_byte_of_a_record_is_refused_or_harmless(tmp_path: Path) -> None:
-    """Fields that the broker writes itself, or that are the sender's to choose, may differ: see the battery for those."""
+    """Fields that the broker writes itself, or that the sender may choose, may differ: the battery changes those."""
     dice = random.Random(SEED)
     checked = {*range(len(RECORDS) // 2)} - {*range(12, 84)}  # all but queue id … prepared offset
 

@@ -26,13 +26,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt
 from penstock.runtime.whole_files import replace_file, sync_directory
 
@@ -286,21 +286,6 @@ class Snapshots:
         return None
 
 
-def parse_rocketmq_json(text: str) -> Document:
-    """The object in ``text``, which may have unquoted integer keys as fastjson writes them.
-
-    Raises:
-        ValueError: it is not one.
-    """
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = json.loads(_BARE_KEY.sub(lambda found: found[1] or f'"{found[2]}"', text))
-    if not isinstance(document, dict):
-        raise ValueError(f"a {type(document).__name__} instead of an object")
-    return document
-
-
 def _reaching_behind(path: Path, position: int) -> Document | None:
     """A snapshot that says something of the log at or behind ``position``.
 
@@ -314,6 +299,3 @@ def _reaching_behind(path: Path, position: int) -> Document | None:
         return document if is_behind else None
     except (FileNotFoundError, ValueError, TypeError):
         return None
-
-
-_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole

@@ -26,6 +26,7 @@ from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic, dele
 from penstock.broker.features.archive.archive import Archive
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.later.later import Later
+from penstock.broker.features.retry.retry import Retry
 from penstock.broker.produce.produce import Produce
 from penstock.broker.store import Disk, Store
 from penstock.proto import frames
@@ -36,7 +37,7 @@ from penstock.runtime.conf import Setting, bind
 from tests.support.broker.requests import batch, chunk
 from tests.support.broker.stores import NEVER_MS, bodies, store_config
 
-FEATURES: tuple[type[Feature], ...] = (Administration, Produce, Consume, Later, ExactlyOnce, Archive)
+FEATURES: tuple[type[Feature], ...] = (Administration, Produce, Consume, Later, Retry, ExactlyOnce, Archive)
 SETTINGS: dict[str, object] = {
     "brokerClusterName": "main",
     "brokerName": "broker-a",
@@ -52,12 +53,25 @@ F = TypeVar("F", bound=Feature)
 _open: list[Kit] = []
 
 
+class Call:
+    """The context of a call whose reply is taken at once."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+
+CALL: Any = Call()
+
+
 class FakeRole:
     """A role whose answers a test sets; what a master appends is confirmed at once, unless it ``holds``."""
 
     def __init__(self, kit: Kit) -> None:
         self.instance = "instance"
-        self.is_master = self.is_acting = self.enough = self.confirms = True
+        self.is_master = self.is_acting = self.is_current = self.enough = self.confirms = True
         self.waits_for_replicas = self.holds = False
         self.epoch = 1
         self.lag_bytes = 0
@@ -231,7 +245,7 @@ class Kit(Writes):
 
     async def fetched(self, header: broker_pb2.FetchHeader) -> tuple[broker_pb2.FetchReply, bytes]:
         """Fetch; the reply and its record bytes."""
-        message = await self[Consume].fetch.fetch(frames.pack(header), None)  # type: ignore[arg-type]
+        message = await self[Consume].fetch.fetch(frames.pack(header), CALL)
         reply, body = frames.unpack(message, broker_pb2.FetchReply)
         return reply, bytes(body)
 
