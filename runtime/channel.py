@@ -52,6 +52,8 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )
+CALLS_PER_CONNECTION_MAX = 4096
+"""More wait at the client until others of its connection, which is its own, are over."""
 SERVER_OPTIONS = (
     *_KEEPALIVE,
     *_LIMITS,
@@ -59,6 +61,7 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
 )
 
 
@@ -112,9 +115,9 @@ async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     return False
 
 
-def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
-    """A server for the running event loop with Penstock's limits and keepalive."""
-    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=None)
+def new_server(interceptors: Sequence[Any] = (), calls_max: int | None = None) -> grpc.aio.Server:
+    """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
+    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
 
 
 def reported(error: Exception, method: str) -> PenstockError:

@@ -79,7 +79,10 @@ def _list(as_json: bool) -> int:
 
 def _judge(folder: Path, report: str | None, as_json: bool) -> int:
     from penstock.drill.result import judged
+    from penstock.judge.conditions import FILE
 
+    if not (folder / FILE).is_file():
+        raise click.UsageError(f"--dir {folder}: no drill was recorded there: give a folder such as DIR/master-kill-1")
     try:
         document = judged(folder)
     except ValueError as error:

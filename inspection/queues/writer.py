@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from penstock.formats.batch_unit import BATCH_UNIT_BYTES, BatchUnit, pack_units
+from penstock.formats.batch_unit import BATCH_UNIT_BYTES
 from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE, file_name
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILE_ENTRIES, FILLER
 
@@ -102,14 +103,14 @@ class QueueWriter:
             data = data[len(part) :]
 
 
-def write_batch_queues(root: Path, demanded: dict[QueueKey, list[BatchUnit]], file_bytes: int) -> None:
-    """Make ``root/batchconsumequeue`` for inner batches."""
+def write_batch_queues(root: Path, demanded: Mapping[QueueKey, npt.NDArray[np.void]], file_bytes: int) -> None:
+    """Make ``root/batchconsumequeue`` of the units of inner batches, in files of so many bytes."""
     size = file_bytes or DEFAULT_BATCH_BYTES
     for (topic, queue_id), units in demanded.items():
         if not can_name_directory(topic, queue_id):
             continue
         directory = root / BATCH_QUEUE / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
-        rows = pack_units(units).view(np.uint8)
+        rows = units.view(np.uint8)
         for start in range(0, len(rows), size):
             write_at(directory / file_name(start), 0, rows[start : start + size], size)

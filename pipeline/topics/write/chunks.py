@@ -250,7 +250,7 @@ class Sender:
         return header
 
 
-def cut(piece: Piece, bytes_max: int, topic_bytes: int = 0) -> list[Piece]:
+def cut(piece: Piece, bytes_max: int, topic_bytes: int) -> list[Piece]:
     """The piece in parts of about ``bytes_max`` each, at least one row: the same parts whenever it is cut again.
 
     ``topic_bytes``: length of the topic, which every record repeats.
