@@ -32,6 +32,7 @@ from .core.tables.tables import Tables
 from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
+from .features.retry.retry import Retry
 from .group.group import BrokerGroup
 from .group.making import RoleMaker
 from .opening import Opened, open_port, open_store
@@ -47,6 +48,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     Produce,
     Consume,
     Later,
+    Retry,
     ExactlyOnce,
     Archive,
     Retention,

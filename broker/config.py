@@ -83,13 +83,12 @@ class IdentityConfig:
 
     cluster: str = key("brokerClusterName", default="DefaultCluster", doc="peers of other clusters are refused")
     broker_name: str = key("brokerName", default_factory=_host_as_name, doc="the broker group (shard)")
-    broker_id: int = key(
+    broker_id: int = key(  # RocketMQ's controller numbers the brokers whose files say -1
         "brokerId",
         default=0,
         within=(0, (1 << 31) - 1),
-        unit="(nobody numbers brokers)",
+        unit="(each broker's own in its group)",
         doc="0: the configured master; others: slaves",
-        differs="-1: the controller numbers the broker",
     )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
     listen_port: int = key("listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics")

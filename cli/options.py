@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .output import Answer
+
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,6 +49,21 @@ def dir_option(function: F) -> F:
         type=click.Path(file_okay=False),
         help="The cluster's directory.",
     )(function)
+
+
+def asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--namesrv`` and ``--json``, of a command that is called with an ``Admin`` and an ``Answer``."""
+
+    @namesrv_option
+    @json_option
+    @functools.wraps(function)
+    def command(*, namesrv: str, as_json: bool, **options: Any) -> Any:
+        from penstock.client import Admin
+
+        with Admin(namesrv) as admin:
+            return function(admin, Answer(as_json), **options)
+
+    return command
 
 
 class Timestamp(_ParamType):

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +27,21 @@ def console() -> Console:
 def print_json(document: Any) -> None:
     """One document, keys in the order in which they were put in."""
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False), flush=True)
+
+
+class Answer:
+    """Prints what a command found: with ``--json`` the document, else what people read, a line or what prints it."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def __call__(self, document: Any, people: str | Callable[[], object]) -> None:
+        if self.as_json:
+            print_json(document)
+        elif isinstance(people, str):
+            print(people)
+        else:
+            people()
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
@@ -59,6 +74,11 @@ def shown(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={shown(item)}" for name, item in value.items())
     return str(value)
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[object]) -> None:
+    """A table of objects: the attributes that the columns are named after."""
+    print_table(columns, [[getattr(row, column) for column in columns] for row in rows])
 
 
 def print_fields(fields: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,6 @@ class RebuildReport:
     lost_bytes: int = 0
     left_out: int = 0  # entries that fit no queue, because of a damaged topic or queue offset
     replaced: list[dict[str, Any]] = field(default_factory=list)
-
-    def as_document(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def rebuild(store: StoreDirectory, into: Path, progress: Progress | None = None) -> RebuildReport:

@@ -218,7 +218,7 @@ class NameserverService(NameserverServicer):
         identity = session.identity
         if self._coordination is None or identity is None or not session.is_electable:
             return
-        if any(other.identity == identity for other in self._sessions.values()):
+        if any(other.broker == session.broker and other.end is None for other in self._sessions.values()):
             return
         self._coordination.on_gone(identity.broker_name, identity.broker_id)
 

@@ -6,7 +6,7 @@
     ├─ Retryable        try again, perhaps elsewhere; nothing was stored
     │  ├─ BrokerUnavailable · NotMaster · FlowControl · NotEnoughReplicas
     │  ├─ NameserverUnavailable · RouteNotFound
-    │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable
+    │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable · NotCurrent
     ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout · LaneForgotten
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer · ChangedBatch
@@ -129,6 +129,13 @@ class CoordinatorUnavailable(Retryable, code=24):
     """The coordinator store cannot be read or written now; nothing was changed, or nobody knows.
 
     Do: bring the nameserver with the coordinator, or etcd, back; running shards go on meanwhile.
+    """
+
+
+class NotCurrent(Retryable, code=25):
+    """A broker was asked what consumers have committed, and may lack what its group has acknowledged.
+
+    Do: nothing, clients ask again until there is a master; where none comes, bring a broker of the sync-state set back.
     """
 
 

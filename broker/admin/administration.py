@@ -9,12 +9,13 @@ from dataclasses import replace
 from prometheus_client.core import Metric
 
 from penstock.proto import names
-from penstock.proto.errors import Forbidden, InvalidArgument, NotEnoughReplicas, TopicNotFound
+from penstock.proto.errors import Forbidden, InvalidArgument, TopicNotFound
 from penstock.proto.wire import broker_pb2, common_pb2
 
 from ..config import MetricsExporterType
 from ..core.core import Core
 from ..core.feature import Feature
+from ..core.intake import check_creatable
 from ..core.metrics import Families, MetricsServer
 from ..core.tables.topics import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
 from ..core.wire import Service, service
@@ -35,7 +36,6 @@ class Administration(Feature):
         self.metrics: MetricsServer | None = None
         if core.config.metrics.exporter is MetricsExporterType.PROM:
             self.metrics = MetricsServer(self.collect, asyncio.get_running_loop())
-        self._dropping: dict[str, int] = {}  # deleted topic -> end of the record that says so
         core.tables.topics.on_changed.append(lambda updated, removed: core.counters.forget(removed))
 
     def services(self) -> Iterable[Service]:
@@ -102,8 +102,7 @@ class Administration(Feature):
             assert existing is not None, "nothing to do for a topic that does not exist"
             return existing
         journal = self.core.writable()
-        if self._is_dropping(name):
-            raise NotEnoughReplicas(f"topic {name} is being deleted: try again")
+        check_creatable(self.core, name)
         self._check_drained(wanted, removed_queues(existing, wanted))
         if existing is None:
             wanted = replace(wanted, extra={**wanted.extra, CREATED_MS: self.core.clock.wall_ms()})
@@ -122,7 +121,7 @@ class Administration(Feature):
         journal = self.core.writable()
         if self.core.tables.topic(name) is None:
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
-        end = self._dropping[name] = journal.put(TOPIC_DELETED, {"topicName": name})
+        end = journal.put(TOPIC_DELETED, {"topicName": name})
         await self.core.acknowledgements.safe(end, f"deletion of topic {name}")
         await self.core.dispatcher.wait_dispatched(end)  # then its queues are gone
 
@@ -149,12 +148,6 @@ class Administration(Feature):
         if request.physical_offset < 0:
             raise InvalidArgument(f"physical offset {request.physical_offset} may not be negative")
         return broker_pb2.MessageRecords(records=[bytes(self.core.store.lookup.view(request.physical_offset))])
-
-    def _is_dropping(self, name: str) -> bool:
-        """True if the topic's deletion is not dispatched yet: made anew now, it would show its old messages."""
-        if self._dropping.get(name, 0) <= self.core.store.dispatched_offset:
-            self._dropping.pop(name, None)
-        return name in self._dropping
 
     def _check_drained(self, topic: Topic, queues: range) -> None:
         table = self.core.tables.offsets

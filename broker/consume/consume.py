@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import grpc
 
@@ -18,11 +19,14 @@ from ..core.feature import Feature
 from ..core.journal import Journal
 from ..core.metrics import Families
 from ..core.tables.groups import GROUP, GROUP_DELETED, RETRY_MAX_TIMES_DEFAULT, Group
-from ..core.tables.topics import Topic
+from ..core.tables.retry_policy import RetryPolicy
+from ..core.tables.topics import TOPIC_DELETED, Topic
 from ..core.wire import Service, service
 from .consumer_sessions import ConsumerSessions
 from .fetch import Fetch
 from .offsets import OffsetService, PendingCommits, each_queue, to_wire
+
+RETRY_SETTING_MAX: Final = 1024
 
 
 class Consume(Feature):
@@ -89,7 +93,7 @@ class Consume(Feature):
         self.fetch.close()
         self.sessions.close()
 
-    def put_group(self, wanted: Group) -> Group:
+    def put_group(self, asked: common_pb2.GroupConfig) -> Group:
         """Create or change a consumer group; 0 retries mean the default.
 
         Raises:
@@ -97,22 +101,25 @@ class Consume(Feature):
             NotMaster, NotEnoughReplicas: nothing was changed.
         """
         journal = self.core.writable()
-        existing = self.core.tables.group(names.check_group(wanted.name))
-        if wanted.retry_max_times < 0:
-            raise InvalidArgument(f"group {wanted.name}: retry_max_times {wanted.retry_max_times} may not be negative")
-        group = Group(
-            wanted.name,
-            wanted.consume_enable,
-            wanted.retry_max_times or RETRY_MAX_TIMES_DEFAULT,
-            wanted.attributes,
-            existing.extra if existing is not None else {},
+        existing = self.core.tables.group(names.check_group(asked.group)) or Group(asked.group)
+        for name, value in (("retry_max_times", asked.retry_max_times), ("retry_queues", asked.retry_queues)):
+            if not 0 <= value <= RETRY_SETTING_MAX:
+                raise InvalidArgument(f"group {asked.group}: {name} {value}: 0..{RETRY_SETTING_MAX} are allowed")
+        policy = RetryPolicy.from_wire(asked.group, asked.retry_policy)
+        group = replace(
+            existing,
+            consume_enable=asked.consume_enable,
+            retry_max_times=asked.retry_max_times or RETRY_MAX_TIMES_DEFAULT,
+            attributes=dict(asked.attributes),
+            retry_queues=asked.retry_queues or existing.retry_queues,
+            retry_policy=policy if asked.HasField("retry_policy") else existing.retry_policy,
         )
-        if group != existing:
+        if group != self.core.tables.group(asked.group):
             journal.put(GROUP, group.to_json())
         return group
 
     def delete_group(self, name: str) -> None:
-        """Delete a group without members, and its committed offsets."""
+        """Delete a group without members, its committed offsets, and its topics of retries and dead letters."""
         names.check_group(name)
         journal = self.core.writable()
         if self.core.tables.group(name) is None:
@@ -120,10 +127,14 @@ class Consume(Feature):
         members = self.sessions.describe(name)
         if members:
             raise InvalidArgument(f"group {name} has {len(members)} members: stop them first")
-        journal.put(GROUP_DELETED, {"groupName": name})
+        for topic in (names.RETRY_PREFIX + name, names.DLQ_PREFIX + name):
+            if topic in self.core.tables.topics:
+                journal.put(TOPIC_DELETED, {"topicName": topic})
+        journal.put(GROUP_DELETED, {"groupName": name})  # last: until then all of it can be asked for again
 
     async def describe_group(self, request: broker_pb2.GroupName) -> broker_pb2.GroupDescription:
-        """Settings, members and committed offsets of a group."""
+        """Settings, members and committed offsets of a group. Raises NotCurrent."""
+        self.offsets.check_current()
         name = request.group
         group = self.core.tables.group(names.check_group(name))
         if group is None:
@@ -151,8 +162,7 @@ class Consume(Feature):
     # The wire.
 
     async def _create_group(self, request: common_pb2.GroupConfig) -> common_pb2.GroupConfig:
-        wanted = Group(request.group, request.consume_enable, request.retry_max_times, dict(request.attributes))
-        return self.put_group(wanted).to_wire()
+        return self.put_group(request).to_wire()
 
     async def _delete_group(self, request: broker_pb2.GroupName) -> common_pb2.Empty:
         self.delete_group(request.group)
@@ -172,6 +182,7 @@ class Consume(Feature):
     async def _consumer_session(
         self, requests: AsyncIterator[broker_pb2.ConsumerRequest], context: Any
     ) -> AsyncIterator[broker_pb2.ConsumerEvent]:
+        self.offsets.check_current()
         async with contextlib.aclosing(self.sessions.serve(requests, context)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event

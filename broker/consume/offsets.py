@@ -10,6 +10,7 @@ from penstock.proto.errors import (
     DiskFull,
     GroupNotFound,
     InvalidArgument,
+    NotCurrent,
     NotMaster,
     OffsetOutOfRange,
     PenstockError,
@@ -96,6 +97,22 @@ class OffsetService:
     def _journal(self) -> Journal | None:
         """Commits are taken by any master, however few replicas are in sync; None at a slave."""
         return self._core.events.journal
+
+    def check_current(self) -> None:
+        """Refuse to say what groups have committed, unless all that was acknowledged is here.
+
+        A consumer that believed less would read messages again, or, if nothing of its group is here, begin behind
+        messages that nobody has read.
+
+        Raises:
+            NotCurrent: this broker may be behind.
+        """
+        identity = self._core.config.identity
+        if not self._core.role.is_current:
+            raise NotCurrent(
+                f"broker {identity.broker_name}/{identity.broker_id} may lack what was acknowledged, and so what "
+                "consumers have committed: ask again when there is a master"
+            )
 
     def join_group(self, group: str) -> None:
         """Make sure that ``group`` may be used: created where that is allowed.
@@ -191,7 +208,11 @@ class OffsetService:
                 self._pending.forget(commits)
 
     async def query(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
-        """Committed offsets of the queues asked for, or of all that the group has; -1: never committed."""
+        """Committed offsets of the queues asked for, or of all that the group has; -1: never committed.
+
+        Raises NotCurrent.
+        """
+        self.check_current()
         group, table = names.check_group(request.group), self._tables.offsets
         wanted: Mapping[str, Iterable[int]] = {part.topic: part.queue_ids for part in request.queues}
         wanted = wanted or {topic: sorted(table.row(group, topic)) for topic in table.topics_of(group)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, TopicNotFound
+from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, NotEnoughReplicas, TopicNotFound
 
 from .journal import Target
 from .tables.producers import mark_of
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ORDINARY: Final = 0
 """The number of :class:`Intake` itself. Others are a feature's: the values of ``AppendHeader.later``, which is a number
 on the wire like any bool."""
+LATER: Final = 1
+"""Records of the timer topic, to be messages of their topic at their times."""
 
 
 RESERVED_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)
@@ -31,12 +33,19 @@ class Intake:
         """Under which topic records for ``topic`` are stored now, and in how many queues."""
         return Target(topic.name, topic.write_queues)
 
+    def check_room(self) -> None:
+        """Refuse what there is no room for.
+
+        Raises:
+            FlowControl: not for more of these messages at present.
+        """
+
     def check(self, records: memoryview, topic: Topic) -> None:
         """Refuse records that could not come to ``topic`` later on.
 
         Raises:
             CorruptBatch, MessageTooLarge, InvalidArgument: ``details['index']`` names the first such record.
-            FlowControl: there is no room for more of them.
+            FlowControl: as :meth:`check_room`.
         """
 
 
@@ -77,3 +86,13 @@ def writable_topic(core: Core, name: str) -> Topic:
     if not topic.is_writable:
         raise Forbidden(f"topic {name} may not be written: its perm is {topic.perm}")
     return topic
+
+
+def check_creatable(core: Core, name: str) -> None:
+    """Refuse to make a topic anew whose deletion is not dispatched yet: it would show its old messages.
+
+    Raises:
+        NotEnoughReplicas: the record that deletes it is not confirmed.
+    """
+    if core.tables.topics.deleted_at(name) >= core.store.dispatched_offset:
+        raise NotEnoughReplicas(f"topic {name} is being deleted: try again")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import ConsumeFrom, Timestamp, compose, json_option, key_values, namesrv_option
-from ..output import note, print_fields, print_json
+from ..options import ConsumeFrom, Timestamp, asking, compose, json_option, key_values, namesrv_option
+from ..output import Answer, note, print_fields
 
 if TYPE_CHECKING:
-    from penstock.client import MessageView
+    from penstock.client import Admin, MessageView
 
 POLL_S = 0.5
 IN_FLIGHT = 1000
@@ -142,35 +142,25 @@ def message() -> None:
 @click.option("--queue", type=int, metavar="Q")
 @click.option("--offset", type=int, metavar="N")
 @click.option("--broker", metavar="NAME", help="Broker group, where the topic lies on several.")
-@_asked
+@asking
 def show(
+    admin: Admin,
+    answer: Answer,
     message_id: str | None,
     topic: str | None,
     queue: int | None,
     offset: int | None,
     broker: str | None,
-    namesrv: str,
-    as_json: bool,
 ) -> None:
     """The message with that ID, or at that place: --topic T --queue Q --offset N."""
-    by_place = topic is not None and queue is not None and offset is not None
-    if bool(message_id) == by_place:
-        raise click.UsageError("give an ID, or --topic, --queue and --offset")
-    from penstock.client import Admin
-
-    with Admin(namesrv) as admin:
-        if message_id:
-            found = admin.message_by_id(message_id, topic)
-        else:
-            assert topic is not None
-            assert queue is not None
-            assert offset is not None
-            found = admin.message_at(topic, queue, offset, broker_name=broker)
-        document = found.as_document()
-    if as_json:
-        print_json(document)
+    if message_id and queue is None and offset is None:
+        found = admin.message_by_id(message_id, topic)
+    elif not message_id and topic is not None and queue is not None and offset is not None:
+        found = admin.message_at(topic, queue, offset, broker_name=broker)
     else:
-        print_fields(document)
+        raise click.UsageError("give an ID, or --topic, --queue and --offset")
+    document = found.as_document()
+    answer(document, lambda: print_fields(document))
 
 
 @message.command()
@@ -179,18 +169,14 @@ def show(
 @click.option("--begin", "begin_ms", type=Timestamp(), default=0, help="Stored at that time or later.")
 @click.option("--end", "end_ms", type=Timestamp(), default=0, help="Stored before that time.")
 @click.option("--max", "max_count", default=32, show_default=True, type=click.IntRange(1, 10_000))
-@_asked
-def query(topic: str, key: str, begin_ms: int, end_ms: int, max_count: int, namesrv: str, as_json: bool) -> None:
+@asking
+def query(admin: Admin, answer: Answer, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int) -> None:
     """Messages with a key, oldest first."""
-    from penstock.client import Admin
+    found = admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
 
-    with Admin(namesrv) as admin:
-        found = admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
-        documents = [each.as_document() for each in found]
-        lines = [_line(each) for each in found]
-    if as_json:
-        print_json({"messages": documents})
-    else:
-        for line in lines:
-            print(line)
-        note(f"{len(lines)} messages")
+    def people() -> None:
+        for each in found:
+            print(_line(each))
+        note(f"{len(found)} messages")
+
+    answer({"messages": [each.as_document() for each in found]}, people)

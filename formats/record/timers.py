@@ -11,11 +11,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import boolean, int64, types, void
+from numba import int64, types, void
 
 from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
 from ..intrinsics.memory import address_of, copy_bytes, load_u8, store_i8, store_i16, store_i32
 from ..intrinsics.text import find_byte_at
+from .kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
 from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX
 from .properties import REAL_QUEUE_ID, REAL_TOPIC, TIMER_OUT_MS
@@ -38,58 +39,13 @@ GROWTH_MAX = 96
 TOPIC_GROWTH_MAX = 256
 _PROPERTIES_MAX = 32767 - GROWTH_MAX
 _OK, _NO_RECORD, _OTHER_TOPIC, _BAD_QUEUE, _BAD_TIME, _TOO_LATE, _TOO_LARGE = map(int, TimerStatus)
-_DIGITS_MAX = 18
-_NOT_A_NUMBER = -1
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-_PAIR_END = 2
 
 
-def _name(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    return np.frombuffer(text.encode() + b"\x01", np.uint8)
-
-
-_TOPIC, _QUEUE, _TIME = _name(REAL_TOPIC), _name(REAL_QUEUE_ID), _name(TIMER_OUT_MS)
+_TOPIC, _QUEUE, _TIME = pair_name(REAL_TOPIC), pair_name(REAL_QUEUE_ID), pair_name(TIMER_OUT_MS)
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
 
 _WRITABLE_HASHES = types.Array(types.uint64, 1, "C")
-
-
-@kernel(boolean, int64, int64, int64, BYTES)
-def _begins_with(address, start, end, name):
-    """True if the pair ``[start, end)`` begins with ``name``, separator included."""
-    if end - start < len(name):
-        return False
-    for i in range(len(name)):  # noqa: SIM110  kernels know no generators
-        if load_u8(address, start + i) != name[i]:
-            return False
-    return True
-
-
-@kernel((int64,) * 2, int64, int64, int64, BYTES)
-def _value_at(address, start, end, name):
-    """Where the value of a property is in the properties ``[start, end)``, the last one; empty without one."""
-    found, found_end = end, end
-    while start < end:
-        pair_end = find_byte_at(address, start, end, end, _PAIR_END)
-        if _begins_with(address, start, pair_end, name) and pair_end - start > len(name):
-            found, found_end = start + len(name), pair_end
-        start = pair_end + 1
-    return found, found_end
-
-
-@kernel(int64, int64, int64, int64)
-def _number_at(address, start, end):
-    """The decimal number in ``[start, end)``, -1 if there is none."""
-    if end == start or end - start > _DIGITS_MAX:
-        return np.int64(_NOT_A_NUMBER)
-    number = np.int64(0)
-    while start < end:
-        digit = load_u8(address, start) - 48
-        if digit < 0 or digit > 9:
-            return np.int64(_NOT_A_NUMBER)
-        number = number * 10 + digit
-        start += 1
-    return number
 
 
 @kernel((int64,) * 2, BYTES, BYTES, int64, int64)
@@ -105,18 +61,18 @@ def check_timers(records, topic, queues, latest_ms):
             return _NO_RECORD, index
         if size > _PROPERTIES_MAX:
             return _TOO_LARGE, index
-        start, stop = _value_at(address, properties, properties + size, _TOPIC)
+        start, stop = value_at(address, properties, properties + size, _TOPIC)
         if stop - start != len(topic):
             return _OTHER_TOPIC, index
         for i in range(len(topic)):
             if load_u8(address, start + i) != topic[i]:
                 return _OTHER_TOPIC, index
-        start, stop = _value_at(address, properties, properties + size, _QUEUE)
-        queue_id = _number_at(address, start, stop)
+        start, stop = value_at(address, properties, properties + size, _QUEUE)
+        queue_id = number_at(address, start, stop)
         if queue_id < 0 or queue_id >= queues:
             return _BAD_QUEUE, index
-        start, stop = _value_at(address, properties, properties + size, _TIME)
-        due = _number_at(address, start, stop)
+        start, stop = value_at(address, properties, properties + size, _TIME)
+        due = number_at(address, start, stop)
         if due < 0:
             return _BAD_TIME, index
         if due > latest_ms:
@@ -137,8 +93,8 @@ def due_times(log, positions, sizes, due):
             continue
         kind, _, _, _, _, _, _, properties, size = measure_at(address, start, end)
         if kind == RECORD:
-            value, value_end = _value_at(address, properties, properties + size, _TIME)
-            due[i] = _number_at(address, value, value_end)
+            value, value_end = value_at(address, properties, properties + size, _TIME)
+            due[i] = number_at(address, value, value_end)
 
 
 @kernel(void, BYTES, LONGS, INTS, OUT_LONGS, _WRITABLE_HASHES)
@@ -150,7 +106,7 @@ def real_topics(records, positions, sizes, topics, hashes):
         kind, _, _, _, _, _, _, properties, size = measure_at(address, positions[i], positions[i] + sizes[i])
         if kind != RECORD:
             continue
-        start, end = _value_at(address, properties, properties + size, _TOPIC)
+        start, end = value_at(address, properties, properties + size, _TOPIC)
         if start == end:
             continue
         topics[i] = start
@@ -164,17 +120,17 @@ def real_topics(records, positions, sizes, topics, hashes):
 def _copy_properties(out, at, address, start, end):
     """The properties ``[start, end)`` without the mark, the checksum and the real topic and queue; the new end."""
     if end - start > MARK_BYTES and is_mark(address, start):
-        start = find_byte_at(address, start, end, end, _PAIR_END) + 1
+        start = find_byte_at(address, start, end, end, PAIR_END) + 1
     while start < end:
-        pair_end = find_byte_at(address, start, end, end, _PAIR_END)
+        pair_end = find_byte_at(address, start, end, end, PAIR_END)
         if not (
-            _begins_with(address, start, pair_end, _TOPIC)
-            or _begins_with(address, start, pair_end, _QUEUE)
-            or _begins_with(address, start, pair_end, _CRC)
+            begins_with(address, start, pair_end, _TOPIC)
+            or begins_with(address, start, pair_end, _QUEUE)
+            or begins_with(address, start, pair_end, _CRC)
         ):
             copy_bytes(out, at, address, start, pair_end - start)
             at += pair_end - start
-            store_i8(out, at, _PAIR_END)
+            store_i8(out, at, PAIR_END)
             at += 1
         start = pair_end + 1
     return at
@@ -196,8 +152,8 @@ def delivered_records(records, positions, sizes, topic, queues, mark, out):
         kind, _, _, body, body_size, _, _, properties, size = measure_at(address, start, end)
         if kind != RECORD:
             return np.int64(-1)
-        value, value_end = _value_at(address, properties, properties + size, _QUEUE)
-        queue_id = _number_at(address, value, value_end)
+        value, value_end = value_at(address, properties, properties + size, _QUEUE)
+        queue_id = number_at(address, value, value_end)
         fixed = body + body_size - start
         copy_bytes(out, at, records, start, fixed)
         store_i32(out, at + 4, MAGIC_V1 if prefix == 1 else MAGIC_V2)

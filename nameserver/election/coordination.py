@@ -168,12 +168,18 @@ class Coordination(CoordinationServicer):
             if register is None:
                 return
             self._see(register)
-        if self._decide(register) is None:
+        if self._decide(register) is None and not self._is_outdated(register):
             return
         before = await self._store.read(broker_name)  # what was seen last may be what another nameserver has replaced
         if before is None:
             return
         self._see(before)
+        if self._is_outdated(before):
+            raise CoordinatorUnavailable(
+                f"the register of {broker_name} is of epoch {before.epoch}, and a broker's log of a later one: the "
+                "coordinator store was set back, from an old copy perhaps; restore the newest, or begin anew as "
+                "docs/operate/backup.md says"
+            )
         choice = self._decide(before)
         if choice is None:
             return
@@ -186,6 +192,11 @@ class Coordination(CoordinationServicer):
             self._tell(before, after)
         else:
             self._seen.pop(broker_name, None)
+
+    def _is_outdated(self, register: Register) -> bool:
+        """True if a log knows a later epoch: each was in the register before it was in a log."""
+        reports = self._reports.get(register.broker_name, {}).values()
+        return any(report.log_epoch > register.epoch for report in reports)
 
     def _decide(self, register: Register) -> Choice | None:
         name = register.broker_name

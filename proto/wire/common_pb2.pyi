@@ -2,7 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -36,8 +36,20 @@ class TopicConfig(_message.Message):
     attributes: _containers.ScalarMap[str, str]
     def __init__(self, topic: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., perm: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class RetryPolicy(_message.Message):
+    __slots__ = ("delays_ms", "initial_ms", "max_ms", "multiplier")
+    DELAYS_MS_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    delays_ms: _containers.RepeatedScalarFieldContainer[int]
+    initial_ms: int
+    max_ms: int
+    multiplier: int
+    def __init__(self, delays_ms: _Optional[_Iterable[int]] = ..., initial_ms: _Optional[int] = ..., max_ms: _Optional[int] = ..., multiplier: _Optional[int] = ...) -> None: ...
+
 class GroupConfig(_message.Message):
-    __slots__ = ("group", "consume_enable", "retry_max_times", "attributes")
+    __slots__ = ("group", "consume_enable", "retry_max_times", "attributes", "retry_policy", "retry_queues")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -49,11 +61,15 @@ class GroupConfig(_message.Message):
     CONSUME_ENABLE_FIELD_NUMBER: _ClassVar[int]
     RETRY_MAX_TIMES_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    RETRY_POLICY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
     group: str
     consume_enable: bool
     retry_max_times: int
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, group: _Optional[str] = ..., consume_enable: bool = ..., retry_max_times: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    retry_policy: RetryPolicy
+    retry_queues: int
+    def __init__(self, group: _Optional[str] = ..., consume_enable: bool = ..., retry_max_times: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ..., retry_queues: _Optional[int] = ...) -> None: ...
 
 class BrokerIdentity(_message.Message):
     __slots__ = ("cluster", "broker_name", "broker_id", "address")

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.proto.wire import common_pb2
 
+from .retry_policy import RetryPolicy
 from .table import NamedTable, StateRecord, json_entries
 from .topics import fields_beside
 
@@ -21,17 +22,17 @@ GROUP: Final = "GROUP"
 GROUP_DELETED: Final = "GROUP_DELETED"
 RETRY_MAX_TIMES_DEFAULT: Final = 16
 
-_KEYS: Final = frozenset({"groupName", "consumeEnable", "retryMaxTimes", "attributes"})
+_KEYS: Final = frozenset(
+    {"groupName", "consumeEnable", "retryMaxTimes", "retryQueueNums", "groupRetryPolicy", "attributes"}
+)
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "brokerId": 0,
     "consumeBroadcastEnable": True,
     "consumeFromMinEnable": True,
     "consumeMessageOrderly": False,
     "consumeTimeoutMinute": 15,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"},
     "groupSysFlag": 0,
     "notifyConsumerIdsChangedEnable": True,
-    "retryQueueNums": 1,
     "whichBrokerWhenConsumeSlowly": 1,
 }
 
@@ -44,6 +45,8 @@ class Group:
     consume_enable: bool = True
     retry_max_times: int = RETRY_MAX_TIMES_DEFAULT
     attributes: Mapping[str, str] = field(default_factory=dict)
+    retry_queues: int = 1
+    retry_policy: RetryPolicy = RetryPolicy()  # noqa: RUF009  a value
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_wire(self) -> common_pb2.GroupConfig:
@@ -53,6 +56,8 @@ class Group:
             consume_enable=self.consume_enable,
             retry_max_times=self.retry_max_times,
             attributes=dict(self.attributes),
+            retry_policy=self.retry_policy.to_wire(),
+            retry_queues=self.retry_queues,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -60,6 +65,7 @@ class Group:
         document = {**_DEFAULTS, **self.extra}
         document |= {"groupName": self.name, "consumeEnable": self.consume_enable}
         document |= {"retryMaxTimes": self.retry_max_times, "attributes": dict(self.attributes)}
+        document |= {"retryQueueNums": self.retry_queues, "groupRetryPolicy": self.retry_policy.to_json()}
         return dict(sorted(document.items()))
 
     @classmethod
@@ -70,6 +76,8 @@ class Group:
             consume_enable=bool(document.get("consumeEnable", True)),
             retry_max_times=int(document.get("retryMaxTimes", RETRY_MAX_TIMES_DEFAULT)),
             attributes={str(key): str(value) for key, value in (document.get("attributes") or {}).items()},
+            retry_queues=int(document.get("retryQueueNums", 1)),
+            retry_policy=RetryPolicy.from_json(document.get("groupRetryPolicy") or {}),
             extra=fields_beside(document, _KEYS, _DEFAULTS),
         )
 

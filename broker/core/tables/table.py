@@ -143,6 +143,10 @@ class NamedTable(Table, Generic[V]):
         self.changes += 1
         return self._values.pop(name, None) is not None
 
+    def deleted_at(self, name: str) -> int:
+        """Where the record begins that deleted ``name`` last; -1 when nobody need know that any more."""
+        return self._deleted.get(name, LOADED)
+
     def forget_deleted(self, dispatched: int) -> None:
         self._deleted = {name: position for name, position in self._deleted.items() if position >= dispatched}
 

@@ -14,7 +14,7 @@ from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, Me
 
 from ...core.core import Core
 from ...core.feature import Feature, Hold
-from ...core.intake import Intake
+from ...core.intake import LATER, Intake
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.topics import Topic
@@ -23,7 +23,6 @@ from .timers import Timers
 
 log = logging.getLogger(__name__)
 
-LATER: Final = 1  # AppendHeader.later, and StageHeader's
 TICK_S: Final = 0.1
 RETRY_S: Final = 5.0
 
@@ -45,12 +44,15 @@ class Later(Feature, Intake):
     def target(self, topic: Topic) -> Target:
         return Target(names.TIMER_TOPIC, 1)
 
-    def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.timers import TimerStatus, check_timers
-
+    def check_room(self) -> None:
         waiting = self.timers.waiting
         if waiting >= self._settings.messages_max:
             raise FlowControl(f"{waiting} messages wait for their time (timerMessagesMax): send later")
+
+    def check(self, records: memoryview, topic: Topic) -> None:
+        from penstock.formats.record.timers import TimerStatus, check_timers
+
+        self.check_room()
         latest = self.core.clock.wall_ms() + self._settings.delay_s_max * 1000
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.write_queues, latest)

@@ -8,7 +8,6 @@ import pytest
 from penstock.broker.admin.administration import Administration
 from penstock.broker.admin.topics import QUEUES_MAX
 from penstock.broker.consume.consume import Consume
-from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.proto.errors import (
     Forbidden,
@@ -24,7 +23,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupName, QueryMessagesRequest, ViewMessageRequest
-from penstock.proto.wire.common_pb2 import TopicConfig
+from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig
 from tests.support.broker.kit import SYNC, Kit, in_loop
 
 
@@ -149,13 +148,13 @@ async def test_changes_need_the_master_enough_replicas_and_their_word() -> None:
         await parts[Administration].create_topic(creating("other"))
     parts.role.is_master = False
     with pytest.raises(NotMaster):
-        parts[Consume].put_group(Group("billing"))
+        parts[Consume].put_group(GroupConfig(group="billing", consume_enable=True))
 
 
 @in_loop
 async def test_groups_are_made_described_and_deleted_unless_they_have_members() -> None:
     parts = Kit()
-    made = parts[Consume].put_group(Group("billing"))
+    made = parts[Consume].put_group(GroupConfig(group="billing", consume_enable=True))
     assert made.retry_max_times == 16
     parts.add_topic()
     parts.commit("billing", {"orders": {0: 4}})
@@ -173,7 +172,7 @@ async def test_groups_are_made_described_and_deleted_unless_they_have_members() 
         await parts[Consume].describe_group(GroupName(group="billing"))
     assert parts.tables.committed("billing", "orders", 0) == -1
     with pytest.raises(InvalidArgument):
-        parts[Consume].put_group(Group("billing", retry_max_times=-1))
+        parts[Consume].put_group(GroupConfig(group="billing", retry_max_times=-1))
 
 
 @in_loop

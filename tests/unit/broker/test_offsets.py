@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from penstock.proto.errors import (
     GroupNotFound,
     InvalidArgument,
     InvalidName,
+    NotCurrent,
     NotMaster,
     OffsetOutOfRange,
     PenstockError,
     TopicNotFound,
 )
-from penstock.proto.wire.broker_pb2 import QueryOffsetsRequest, SearchOffsetRequest
+from penstock.proto.wire.broker_pb2 import GroupName, QueryOffsetsRequest, SearchOffsetRequest
 from penstock.proto.wire.common_pb2 import TopicQueues
 from tests.support.broker.kit import Kit, in_loop
 
@@ -215,3 +217,23 @@ async def test_what_was_committed_at_a_slave_goes_with_its_group_and_with_its_to
     assert [offered.group for offered in parts[Consume].pending.take()] == ["audit"]
     parts.tables.apply(3 << 40, TOPIC_DELETED, b'{"topicName":"orders"}')
     assert parts[Consume].pending.take() == []
+
+
+@in_loop
+async def test_a_broker_that_may_be_behind_says_nothing_of_what_was_committed() -> None:
+    parts = await with_messages(Kit())
+    commit(parts, 7)
+    consume, parts.role.is_current = parts[Consume], False
+    session = consume._consumer_session(no_requests(), None)
+    for asked in (
+        consume.offsets.query(QueryOffsetsRequest(group="billing")),
+        consume.describe_group(GroupName(group="billing")),
+        anext(session),
+    ):
+        with pytest.raises(NotCurrent, match="may lack what was acknowledged"):
+            await asked
+
+
+async def no_requests() -> AsyncIterator[Any]:
+    return
+    yield

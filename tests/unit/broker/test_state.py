@@ -20,7 +20,7 @@ def offsets_body(group: str, offsets: OffsetsByQueue) -> bytes:
 
 def test_topic_and_group_survive_their_json_with_fields_that_only_rocketmq_knows() -> None:
     assert Topic.from_json(ORDERS.to_json()) == ORDERS
-    group = Group("billing", False, 3, {"a": "b"}, {"consumeTimeoutMinute": 99})
+    group = Group("billing", False, 3, {"a": "b"}, extra={"consumeTimeoutMinute": 99})
     assert Group.from_json(group.to_json()) == group
 
 

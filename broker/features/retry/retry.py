@@ -1,0 +1,227 @@
+"""Messages that a consumer could not take come again later, and become dead letters in the end.
+
+The consumer names them by their place; their copies are made from the log. What comes again is a message for later
+whose topic is ``%RETRY%`` and the group, so whoever delivers those delivers it, once; a dead letter goes into ``%DLQ%``
+and the group at once. Both batches carry the sender's mark, so a call that is repeated, here or at the next master,
+stores nothing again. The mark's digest says how many tries were allowed: which messages of the call are in which batch
+follows from that, even where the group's settings are others by now.
+
+Source: RocketMQ ``AbstractSendMessageProcessor#consumerSendMsgBack``; differs: many messages a call, idempotent, waits
+for the configured safety, and without a retry queue a message is a dead letter, not dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.formats.delay_levels import levels_ms
+from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.proto import names
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    Forbidden,
+    GroupNotFound,
+    InvalidArgument,
+    MessageTooLarge,
+    NotMaster,
+    TopicNotFound,
+)
+from penstock.proto.wire import retry_pb2
+
+from ...core.core import Core
+from ...core.feature import Feature
+from ...core.intake import LATER, check_creatable
+from ...core.journal import Journal, Target
+from ...core.metrics import Families
+from ...core.reposting import Records, Reposter
+from ...core.tables.groups import Group
+from ...core.tables.producers import Receipt
+from ...core.tables.topics import CREATED_MS, TOPIC, Topic
+from ...core.wire import Service, service
+from .plan import Asked, allowed_times, due_times, is_dead
+
+log = logging.getLogger(__name__)
+
+LANE: Final = 0
+DEAD_QUEUES: Final = 1
+RECORD_ROOM: Final = 64 * 1024
+"""A single message may be as large as any, properties and all."""
+_NEVER: Final = np.empty(0, np.int64)
+
+
+class Retry(Feature):
+    """Takes messages back from consumers."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._reposter = Reposter(core)
+        self._levels_ms = levels_ms(core.config.store.delay_levels)
+        self._bytes_max = core.config.store.body_bytes_max + RECORD_ROOM
+        self._known_end = 0  # of the log, when this broker became master: a queue is known once that is dispatched
+        self._later: Counter[str] = Counter()  # by group, like the next
+        self._dead: Counter[str] = Counter()
+
+    def services(self) -> Iterable[Service]:
+        yield service(
+            retry_pb2.DESCRIPTOR.services_by_name["Retry"],
+            before=self.core.dispatcher.catch_up,
+            SendBack=self.send_back,
+        )
+
+    def describe(self, families: Families) -> None:
+        for name, doc, found in (
+            ("penstock_retry_messages", "Messages that a consumer sent back to come again", self._later),
+            ("penstock_dlq_messages", "Messages that became dead letters", self._dead),
+        ):
+            rows = [((group,), count) for group, count in found.items()]
+            families.counters(name, doc, ("consumer_group",), rows)
+
+    def on_role(self, journal: Journal | None) -> None:
+        self._known_end = self.core.store.end_offset
+
+    async def send_back(self, request: retry_pb2.SendBackRequest) -> retry_pb2.SendBackReply:
+        """Have messages come again, or make them dead letters.
+
+        Raises:
+            InvalidName, InvalidArgument, Forbidden, TopicNotFound, GroupNotFound, MessageTooLarge: nothing was stored.
+            NotMaster, NotEnoughReplicas, BrokerUnavailable, FlowControl, DiskFull: not all is stored; repeat the call.
+            OutcomeUnknown: stored, and not known to be safe; repeat the call.
+        """
+        asked = Asked.of(request)
+        if not self.core.events.is_open:
+            raise BrokerUnavailable("the broker is shutting down")
+        journal = self.core.writable()
+        self._check_topic(request)
+        picked = await self._reposter.locate(request.topic, request.queue_id, asked.offsets)
+        if len(picked.offsets) < len(asked.offsets) and self.core.store.dispatched_offset < self._known_end:
+            raise BrokerUnavailable(f"topic {request.topic}: what the log held is not all in its queues yet: try again")
+        size = int(picked.sizes.sum())
+        if size > self._bytes_max and len(picked.offsets) > 1:
+            raise MessageTooLarge(
+                f"send-back of {len(picked.offsets)} messages of {size} bytes: at most {self._bytes_max} bytes are "
+                "allowed for more than one: send fewer at once"
+            )
+        records = await self._reposter.read(journal, picked)
+        if records is None:
+            raise NotMaster(f"broker {self.core.config.identity.broker_name} has ceased to be master meanwhile")
+        reply, end = self._store(journal, request, asked, records)
+        await self.core.acknowledgements.safe(end, f"send-back of group {request.group}")
+        return reply
+
+    def _check_topic(self, request: retry_pb2.SendBackRequest) -> None:
+        topic = names.check_topic(request.topic)
+        if names.is_system_topic(topic):
+            raise Forbidden(f"topic {topic} is internal: clients do not consume it")
+        if topic.startswith(names.DLQ_PREFIX):
+            raise Forbidden(f"topic {topic} holds dead letters already: they do not come again")
+        if request.queue_id >= self.core.tables.read_queues(topic):
+            raise TopicNotFound(f"topic {topic} has no queue {request.queue_id} at this broker", topic=topic)
+
+    def _group(self, name: str) -> Group:
+        group = self.core.tables.group(names.check_group(name))
+        if group is None and not self.core.config.topics.auto_create_groups:
+            raise GroupNotFound(
+                f"group {name} does not exist and autoCreateSubscriptionGroup is false: create it", group=name
+            )
+        return group or Group(name)
+
+    # Without waiting: what is stored already cannot change in between.
+
+    def _store(
+        self, journal: Journal, request: retry_pb2.SendBackRequest, asked: Asked, records: Records
+    ) -> tuple[retry_pb2.SendBackReply, int]:
+        """Append the copies that are missing; the answer, and the end of all of them in the log."""
+        from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+        from penstock.formats.record.retries import PROPERTIES_GROWTH_MAX, tries_of
+
+        group = self._group(request.group)
+        dead_topic = names.DLQ_PREFIX + group.name
+        later_before = self._found(request, names.TIMER_TOPIC)
+        dead_before = self._found(request, dead_topic)
+        before = later_before or dead_before
+        allowed = before.digest - 1 if before is not None else allowed_times(group, request)
+
+        count = len(records.offsets)
+        stored_times, properties = np.empty(count, np.int32), np.empty(count, np.int32)
+        tries_of(records.data, records.positions, records.sizes, stored_times, properties)
+        places = np.searchsorted(asked.offsets, records.offsets)
+        times, levels = np.maximum(stored_times, asked.times[places]), asked.levels[places]
+        dies = is_dead(levels, times, properties + PROPERTIES_GROWTH_MAX <= PROPERTIES_BYTES_MAX, allowed)
+        later, dead = np.flatnonzero(~dies), np.flatnonzero(dies)
+        end = max((each.end for each in (later_before, dead_before) if each is not None), default=0)
+        if len(later) and later_before is None:
+            due = due_times(levels[later], times[later], group, self._levels_ms, self.core.clock.wall_ms())
+            where, target = self._later_place(journal, group, request.queue_id)
+            mark = self._mark(request, len(later), allowed)
+            batch = _copies(records, later, times, due, target.topic, where, mark)
+            end = journal.append(target, batch, mark, count=len(later)).end
+            self._later[group.name] += len(later)
+        if len(dead) and dead_before is None:
+            self._ensure_topic(journal, dead_topic, DEAD_QUEUES)
+            mark = self._mark(request, len(dead), allowed)
+            batch = _copies(records, dead, times, _NEVER, dead_topic, b"", mark)
+            end = journal.append(Target(dead_topic, DEAD_QUEUES), batch, mark, count=len(dead)).end
+            self._dead[group.name] += len(dead)
+            log.warning(
+                "messages became dead letters group=%s topic=%s queue=%d count=%d first_offset=%d",
+                *(group.name, request.topic, request.queue_id, len(dead), records.offsets[dead[0]]),
+            )
+        gone = np.setdiff1d(asked.offsets, records.offsets)
+        return retry_pb2.SendBackReply(later=len(later), dead=len(dead), gone=gone.tolist()), end
+
+    def _found(self, request: retry_pb2.SendBackRequest, topic: str) -> Receipt | None:
+        """Where that call's batch in ``topic`` is, if it is there."""
+        found = self.core.tables.producers.find_duplicate(request.producer_id, 0, topic, LANE, request.sequence)
+        if found is not None and not found.digest:
+            raise InvalidArgument(f"producer {request.producer_id:016x} sends messages too: give send-backs their own")
+        return found
+
+    def _mark(self, request: retry_pb2.SendBackRequest, count: int, allowed: int) -> ProducerMark:
+        return ProducerMark(request.producer_id, 0, LANE, request.sequence, count, allowed + 1)
+
+    def _later_place(self, journal: Journal, group: Group, queue_id: int) -> tuple[bytes, Target]:
+        """The properties that say where a message comes again, and where it waits until then."""
+        intake = self.core.features.intakes[LATER]
+        intake.check_room()
+        topic = self._ensure_topic(journal, names.RETRY_PREFIX + group.name, group.retry_queues)
+        where = f"REAL_TOPIC\x01{topic.name}\x02REAL_QID\x01{queue_id % topic.read_queues}\x02"
+        return where.encode(), intake.target(topic)
+
+    def _ensure_topic(self, journal: Journal, name: str, queues: int) -> Topic:
+        """A topic that clients read and do not write, with so many queues or more."""
+        topic = self.core.tables.topic(name)
+        if topic is not None and topic.read_queues >= queues:
+            return topic
+        check_creatable(self.core, name)
+        if topic is None:
+            created = {CREATED_MS: self.core.clock.wall_ms()}
+            topic = Topic(name, queues, queues, names.PERM_READ, extra=created)
+        topic = replace(topic, read_queues=queues, write_queues=queues)
+        journal.put(TOPIC, topic.to_json())
+        return topic
+
+
+def _copies(
+    records: Records, chosen: Any, times: Any, due: Any, topic: str, where: bytes, mark: ProducerMark
+) -> memoryview:
+    """The records at the places ``chosen`` as a batch of ``topic``.
+
+    Raises:
+        MessageTooLarge: the properties of one have no room for the mark.
+    """
+    from penstock.formats.record.retries import GROWTH_MAX, sent_back
+
+    sizes = records.sizes[chosen]
+    out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)
+    name, place, prefix = (np.frombuffer(part, np.uint8) for part in (topic.encode(), where, mark_property(*mark)))
+    positions, tried = records.positions[chosen], times[chosen] + 1
+    length = int(sent_back(records.data, positions, sizes, tried, due, name, place, prefix, out))
+    if length < 0:
+        raise MessageTooLarge("send-back: the properties of a message leave no room for its producer mark")
+    return out[:length].data
