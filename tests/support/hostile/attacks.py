@@ -40,6 +40,9 @@ LONG = Scale(length=100_000, many=200, noise=20)
 
 RECORDS = encode_messages("prey", [b"one"], born_host=BORN)
 
+BROKEN_OFF = (asyncio.InvalidStateError, grpc.aio.InternalError, asyncio.CancelledError)
+"""How a stream says that the server has ended it while this side was writing."""
+
 Findings = list[str]
 Attack = Callable[[Target, Scale], Awaitable[Findings]]
 
@@ -114,7 +117,7 @@ async def _answer(channel: Any, method: Method, content: bytes) -> str:
                 call.cancel()
     except grpc.RpcError as error:
         return "".join(judged("", error))
-    except (asyncio.InvalidStateError, asyncio.CancelledError):
+    except BROKEN_OFF:
         return ""
     except TimeoutError:
         return "" if method.is_stream else f"no answer within {TIMEOUT_S} s"

@@ -16,8 +16,9 @@ from penstock.proto import frames
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import batch, wanting
+from tests.support.broker.running_broker import calling
 
-from .attacks import SEED, Findings, Scale, judged
+from .attacks import BROKEN_OFF, SEED, Findings, Scale, judged
 from .target import Target
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -129,7 +130,7 @@ async def endless_streams(target: Target, scale: Scale) -> Findings:
 
     async def pour(channel: Any, path: str, messages: list[bytes]) -> None:
         call = channel.stream_stream(path)(timeout=30)
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+        with contextlib.suppress(grpc.RpcError, *BROKEN_OFF):
             for number in range(scale.many * 100):
                 await call.write(messages[min(number, len(messages) - 1)])
         call.cancel()
@@ -153,7 +154,7 @@ async def slow_readers(target: Target, scale: Scale) -> Findings:
 
     async def send_only(channel: Any) -> None:
         call = channel.stream_stream("/penstock.v1.BrokerData/Append")(timeout=5)
-        with contextlib.suppress(grpc.RpcError, TimeoutError, asyncio.InvalidStateError):
+        with contextlib.suppress(grpc.RpcError, TimeoutError, *BROKEN_OFF):
             async with asyncio.timeout(2):
                 for _ in range(scale.many * 10):
                     await call.write(batch([b"x" * 100], topic="orders", queue_id=3))
@@ -169,6 +170,52 @@ async def slow_readers(target: Target, scale: Scale) -> Findings:
         await asyncio.gather(*(send_only(channel) for channel in channels))
         await asyncio.gather(*(fetch_and_leave(channels[number % CHANNELS]) for number in range(scale.many * 5)))
     return []
+
+
+async def stuck_readers(target: Target, scale: Scale) -> Findings:
+    """Fetches of as much as is allowed, over connections that never open a window for the answers."""
+    with contextlib.ExitStack() as held:
+        host, _, port = target.master.address.rpartition(":")
+        async with calling(target.master.address) as caller:
+            await caller.create_topic("large")
+            for _ in range(scale.many // 10):
+                await caller.append([b"x" * (1 << 20)] * 3, topic="large")
+        header = wanting((0, 0), topic="large", max_bytes=16 << 20, max_wait_ms=1)
+        for _ in range(2):
+            there = held.enter_context(socket.create_connection((host, int(port)), 5))
+            there.sendall(HTTP2_PREFACE + _frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE + bytes(4)))
+            for number in range(scale.many // 2):
+                there.sendall(_request(2 * number + 1, "/penstock.v1.BrokerData/Fetch", frames.pack(header)))
+        await asyncio.sleep(1)
+        async with calling(target.master.address) as caller:
+            await caller.status()
+    return []
+
+
+SETTINGS, HEADERS, DATA = 4, 1, 0
+INITIAL_WINDOW_SIZE = b"\0\4"
+END_STREAM, END_HEADERS = 1, 4
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
+
+
+def _request(stream: int, path: str, message: bytes) -> bytes:
+    """A call of gRPC as HTTP/2 frames, its headers as literals."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "x",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    packed = b"".join(
+        bytes((0, len(name))) + name.encode() + bytes((len(value),)) + value.encode() for name, value in headers.items()
+    )
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    return _frame(HEADERS, END_HEADERS, stream, packed) + _frame(DATA, END_STREAM, stream, body)
 
 
 async def bombs(target: Target, scale: Scale) -> Findings:

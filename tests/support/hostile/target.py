@@ -6,9 +6,8 @@ import contextlib
 import json
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -16,6 +15,8 @@ from penstock.client import Admin
 from tests.support.cluster.cluster import BrokerNode, Cluster, Node, cluster
 from tests.support.cluster.failover import TOPIC, Writer
 from tests.support.waiting import wait_until
+
+from .watched import SERVED, Stall
 
 GROUP = "broker-a"
 BROKER_SETTINGS = {
@@ -36,13 +37,13 @@ class WatchedNode:
         node.module = ["tests.support.hostile.watched", node.kind]
         node.environment = {"WATCH_REPORT": str(self.report)}
 
-    def stalls(self) -> list[dict[str, Any]]:
+    def stalls(self) -> list[Stall]:
         """The longest stalls of its loop since the last time, the longest first."""
         self.report.unlink(missing_ok=True)
         assert self.node.process is not None
         self.node.process.send_signal(signal.SIGUSR2)
         wait_until(self.report.exists, what=f"{self.node.name}'s watchdog reports: its loop stands, or it is dead")
-        return list(json.loads(self.report.read_text()))
+        return [Stall(**each) for each in json.loads(self.report.read_text())]
 
     @property
     def memory(self) -> int:
@@ -60,6 +61,7 @@ class Target:
     watched: list[WatchedNode]
     writer: Writer
     epoch: int  # of the master since the start
+    memory_before: dict[str, int] = field(default_factory=dict)  # by process, bytes
 
     @property
     def master(self) -> BrokerNode:
@@ -69,8 +71,21 @@ class Target:
     def nameserver(self) -> Node:
         return self.cluster.nodes["nameserver-0"]
 
-    def check(self, what: str) -> dict[str, list[dict[str, Any]]]:
-        """Fail unless all is as before ``what``: processes, master and epoch, and another client's sends.
+    def memory(self) -> dict[str, int]:
+        """What each process has for itself, in bytes."""
+        return {each.node.name: each.memory for each in self.watched}
+
+    def note_memory(self) -> None:
+        """What is in use now is what should be at the end."""
+        self.memory_before = self.memory()
+
+    def has_kept_its_master(self) -> bool:
+        """True if the master of the start acts, in the same epoch."""
+        status = self.master.status()
+        return status.is_acting and status.epoch == self.epoch
+
+    def check(self, what: str) -> dict[str, list[Stall]]:
+        """Fail unless all is as before ``what``: processes, another client's sends, and no error in a log.
 
         Returns each process's stalls since the last check.
         """
@@ -78,11 +93,14 @@ class Target:
             assert each.node.is_running, f"{what}: {each.node.name} died:\n{each.node.log()[-3000:]}"
         self.writer.wait_acknowledged(5)
         assert self.writer.errors == [], f"{what}: another client's sends failed"
-        status = self.master.status()
-        assert (status.is_acting, status.epoch) == (True, self.epoch), f"{what}: another master"
         for each in self.watched:
             assert " ERROR " not in each.node.log(), f"{what}: {_errors(each.node)}"
         return {each.node.name: each.stalls() for each in self.watched}
+
+    def served_methods(self) -> list[str]:
+        """What the processes serve, as they registered it."""
+        files = [each.report.with_name(SERVED) for each in self.watched]
+        return sorted({path for file in files for path in json.loads(file.read_text())})
 
 
 def _errors(node: Node) -> str:

@@ -2,7 +2,7 @@
 
 A task of its event loop beats every few milliseconds. A thread looks whether it does: when a beat is late, it notes
 what the loop's thread is doing. SIGUSR2 writes what was seen since the last time to the file that ``WATCH_REPORT``
-names, as JSON, and forgets it.
+names, as JSON, and forgets it. The methods that the process serves are written beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+
+SERVED = "served.json"
 BEAT_S = 0.005
 LATE_S = 0.05
 """A beat later than this is a stall worth a look."""
@@ -30,11 +33,30 @@ STALLS_KEPT = 20
 
 @dataclass
 class Stall:
-    """The loop did nothing else for so long. ``cpu_ms``: of it the loop's thread computed."""
+    """The loop did nothing else for so long. ``cpu_ms``: of it its thread computed; ``waited_ms``: it would have liked
+    to, and others had the processor.
+    """
 
     ms: float
     cpu_ms: float
+    waited_ms: float
     stack: str = ""
+
+    @property
+    def own_ms(self) -> float:
+        """What is the process's doing, not the machine's."""
+        return self.ms - self.waited_ms
+
+    def __str__(self) -> str:
+        return f"{self.own_ms:.0f} ms (and {self.waited_ms:.0f} for others), computing {self.cpu_ms:.0f}: {self.stack}"
+
+
+def waited_for_processor_s() -> float:
+    """How long this thread has been ready to run and was not run, in its life; 0 where Linux does not tell."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 class Watchdog:
@@ -51,13 +73,14 @@ class Watchdog:
     async def beat(self) -> None:
         """Beat until cancelled."""
         while True:
-            cpu_s = time.thread_time()
+            cpu_s, waited_s = time.thread_time(), waited_for_processor_s()
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
             late_s, self._beat = now - self._beat - BEAT_S, now
             if late_s > LATE_S:
-                stall = Stall(late_s * 1000, (time.thread_time() - cpu_s) * 1000, self._stack)
-                self._stalls = sorted([*self._stalls, stall], key=lambda each: -each.ms)[:STALLS_KEPT]
+                cpu_s, waited_s = time.thread_time() - cpu_s, waited_for_processor_s() - waited_s
+                stall = Stall(late_s * 1000, cpu_s * 1000, waited_s * 1000, self._stack)
+                self._stalls = sorted([*self._stalls, stall], key=lambda each: -each.own_ms)[:STALLS_KEPT]
             self._stack = ""
 
     def look(self) -> None:
@@ -104,6 +127,15 @@ def main(kind: str, config: str) -> int:
             await serve(*args)
 
     module.serve_until_signalled = watched
+    served: list[str] = []
+    make_handler = grpc.method_handlers_generic_handler
+
+    def noting(service: str, handlers: dict[str, Any]) -> Any:
+        served.extend(f"/{service}/{name}" for name in handlers)
+        Path(os.environ["WATCH_REPORT"]).with_name(SERVED).write_text(json.dumps(served))
+        return make_handler(service, handlers)
+
+    grpc.method_handlers_generic_handler = noting
     return int(module.run(config))
 
 
