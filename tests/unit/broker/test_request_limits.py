@@ -182,12 +182,12 @@ async def test_groups_are_limited_however_they_are_made() -> None:
     kit.add_topic()
     await _commit(kit, [0])
     with pytest.raises(LimitReached, match="maxSubscriptionGroupNum"):
-        kit[Consume].put_group(GroupConfig(group="other"))
+        await kit[Consume].put_group(GroupConfig(group="other"))
     with pytest.raises(LimitReached, match="maxSubscriptionGroupNum"):
         kit[Consume].offsets.join_group("other")
     with pytest.raises(LimitReached, match="maxAttributeBytes"):
-        kit[Consume].put_group(GroupConfig(group="billing", attributes={"a": "x" * 256}))
-    kit[Consume].put_group(GroupConfig(group="billing", retry_max_times=3))
+        await kit[Consume].put_group(GroupConfig(group="billing", attributes={"a": "x" * 256}))
+    await kit[Consume].put_group(GroupConfig(group="billing", retry_max_times=3))
 
 
 @in_loop
