@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.proto.errors import InvalidArgument, MessageTooLarge, PenstockError
-from penstock.runtime.channel import reporting, reporting_stream
+from penstock.proto.errors import InvalidArgument
+from penstock.runtime.channel import Decoded, decoded, reporting, reporting_stream
 
 T = TypeVar("T")
 
@@ -57,28 +57,21 @@ def service(
         declared = wire.methods_by_name[name]
         is_stream = declared.client_streaming
         assert is_stream == declared.server_streaming, "no method of Penstock streams one way"
+        kind = GetMessageClass(declared.input_type)
         handlers[name] = _KINDS[is_stream, is_stream](
-            reporting_stream(method) if is_stream else reporting(_unary(f"{wire.name}/{name}", method, before)),  # type: ignore[arg-type]
-            request_deserializer=functools.partial(_parsed, GetMessageClass(declared.input_type)),
+            reporting_stream(_stream(kind, method))  # type: ignore[arg-type]
+            if is_stream
+            else reporting(_unary(f"{wire.name}/{name}", kind, method, before)),  # type: ignore[arg-type]
             response_serializer=GetMessageClass(declared.output_type).SerializeToString,
         )
     return Service(wire.full_name, handlers)
 
 
-def _parsed(kind: Any, data: bytes) -> Any:
-    """The message, or the error that its sender is told: raised here, it would be an internal one."""
-    if len(data) > REQUEST_BYTES_MAX:
-        return MessageTooLarge(f"request of {len(data)} bytes: at most {REQUEST_BYTES_MAX} are allowed, ask for less")
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        return InvalidArgument(f"request is not a {kind.__name__}: {error}")
-
-
-def _unary(name: str, method: Answer, before: Callable[[], None] | None) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def call(request: Any, context: Any) -> Any:
-        if isinstance(request, PenstockError):
-            raise request
+def _unary(
+    name: str, kind: type[Message], method: Answer, before: Callable[[], None] | None
+) -> Callable[[bytes, Any], Awaitable[Any]]:
+    async def call(content: bytes, context: Any) -> Any:
+        request = decoded(kind, content, REQUEST_BYTES_MAX)
         if before is not None:
             before()
         return await method(request)
@@ -106,6 +99,14 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
         yield item
         if number % TURN == 0:
             await asyncio.sleep(0)
+
+
+def _stream(kind: type[Message], method: Converse) -> Converse:
+    @functools.wraps(method)
+    def call(contents: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        return method(Decoded(kind, contents, REQUEST_BYTES_MAX), context)
+
+    return call
 
 
 def check_name(kind: str, name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.formats.batch_unit import BATCH_UNIT_BYTES
 from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE, file_name

@@ -78,7 +78,9 @@ def written(tmp_path: Path, lines: str) -> Path:
         ),
         pytest.param(f"{SLAVE};brokerName=broker-a;brokerId=1;namesrvAddr=n:9876", "", id="a slave that is told where"),
         pytest.param(
-            ELECTED, r"brokerId must be 0\.\.2147483647 \(each broker has its own in its group\), not '-1'", id="quick-start"
+            ELECTED,
+            r"brokerId must be 0\.\.2147483647 \(each broker has its own in its group\), not '-1'",
+            id="quick-start",
         ),
         pytest.param(
             NUMBERED,
