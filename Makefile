@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-etcd test-connect test-seeded test-spark-full check bench bench-spark docs reference proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-seeded test-spark-full check bench bench-spark docs reference proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
@@ -32,6 +32,9 @@ test-crash: setup-spark ## power cuts on mounted file systems (needs root), and 
 
 test-spark-full: setup-spark ## 20 kills per guarantee of the topic sink, of an archive and of a stream into files; half an hour
 	@SINK_KILLS=20 $(PY) -m pytest -s tests/crash/test_topic_sink_killed.py tests/crash/test_spark_jobs_killed.py tests/spark
+
+test-hostile: setup ## a hostile client's battery, large, on a quiet machine: stalls, memory, master; 10 minutes
+	@HOSTILE=long $(PY) -m pytest -s tests/hostile
 
 test-etcd: setup ## elections whose registers are in etcd, which is installed
 	@scripts/setup --etcd

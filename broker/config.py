@@ -83,12 +83,13 @@ class IdentityConfig:
 
     cluster: str = key("brokerClusterName", default="DefaultCluster", doc="peers of other clusters are refused")
     broker_name: str = key("brokerName", default_factory=_host_as_name, doc="the broker group (shard)")
-    broker_id: int = key(  # RocketMQ's controller numbers the brokers whose files say -1
+    broker_id: int = key(
         "brokerId",
         default=0,
         within=(0, (1 << 31) - 1),
-        unit="(each broker's own in its group)",
+        unit="(each broker has its own in its group)",
         doc="0: the configured master; others: slaves",
+        differs="-1: the controller numbers the broker",
     )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
     listen_port: int = key("listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics")
@@ -265,6 +266,13 @@ class TopicsConfig:
     """What clients may make by merely using a name, and ask for."""
 
     auto_create: bool = key("autoCreateTopicEnable", default=True, doc="producers may make topics")
+    auto_create_max: int = key(
+        "autoCreateTopicMax",
+        default=10_000,
+        within=(0, 1_000_000),
+        doc="with so many topics producers make no more; topics can still be created by hand",
+        differs="has no such key",
+    )
     default_queues: int = key("defaultTopicQueueNums", default=8, within=(1, 65_536), doc="queues of such a topic")
     auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True, doc="consumers may make groups")
     property_filter: bool = key(

@@ -54,7 +54,7 @@ async def open_port(
         ConfigError: the port cannot be opened, or its certificate or the users cannot be read.
     """
     access, tls = config.security.access(), config.security.transport.server_tls()
-    server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])])
+    server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])], config.limits.calls_max)
     port = listen(server, config.identity.bind_address, config.identity.listen_port, "listenPort", tls)
     async with access.following() if access is not None else contextlib.nullcontext():
         try:

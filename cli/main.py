@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,11 @@ from .output import print_error
 from .signals import Terminated
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+NO_NAMESERVER = (
+    " (of a local cluster, `penstock cluster status --dir DIR` says what runs, and `penstock cluster restart "
+    "nameserver-0 --dir DIR` starts one again)"
+)
 
 _HERE = "penstock.cli.commands"
 COMMANDS = {
@@ -69,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_USAGE
     except click.UsageError as error:
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-        print_error(error.format_message().rstrip(".") + where)
+        print_error(_told(error) + where)
         return BAD_USAGE
     except click.ClickException as error:
         print_error(error.format_message())
@@ -85,16 +91,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else DONE
 
 
+def _told(error: click.UsageError) -> str:
+    """What is wrong; of a misspelt command with the nearest one, which not every release of click says."""
+    from penstock.runtime.nearest import hint
+
+    message = error.format_message()
+    found = re.match(r"No such command '([^']*)'", message)
+    if found is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return message.rstrip(".")
+    return found[0] + hint(found[1], error.ctx.command.list_commands(error.ctx))
+
+
 def _failed(error: Exception) -> int:
     from penstock.deploy import DeployError
-    from penstock.proto.errors import ConfigError, InvalidArgument, InvalidName, PenstockError
+    from penstock.proto.errors import ConfigError, InvalidArgument, InvalidName, NameserverUnavailable, PenstockError
 
     if os.environ.get("PENSTOCK_TRACE"):
         import traceback
 
         traceback.print_exception(error)
     if isinstance(error, PenstockError):
-        print_error(str(error))
+        print_error(str(error) + (NO_NAMESERVER if isinstance(error, NameserverUnavailable) else ""))
         return BAD_USAGE if isinstance(error, (ConfigError, InvalidArgument, InvalidName)) else FAILED
     if isinstance(error, DeployError):
         print_error(str(error))

@@ -97,6 +97,14 @@ class ConsumeFrom(Timestamp):
         return value if value in ("first", "last") else super().convert(value, param, ctx)
 
 
+def queue_place(text: str) -> tuple[str, int]:
+    """``broker-a:0`` as the broker group and the queue's number; the group is empty where ``text`` names none."""
+    broker_name, _, number = text.rpartition(":")
+    if not (number.isascii() and number.isdigit()):
+        raise click.BadParameter(f"{text!r}: give it as broker-a:0", param_hint="--queue")
+    return broker_name, int(number)
+
+
 def key_values(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """A click callback: ``("a=1", "b=2")`` as a dictionary."""
     found: dict[str, str] = {}

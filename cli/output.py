@@ -21,12 +21,32 @@ def console() -> Console:
     """Standard output, with colours only on a terminal."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False, soft_wrap=False)
+    return Console(width=None if on_terminal() else PIPED_WIDTH, highlight=False, soft_wrap=False)
+
+
+def on_terminal() -> bool:
+    """True if people read standard output as it is written."""
+    return sys.stdout.isatty()
+
+
+def harmless(text: str) -> str:
+    """``text`` for a terminal: control characters, which could move its cursor or forge lines, are escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_json(document: Any) -> None:
-    """One document, keys in the order in which they were put in."""
-    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False), flush=True)
+    """One document, keys in the order in which they were put in; escaped on a terminal, which has lines of its own."""
+    if on_terminal():
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        print("\n".join(map(harmless, text.split("\n"))), flush=True)
+    else:
+        print_json_line(document)
+
+
+def print_json_line(document: Any) -> None:
+    """One document on one line."""
+    text = json.dumps(document, ensure_ascii=False)
+    print(harmless(text) if on_terminal() else text, flush=True)
 
 
 class Answer:
@@ -66,14 +86,14 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+        return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.2f}"
     if isinstance(value, (list, tuple)):
         return ", ".join(shown(item) for item in value)
     if isinstance(value, dict):
         return ", ".join(f"{name}={shown(item)}" for name, item in value.items())
-    return str(value)
+    return harmless(str(value)) if on_terminal() else str(value)
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[object]) -> None:
@@ -90,14 +110,14 @@ def print_fields(fields: dict[str, Any]) -> None:
 
 def print_error(message: str) -> None:
     """The one line that a failed command leaves, red on a terminal."""
-    line = "error: " + " ".join(message.split())
+    line = "error: " + harmless(" ".join(message.split()))
     red = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     print(f"\x1b[31m{line}\x1b[0m" if red else line, file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:
     """One line about what was done, on standard error."""
-    print(message, file=sys.stderr, flush=True)
+    print(harmless(message), file=sys.stderr, flush=True)
 
 
 class ProgressLine:

@@ -20,6 +20,7 @@ from penstock.formats.record.properties import (
     UNIQ_KEY,
     WAIT,
 )
+from penstock.proto.errors import PenstockError
 from penstock.proto.names import PRODUCER_PROPERTY
 
 if TYPE_CHECKING:
@@ -235,14 +236,20 @@ class MessageView:
         return self._batch.record_bytes(self._index)
 
     def as_document(self) -> dict[str, Any]:
-        """The message as one JSON object; the body as text where it is UTF-8, else as ``body_base64``."""
+        """The message as one JSON object; the body as text where it is UTF-8, else as ``body_base64``.
+
+        Of a body that cannot be decompressed ``body_error`` says why.
+        """
         names = (
             *("topic", "broker_name", "queue_id", "queue_offset", "physical_offset", "size", "message_id"),
             *("offset_message_id", "tag", "keys", "properties", "born_timestamp_ms", "store_timestamp_ms"),
             *("born_host", "store_host", "flag", "sys_flag", "reconsume_times", "body_crc"),
         )
         document = {name: getattr(self, name) for name in names}
-        body = self.body
+        try:
+            body = self.body
+        except PenstockError as error:
+            return {**document, "body_error": str(error)}
         try:
             document["body"] = body.decode()
         except UnicodeDecodeError:

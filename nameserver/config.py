@@ -37,6 +37,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
 )
 
 _CONTROLLER = "controllerDLegerGroup"
+_NEVER = "(?!)"
 
 RELIED_ON: dict[str, Relied] = {
     "controllerDLegerPeers": Relied(
@@ -54,6 +55,10 @@ RELIED_ON: dict[str, Relied] = {
     "enableTopicList": Relied("true", "topics are listed to everybody who may connect: set authenticationEnabled"),
     "clusterTest": Relied("false", "routes of other environments are not asked for: leave it out"),
     "useTLS": Relied("false", "this key secures nothing here: set tls.server.mode = enforcing and the certificates"),
+    **dict.fromkeys(
+        ("brokerClusterName", "brokerName", "brokerId", "brokerRole", "flushDiskType"),
+        Relied(_NEVER, "a key of broker.conf: give that file to `penstock broker`"),
+    ),
 }
 """Keys whose users rely on what they do: they end the start unless the value asks for what Penstock does anyway."""
 

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.proto.wire.coordination_pb2_grpc import add_CoordinationServicer_to_server
-from penstock.proto.wire.nameserver_pb2_grpc import add_NameserverServicer_to_server
-from penstock.runtime.channel import keep_large_buffers, new_server
+from penstock.proto.wire import coordination_pb2, nameserver_pb2
+from penstock.runtime.channel import add_service, keep_large_buffers, new_server
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
@@ -49,8 +48,9 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
     service = NameserverService(RouteTable(), key_values, clock, coordination)
     access = config.security.access()
     server = new_server([] if access is None else [Doorkeeper(access)])
-    add_NameserverServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated code
-    add_CoordinationServicer_to_server(coordination or NoCoordination(), server)  # type: ignore[no-untyped-call]
+    add_service(server, nameserver_pb2.DESCRIPTOR.services_by_name["Nameserver"], service)
+    coordinator = coordination or NoCoordination()
+    add_service(server, coordination_pb2.DESCRIPTOR.services_by_name["Coordination"], coordinator)
     tls = config.security.transport.server_tls()
     port = listen(server, config.bind_address, config.listen_port, "listenPort", tls)
     host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address

@@ -431,6 +431,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
 
 
 _HANDSHAKES = (
+    (("Method not found",), "the server there is of another kind or version (nameserver 9876, broker 10911): "),
     (("WRONG_VERSION_NUMBER",), "the port has no TLS: connect without it, or set tls.server.mode=enforcing there: "),
     (("CERTIFICATE_VERIFY_FAILED",), "the server's certificate is not accepted: "),
     (("Hostname Verification",), "the server's certificate is for another host name: "),

@@ -26,9 +26,8 @@ T = TypeVar("T")
 
 MODE_NAMES = ("async", "flush", "sync", "durable")
 BASE_PORT_HELP = (
-    "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each. "
-    "A second cluster beside this one needs a base at least 10 away, and not about 200, 1035 or 1235. [9876] 0: free "
-    "ones"
+    "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each; a "
+    "second cluster beside this one: 2000 more, as 11876. [9876] 0: free ones"
 )
 OFFSETS = ("min_offset", "max_offset", "flushed_offset", "confirm_offset", "lag_bytes")
 
@@ -126,7 +125,7 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
     print(f"nameservers {document['namesrv']}   ({document['seconds']:.1f} s)")
     print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
     if document["namesrv"] != "127.0.0.1:9876":
-        print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'")
+        print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'   (programs: the clients' first argument)")
     _require_followers(refused)
 
 
@@ -379,6 +378,7 @@ def _fault(action: str, text: str, done: str) -> None:
 
 
 _fault("kill", "SIGKILL: NODE ends as in a crash.", "was killed")
+_fault("stop", "SIGTERM: NODE ends in order; a master hands over first.", "has ended")
 _fault("freeze", "SIGSTOP: NODE keeps its connections and answers nothing.", "is frozen")
 _fault("thaw", "SIGCONT: NODE goes on.", "goes on")
 _fault("restart", "End NODE if it runs, start it, and wait until it serves.", "serves again")

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import ConsumeFrom, asking
+from ..options import ConsumeFrom, asking, queue_place
 from ..output import Answer, note, print_rows, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Admin, QueuePosition
+
+
+NOTHING_COMMITTED = -1
 
 
 @click.group()
@@ -63,7 +66,8 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
         rows = [[m.client_id, [f"{t}: {e}" for t, e in m.subscriptions.items()], len(m.queues)] for m in info.members]
         print_table(["member", "subscriptions", "queues"], rows, title=f"group {info.group}")
         columns = ["topic", "broker_name", "queue_id", "committed_offset", "max_offset", "lag", "client_id"]
-        print_rows(columns, lag.queues)
+        found = [[getattr(queue, column) for column in columns] for queue in lag.queues]
+        print_table(columns, [[None if cell == NOTHING_COMMITTED else cell for cell in row] for row in found])
         print(f"lag {lag.lag:,}")
         for missing in lag.unreachable:
             note(f"broker group {missing} did not answer: its queues are missing above")
@@ -113,10 +117,10 @@ def clone(admin: Admin, answer: Answer, source: str, target: str, topic: str | N
 
 
 def _queue(text: str) -> tuple[str, int]:
-    broker_name, _, number = text.rpartition(":")
-    if not broker_name or not number.isdigit():
-        raise click.BadParameter(f"{text!r}: give it as broker-a:0", param_hint="--queue")
-    return broker_name, int(number)
+    broker_name, number = queue_place(text)
+    if not broker_name:
+        raise click.BadParameter(f"{text!r}: give it as broker-a:{number}", param_hint="--queue")
+    return broker_name, number
 
 
 def _tell(answer: Answer, group_name: str, moved: Sequence[QueuePosition]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import ConsumeFrom, Timestamp, asking, compose, json_option, key_values, namesrv_option
-from ..output import Answer, note, print_fields
+from ..options import ConsumeFrom, Timestamp, asking, compose, json_option, key_values, namesrv_option, queue_place
+from ..output import Answer, harmless, note, on_terminal, print_fields, print_json_line
 
 if TYPE_CHECKING:
     from penstock.client import Admin, MessageView
 
 POLL_S = 0.5
+QUIET_POLLS = 4
+"""Polls without a message after which it is looked whether the topic is still there."""
 IN_FLIGHT = 1000
+BODY_SHOWN = 2000
+"""Characters of a body on a terminal."""
 
 _asked = compose(namesrv_option, json_option)
 
@@ -33,8 +36,14 @@ _asked = compose(namesrv_option, json_option)
 @_asked
 def send(topic: str, body: str | None, namesrv: str, as_json: bool, **options: Any) -> int:
     """Send BODY, or each line of standard input where BODY is - or missing. Prints where each message lies."""
-    from penstock.client import Producer
+    from penstock.client import Admin, Producer
+    from penstock.proto.errors import TopicNotFound
 
+    with Admin(namesrv) as admin:
+        try:
+            admin.topic(topic)
+        except TopicNotFound as error:
+            note(f"{error.message}: making it, if the brokers allow that")
     attributes = {**options, "keys": list(options["keys"]) or None, "properties": options["properties"] or None}
     bodies = iter([body.encode()]) if body not in (None, "-") else _lines()
     with Producer(namesrv) as producer:
@@ -62,7 +71,7 @@ def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: di
             note(f"error: message {sent}: {error}")
             return False
         if as_json:
-            print(json.dumps(receipt._asdict()), flush=True)
+            print_json_line(receipt._asdict())
         else:
             print(f"{receipt.message_id} {receipt.broker_name}:{receipt.queue_id}:{receipt.queue_offset}", flush=True)
         return True
@@ -97,23 +106,45 @@ def tail(
     """Print messages as they arrive, one per line, until Ctrl-C."""
     from penstock.client import Admin, PullConsumer
 
-    with Admin(namesrv) as admin:
-        admin.topic(topic)  # a misspelt name would wait for ever
     ended: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: ended.append(received))
     left = count
-    with PullConsumer(
-        namesrv, group=group or passing_group(), consume_from=consume_from, auto_commit=group is not None
-    ) as consumer:
+    with (
+        Admin(namesrv) as admin,
+        PullConsumer(
+            namesrv, group=group or passing_group(), consume_from=consume_from, auto_commit=group is not None
+        ) as consumer,
+    ):
+        admin.topic(topic)  # a misspelt name would wait for ever
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda received, _: ended.append(received))
         if group is not None:
             consumer.subscribe(topic, expression)
         else:
             consumer.assign(consumer.queues(topic), expression)
+        quiet = 0
         while not ended and left != 0:
-            for message in consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500)):
-                print(json.dumps(message.as_document(), ensure_ascii=False) if as_json else _line(message), flush=True)
+            messages = consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500))
+            for message in messages:
+                if as_json:
+                    print_json_line(message.as_document())
+                else:
+                    print(_line(message), flush=True)
                 left = left - 1 if left is not None else None
+            quiet = 0 if messages else quiet + 1
+            if quiet % QUIET_POLLS == QUIET_POLLS - 1:
+                _require_topic(admin, topic)
+
+
+def _require_topic(admin: Admin, topic: str) -> None:
+    """Raise TopicNotFound once the topic is deleted: nothing would come any more, and nothing would say so."""
+    from penstock.proto.errors import Retryable, TopicNotFound
+
+    try:
+        admin.topic(topic)
+    except TopicNotFound:
+        raise TopicNotFound(f"topic {topic!r} is gone: it was deleted", topic=topic) from None
+    except Retryable:  # whether nameservers are away is not what a reader has asked
+        return
 
 
 def passing_group() -> str:
@@ -124,11 +155,22 @@ def passing_group() -> str:
 
 
 def _line(message: MessageView) -> str:
+    """One line for people; on a terminal without what could move its cursor, and with the beginning of the body."""
+    from penstock.proto.errors import PenstockError
+
     stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
     place = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
     tag = f" [{message.tag}]" if message.tag else ""
     keys = f" ({' '.join(message.keys)})" if message.keys else ""
-    return f"{stored} {place}{tag}{keys} {message.body.decode(errors='backslashreplace')}"
+    try:
+        body = message.body.decode(errors="backslashreplace")
+    except PenstockError as error:
+        body = f"<{error}>"
+    if on_terminal():
+        cut = len(body) > BODY_SHOWN
+        body = body[:BODY_SHOWN] + (f" … ({len(body):,} characters)" if cut else "")
+        return harmless(f"{stored} {place}{tag}{keys} {body}")
+    return f"{stored} {place}{tag}{keys} {body}"
 
 
 @click.group()
@@ -139,16 +181,16 @@ def message() -> None:
 @message.command()
 @click.argument("message_id", metavar="ID", required=False)
 @click.option("--topic", metavar="T", help="With ID: where to look for a producer's message id.")
-@click.option("--queue", type=int, metavar="Q")
+@click.option("--queue", metavar="[BROKER:]Q", help="With --topic and --offset.")
 @click.option("--offset", type=int, metavar="N")
-@click.option("--broker", metavar="NAME", help="Broker group, where the topic lies on several.")
+@click.option("--broker", metavar="NAME", help="Broker group, where the topic lies on several and --queue names none.")
 @asking
 def show(
     admin: Admin,
     answer: Answer,
     message_id: str | None,
     topic: str | None,
-    queue: int | None,
+    queue: str | None,
     offset: int | None,
     broker: str | None,
 ) -> None:
@@ -156,7 +198,8 @@ def show(
     if message_id and queue is None and offset is None:
         found = admin.message_by_id(message_id, topic)
     elif not message_id and topic is not None and queue is not None and offset is not None:
-        found = admin.message_at(topic, queue, offset, broker_name=broker)
+        name, number = queue_place(queue)
+        found = admin.message_at(topic, number, offset, broker_name=name or broker)
     else:
         raise click.UsageError("give an ID, or --topic, --queue and --offset")
     document = found.as_document()

@@ -189,8 +189,14 @@ def rebuild(found: StoreDirectory, answer: Answer, into: str) -> None:
 @click.option("--kind", help="What the file is, where neither its folder nor its content tell.")
 @json_option
 def dump(file: str, root: str | None, at: int | None, count: int | None, kind: str | None, as_json: bool) -> None:
-    """Annotated bytes of a log, queue, index or checkpoint FILE: position, field, bytes, value."""
+    """Annotated bytes of a log, queue, index or checkpoint FILE: position, field, bytes, value.
+
+    FILE is one of a store, such as DIR/commitlog/00000000000000000000 or DIR/consumequeue/TOPIC/0/00000000000000000000.
+    """
     path = Path(root, file) if root else Path(file)
+    if path.is_dir():
+        example = next((each for each in sorted(path.rglob("*")) if each.is_file() and each.name.isdigit()), "")
+        raise click.UsageError(f"{path} is a directory: give one of its files" + (f", as {example}" if example else ""))
 
     def read() -> tuple[Any, list[Any]]:
         from penstock.inspection.dump import KINDS
