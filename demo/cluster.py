@@ -261,22 +261,10 @@ class Story(Stage):
 
 
 def _show(outcome: dict[str, Any], folder: Path) -> None:
-    rows = [
-        [
-            row["carrier"],
-            row["name"],
-            row["flights"],
-            row["true_flights"],
-            row["mean_delay"],
-            row["true_mean_delay"],
-            "yes" if row["agrees"] else "NO",
-        ]
-        for row in outcome["carriers"]
-    ]
+    rows = [[*(row | {"agrees": "yes" if row["agrees"] else "NO"}).values()] for row in outcome["carriers"]]
     columns = ["carrier", "name", "flights", "in the data", "mean delay (min)", "in the data (min)", "agrees"]
     print_table(columns, rows, title="Flights and mean arrival delay per carrier: consumed, and computed directly")
-    good, bad = "[bold green]", "[bold red]"
-    tone = good if outcome["ok"] else bad
+    tone = "[bold green]" if outcome["ok"] else "[bold red]"
     out = console()
     out.print(
         f"{tone}lost {outcome['lost']}[/]   acknowledged {outcome['acknowledged']:,} of {outcome['flights']:,}   "

@@ -204,9 +204,9 @@ def bind(
     """A ``cls`` filled from ``settings``; what is not set keeps its default.
 
     A key that ``cls`` does not read is a warning: one in ``known_unsupported`` (RocketMQ has it, we do not), and any
-    other, with the nearest key that ``cls`` does read. One in ``relied_on`` whose value asks for what is missing ends
-    the start, unless ``accepted`` or the file's own :data:`IGNORED_KEY` names it. So does an unknown one of TLS, which
-    would leave a port open; with ``strict`` any unknown one.
+    other, with the nearest key of all these. One in ``relied_on`` whose value asks for what is missing ends the start,
+    unless ``accepted`` or the file's own :data:`IGNORED_KEY` names it. So does an unknown one of TLS, which would leave
+    a port open; with ``strict`` any unknown one.
 
     Raises:
         ConfigError: with file and line: a key that is relied on, missing key, value of the wrong form or out of its
@@ -230,7 +230,7 @@ def bind(
         elif name in known_unsupported:
             log.warning("key ignored key=%s file=%s line=%d reason=not supported by Penstock", name, path, number)
         elif relied is None:
-            near = nearest(name, known)
+            near = nearest(name, {*known, *relied_on, *known_unsupported})
             advice = f"did you mean {near!r}?" if near else "no key has a name like that"
             if strict or name.startswith("tls."):
                 raise ConfigError(f"{path}:{number}: unknown key {_shown(name)}: {advice}")

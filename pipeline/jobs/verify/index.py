@@ -1,11 +1,4 @@
-"""Proves the index of stores against the keys of their logs, in both directions: a part of the job verify.
-
-Per 64 MiB of the log, the number and a digest of (position, hash) are compared; where they differ, key by key. In each
-file, slots and chains have to lead to every entry. In a closed store, entries behind the log's end are a problem, but
-for those of a log that had several masters, who cut records off. An index may begin later than its log, and after a
-change of master RocketMQ leaves the keys of records that were cut off in it, and those of as many later ones out of it:
-both are counted, and no problem.
-"""
+"""Proves the index of stores against the keys of their logs, in both directions, for :mod:`.job`, which says how."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@
 Records that have no queue entry (half messages, rolled back ones, inner batches) are left out, and queues that repeat
 other queues' records (``%LMQ%``). Queues and index may begin before the log, where retention has deleted its oldest
 files. On an open store they may end earlier than the log, since dispatch follows it, or later, since it goes on; on a
-closed one, what names positions behind the log's end is a problem. An index may begin later than the log, and after a
-change of master RocketMQ leaves the keys of records that were cut off in it, and those of as many later ones out of
-it: both are counted, and no problem. A derived file that cannot be read is a problem, and the rest is verified.
+closed one, what names positions behind the log's end is a problem, but in an index of a log that had several masters,
+who cut records off. An index may begin later than the log, and after a change of master RocketMQ leaves the keys of
+records that were cut off in it, and those of as many later ones out of it: both are counted, and no problem. A derived
+file that cannot be read is a problem, and the rest is verified.
 """
 
 from __future__ import annotations

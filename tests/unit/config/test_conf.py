@@ -128,6 +128,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> Non
     [
         ("\nflushIntervall = 1", "key=flushIntervall file=FILE line=2 reason=unknown: did you mean 'flushInterval'?"),
         ("FLUSHINTERVAL = 1", "key=FLUSHINTERVAL file=FILE line=1 reason=unknown: did you mean 'flushInterval'?"),
+        ("guardet = true", "key=guardet file=FILE line=1 reason=unknown: did you mean 'guarded'?"),
         ("qqqq = 1", "key=qqqq file=FILE line=1 reason=unknown: no key has a name like that"),
     ],
 )
