@@ -12,6 +12,7 @@ import numpy as np
 from .load.histogram import Histogram, merged
 from .load.ledger import Missing, Verdict, gaps, verify
 from .load.plan import LoadPlan
+from .load.senders import tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ def _errors(produced: Sequence[dict[str, Any]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for result in produced:
         for text, count in result["errors"].items():
-            total[text] = total.get(text, 0) + count
+            tally(total, text, count)
     return total
 
 

@@ -21,6 +21,11 @@ from .signals import Terminated
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
+NO_NAMESERVER = (
+    " (of a local cluster, `penstock cluster status --dir DIR` says what runs, and `penstock cluster restart "
+    "nameserver-0 --dir DIR` starts one again)"
+)
+
 _HERE = "penstock.cli.commands"
 COMMANDS = {
     "nameserver": (f"{_HERE}.processes", "nameserver", "Run one nameserver in the foreground."),
@@ -99,14 +104,14 @@ def _told(error: click.UsageError) -> str:
 
 def _failed(error: Exception) -> int:
     from penstock.deploy import DeployError
-    from penstock.proto.errors import ConfigError, InvalidArgument, InvalidName, PenstockError
+    from penstock.proto.errors import ConfigError, InvalidArgument, InvalidName, NameserverUnavailable, PenstockError
 
     if os.environ.get("PENSTOCK_TRACE"):
         import traceback
 
         traceback.print_exception(error)
     if isinstance(error, PenstockError):
-        print_error(str(error))
+        print_error(str(error) + (NO_NAMESERVER if isinstance(error, NameserverUnavailable) else ""))
         return BAD_USAGE if isinstance(error, (ConfigError, InvalidArgument, InvalidName)) else FAILED
     if isinstance(error, DeployError):
         print_error(str(error))

@@ -360,6 +360,6 @@ def _reason(lines: Sequence[str]) -> str:
 
 
 def _said(line: str) -> str:
-    """A log line without time, level and logger, as far as it fits a progress line."""
-    found = re.fullmatch(r"\S+ \S+ [A-Z]+ \S+ (.*)", line)
+    """What a log line says has happened: without time, level and logger, and without details."""
+    found = re.fullmatch(r"\S+ \S+ [A-Z]+ \S+ (.*?)( \w+=.*)?", line)
     return (found[1] if found else line)[:80]

@@ -33,7 +33,7 @@ class Worker:
         self, job: dict[str, Any], module: str = WORKER, log_path: Path | None = None, wrap: Sequence[str] = ()
     ) -> None:
         self.name = f"{'producer' if job['role'] == 'produce' else 'consumer'}-{job['number']}"
-        self.progress: dict[str, int] = {}
+        self.progress: dict[str, Any] = {}
         self.result: dict[str, Any] | None = None
         self.error = ""
         self._ready = threading.Event()

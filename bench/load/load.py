@@ -159,6 +159,9 @@ def _line(producers: Sequence[Worker], consumers: Sequence[Worker], began: float
     if producers:
         sent = sum(worker.progress.get("sent", 0) for worker in producers)
         parts.append(f"sent {sent:,} ({sent / elapsed:,.0f}/s)")
+        failed = sum(worker.progress.get("failed", 0) for worker in producers)
+        if failed:
+            parts.append(f"failed {failed:,}, {next(filter(None, (w.progress.get('why') for w in producers)), '')}")
     if consumers:
         parts.append(f"received {_received(consumers):,}")
     return "  ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX = 20_000
 PROBE_PAUSE_S = 0.05
-FLUSH_TIMEOUT_S = 60.0
+FLUSH_TIMEOUT_S = 20.0
+"""How long what was accepted is waited for at the end: a failover is over by then, a full disk is not."""
 STREAMS_PER_PRODUCER = 1024
 """Producer n has the streams from ``1024 n`` on, one per thread; the last one is that of the latency probes."""
+ERRORS_MAX = 20
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 SLICE = 256
 """Messages between two looks at clock and budget on the fast path."""
 
@@ -42,7 +46,7 @@ class Outcomes:
     acknowledged: int = 0
     refused: int = 0
     unknown: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)  # see tally
     latency: Histogram = field(default_factory=Histogram)
     failed: dict[int, list[int]] = field(default_factory=dict)  # stream -> numbers that were not acknowledged
     failed_uncounted: int = 0  # failures of which only the number is known
@@ -67,13 +71,25 @@ class Outcomes:
                 self.unknown += count
             else:
                 self.refused += count
-            text = f"{type(error).__name__}: {error}"[:300]
-            if text in self.errors or len(self.errors) < 20:
-                self.errors[text] = self.errors.get(text, 0) + count
+            tally(self.errors, f"{type(error).__name__}: {error}"[:300], count)
             if numbers is None:
                 self.failed_uncounted += count
             else:
                 self.failed.setdefault(numbers[0], []).extend(numbers[1])
+
+    def progress(self) -> dict[str, Any]:
+        """What is told while it grows."""
+        with self._lock:
+            failed, why = self.refused + self.unknown, next(reversed(self.errors), "")
+            return {"sent": self.sent, "acknowledged": self.acknowledged, "failed": failed, "why": why}
+
+
+def tally(errors: dict[str, int], text: str, count: int) -> None:
+    """Count an error under the first text that differs from it in numbers alone; further than 20 are left out."""
+    alike = _NUMBER.sub("0", text)
+    known = next((each for each in errors if _NUMBER.sub("0", each) == alike), text)
+    if known in errors or len(errors) < ERRORS_MAX:
+        errors[known] = errors.get(known, 0) + count
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,13 @@ class Budget:
         self._end = self._began + seconds if seconds is not None else None
         self._granted = 0
         self._lock = threading.Lock()
+
+    def give_back(self, count: int) -> None:
+        """So many of those that were taken are not sent."""
+        with self._lock:
+            self._granted -= count
+            if self._left is not None:
+                self._left += count
 
     def take(self, wanted: int, *, whole: bool = False) -> tuple[int, float]:
         """Up to ``wanted`` messages and the time (monotonic) at which the first was due; 0 when there are no more.
@@ -311,30 +334,35 @@ class Load:
                         produce(topic, body)
                         accepted += 1
                 except PenstockError as error:
-                    outcomes.on_failed(error, granted - accepted)
+                    outcomes.on_failed(error, 1)
+                    budget.give_back(granted - accepted - 1)
+                    granted = accepted + 1
                 self._accepted += accepted
                 outcomes.on_sent(granted)
                 self._next[self._stream] += granted
             else:
-                for _ in range(granted):
-                    self._produce_one()
+                for done in range(1, granted + 1):
+                    if not self._produce_one():  # each has waited for room: first a look at clock and budget
+                        budget.give_back(granted - done)
+                        break
         self._flush()
 
-    def _produce_one(self) -> None:
+    def _produce_one(self) -> bool:
         number, (body,) = self._bodies(self._stream)
         self.outcomes.on_sent(1)
-        self._accept(number, 1, partial(self._sender.produce, self._topic, body, **self._options(number)))
+        return self._accept(number, 1, partial(self._sender.produce, self._topic, body, **self._options(number)))
 
-    def _accept(self, first: int, count: int, produce: Callable[[], object]) -> None:
-        """Hand messages over to the fast path, whose outcome :meth:`_flush` tells."""
+    def _accept(self, first: int, count: int, produce: Callable[[], object]) -> bool:
+        """Hand messages over to the fast path, whose outcome :meth:`_flush` tells; false where it took none."""
         try:
             produce()
         except PenstockError as error:
             # Where the buffer is full, a part of many may have been accepted before.
             known = count == 1 or not isinstance(error, BufferFull)
             self.outcomes.on_failed(error, count, (self._stream, range(first, first + count)) if known else None)
-        else:
-            self._accepted += count
+            return False
+        self._accepted += count
+        return True
 
     def _produce_many(self, budget: Budget) -> None:
         plain = [self._payload] * self._batch

@@ -90,7 +90,7 @@ def produce(job: dict[str, Any], orders: Orders, note: Note | None = None) -> No
         orders.go.wait()
         load = Load(producer, job, orders.stop, awaited, note)
         began, cpu = time.monotonic_ns(), time.process_time()
-        with progress(lambda: {"sent": load.outcomes.sent, "acknowledged": load.outcomes.acknowledged}):
+        with progress(load.outcomes.progress):
             load.run()
         outcomes = load.outcomes
         say(

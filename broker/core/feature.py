@@ -20,12 +20,14 @@ F = TypeVar("F", bound="Feature")
 class Hold(NamedTuple):
     """Somebody who needs the log from ``offset`` on. Retention waits for all of them, until the disk forces it.
 
-    ``on_taken(base)`` is told then, once for each log file that goes; ``base`` is where the file begins.
+    ``make_way(end)``, where there is such a thing, is told before: what lies below is old, and goes as soon as nobody
+    holds it. ``on_taken(base, end)`` is told when the disk has forced it, once for each log file that goes.
     """
 
     who: str
     offset: int
-    on_taken: Callable[[int], None] = lambda base: None
+    on_taken: Callable[[int, int], None] = lambda base, end: None
+    make_way: Callable[[int], None] | None = None
 
 
 class Feature:

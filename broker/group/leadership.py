@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from penstock.proto.errors import (
-    CoordinatorUnavailable,
     KeyNotFound,
     NotMaster,
     PenstockError,
@@ -28,6 +27,7 @@ from penstock.replication.master.sync_state_set import SetRules
 from penstock.runtime.clock import Clock
 
 from ..config import ReplicationSettings
+from .completeness import Completeness
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
 from .handing_over import GrowingLog, await_answers, await_level, check_successor, successor, write_hand_over
@@ -78,7 +78,7 @@ class Leadership:
         settings: ReplicationSettings,
         may_have_lost: bool,
     ) -> None:
-        """``may_have_lost``: the store was not closed cleanly, and what it had not synced may be gone."""
+        """``may_have_lost``: as of :class:`Completeness`."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_news: Callable[[], None] = lambda: None
         self.is_answered: Callable[[], bool] = lambda: True
@@ -94,8 +94,7 @@ class Leadership:
         self._clock = clock
         self._priority = settings.election_priority
         self._is_learner = settings.async_learner
-        self._may_have_lost = may_have_lost
-        self._is_level = False  # has had everything acknowledged, in this life
+        self._own = Completeness(broker_id, membership, may_have_lost=may_have_lost, end_doubt=store.end_doubt)
         self._elected: tuple[Register, float] | None = None  # to begin as its master, at that time
         self._giving_epoch = 0  # which this broker has ended, and is handing over
         self._hinted = 0  # the newest version that a nameserver has seen, or that a refusal tells of
@@ -140,7 +139,7 @@ class Leadership:
             hears_master=self._hears_master() or is_giving,
             is_acting=self._role.can_acknowledge() or is_giving,
             priority=self._priority,
-            is_doubtful=self._is_doubtful(),
+            is_doubtful=self._own.is_doubtful(self.register),
         )
 
     @property
@@ -152,15 +151,12 @@ class Leadership:
     def is_current(self) -> bool:
         """True if this broker knows what the group has acknowledged.
 
-        A member of the set that has had all of it in this life knows it, as slave and if it is elected. An acting
-        master that has not, as after a crash of all, knows what its last checkpoint says until that reaches the
-        begin of its epoch.
+        A member that has had all of it in this life does; another acting master when its epoch's begin is confirmed.
         """
         if self._role.is_master:
             is_confirmed = self._store.confirm_offset >= self._epochs.history.latest_start
-            return self._role.is_acting and (is_confirmed or self._is_level)
-        register = self.register
-        return self._is_level and register is not None and self._broker_id in register.sync_state_set
+            return self._role.is_acting and (is_confirmed or self._own.is_level)
+        return self._own.is_level and self._own.is_member(self.register)
 
     async def hand_over(self, to_id: int) -> Register:
         """Make the slave ``to_id`` master, with no message refused for good; the register afterwards.
@@ -243,11 +239,10 @@ class Leadership:
             await self._begin(elected)
         if self._reading is None and self._should_read(now):
             self._read_at = now
-            self._reading = asyncio.create_task(self._read(), name="read register")
+            self._reading = asyncio.create_task(self._finish_reading(self._read()), name="read register")
         if self._role.is_master:
             self._keep_set()
-        else:
-            self._look_level()
+        self._look_level(now)
         told = (self._role.is_master, self._hears_master(), self._role.can_acknowledge(), self._elected is not None)
         if told != self._told:
             self._told = told
@@ -266,24 +261,29 @@ class Leadership:
             return lease is not None and lease.until - now < master_share_s(LEASE_S) / 2
         return not self._hears_master()
 
-    async def _read(self) -> None:
-        asked_at = self._clock.monotonic_s()
+    async def _finish_reading(self, reading: Awaitable[None]) -> None:
+        """Tell what it fails with: it is done again while there is reason to."""
         try:
-            try:
-                answer, coordinator = await self._registers.read()
-            except KeyNotFound:
-                self._membership.check("", self._broker_id)
-                if self._broker_id != FIRST_ID or self._is_learner:
-                    return
-                answer, coordinator = await self._registers.create(self._epochs.history.latest)
-                if answer.version == 1 and answer.master_id == self._broker_id and not self._membership.is_known:
-                    self._membership.hold(coordinator, self._broker_id)
-        except PenstockError as error:
+            await reading
+        except (PenstockError, OSError) as error:
             self._warn(f"{type(error).__name__}: {error}")
-            return
+        except Exception as error:  # the task's edge: the role goes on, with what was read before
+            log.error("reading the register failed", exc_info=error)
         finally:
             self._reading = None
             self._wake.set()
+
+    async def _read(self) -> None:
+        asked_at = self._clock.monotonic_s()
+        try:
+            answer, coordinator = await self._registers.read()
+        except KeyNotFound:
+            self._membership.check("", self._broker_id)
+            if self._broker_id != FIRST_ID or self._is_learner:
+                return
+            answer, coordinator = await self._registers.create(self._epochs.history.latest)
+            if answer.version == 1 and answer.master_id == self._broker_id and not self._membership.is_known:
+                self._membership.hold(coordinator, self._broker_id)
         self._on_answer(answer, coordinator, asked_at)
 
     def _on_answer(self, register: Register, coordinator: str, asked_at: float) -> None:
@@ -332,7 +332,7 @@ class Leadership:
         if isinstance(self._role.inner, SlaveRole):
             self._role.inner.replica.require_epoch(register.epoch)
         now = self._clock.monotonic_s()
-        began = latest if not self._is_doubtful() else 0
+        began = latest if not self._own.is_doubtful(self.register) else 0
         begin_at = begins_at(register, self._broker_id, now, began=began)
         log.info("elected epoch=%d begins_in_ms=%.0f", register.epoch, (begin_at - now) * 1000)
         self._elected = (register, begin_at)
@@ -349,7 +349,7 @@ class Leadership:
             self._role.inner.close()
         end = self._store.cut_unfinished()
         self._epochs.begin(register.epoch, end)
-        self._end_doubt()  # this log is the group's from now on
+        self._own.end_doubt()  # this log is the group's from now on
         lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
         lease.on_coordinator(self._confirmed_asked_at)
         members = register.sync_state_set
@@ -404,42 +404,21 @@ class Leadership:
 
     # The slave's memory of having everything.
 
-    def _is_doubtful(self) -> bool:
-        """True if the store may lack something that this member is counted on for."""
-        register = self.register
-        if self._is_level or register is None or self._broker_id not in register.sync_state_set:
-            return False
-        return not self._membership.is_known or self._may_have_lost
-
-    def _end_doubt(self) -> None:
-        """The log has everything, or nobody has more."""
-        if self._may_have_lost:
-            self._may_have_lost = False
-            try:
-                self._store.end_doubt()
-            except OSError as error:
-                log.warning("doubt not taken back, the next start has it again error=%s", error)
-
-    def _look_level(self) -> None:
-        inner = self._role.inner
-        if not self._is_level and isinstance(inner, SlaveRole) and inner.replica.has_been_level:
-            self._is_level = True
-            self._end_doubt()
-        register = self.register
-        if self._is_level and register is not None and self._broker_id in register.sync_state_set:
-            if not self._membership.is_known and self._reading is None:
-                self._reading = asyncio.create_task(self._hold_membership(), name="note membership")
+    def _look_level(self, now: float) -> None:
+        inner, own = self._role.inner, self._own
+        if isinstance(inner, SlaveRole) and inner.replica.has_been_level:
+            own.on_level()
+        is_sure = own.is_member(self.register) and (own.is_level or self._role.is_master)
+        if is_sure and not self._membership.is_known and self._reading is None and now - self._read_at >= TICK_S:
+            self._read_at = now
+            self._reading = asyncio.create_task(self._finish_reading(self._hold_membership()), name="note membership")
+        if is_sure and own.is_level:
             self._membership.note_boot()
 
     async def _hold_membership(self) -> None:
-        try:
-            answer, coordinator = await self._registers.read()
-            if self._broker_id in answer.sync_state_set:
-                self._membership.hold(coordinator, self._broker_id)
-        except CoordinatorUnavailable:
-            return
-        finally:
-            self._reading = None
+        answer, coordinator = await self._registers.read()
+        if self._broker_id in answer.sync_state_set:
+            self._membership.hold(coordinator, self._broker_id)
 
     def _mastership(self) -> tuple[Primary, MasterLease, Register] | None:
         """Of this broker, while the register that is known is its epoch's."""

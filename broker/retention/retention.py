@@ -10,8 +10,9 @@ a file goes:
 - the snapshots of these tables are written beyond it, and the store notes a checkpoint beyond it.
 
 A master keeps what a connected slave still has to get, or one that left within the hour; ``protectUnreadMessages``
-keeps what a group has not consumed; what is staged for exactly-once writers, messages that wait for their time, and
-what an archive has not got yet (its watermark), are kept too. All give way when the disk forces it. A slave cleans
+keeps what a group has not consumed; what is staged for exactly-once writers, and what an archive has not got yet (its
+watermark), are kept too; messages that wait for their time are stored anew, and the file goes then. All give way when
+the disk forces it. A slave cleans
 by its own configuration: the state that leaves with a file is in its snapshots, and if it becomes master, it records
 it again.
 
@@ -29,6 +30,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from penstock.proto.errors import DiskFull, PenstockError
+from penstock.runtime.clock import SteadyClock
 
 from ..core.core import Core
 from ..core.feature import Feature, Hold
@@ -40,7 +42,6 @@ from ..store.recovery.cleaning import (
     CleaningRules,
     DiskUse,
     FileAge,
-    SteadyClock,
     Wish,
     choose,
     is_writable,
@@ -54,6 +55,10 @@ log = logging.getLogger(__name__)
 WATCH_S: Final = 1.0
 FIRST_S_MAX: Final = 60.0
 CONFIRM_S: Final = 5.0
+MAKE_WAY_STEPS: Final = 300
+MAKE_WAY_STEP_S: Final = 0.1
+MAKE_WAY_FROM_MS: Final = 600_000
+"""What was written later is not stored anew, however short the retention: it would fill the log with itself."""
 _STEPS: Final = 50
 
 
@@ -149,6 +154,8 @@ class Retention(Feature):
             await asyncio.sleep(0)
         files, self.use = removal.files(), removal.disk_use()
         end = next_to_go(files, self._rules, now_ms=self.now_ms(), percent=self.use.percent)
+        old = [file.end for file in files if self.now_ms() - file.modified_ms >= MAKE_WAY_FROM_MS]
+        self._make_way(min(end, old[-1] if old else 0))
         await self._forewarning.look(max(end, self._store.min_offset), self.now_ms(), self._clock.monotonic_s())
         if await self._delete(files):
             self._is_aligned = False
@@ -206,13 +213,18 @@ class Retention(Feature):
                     break  # a slave has come that begins here, or data was staged
                 if is_forced and not expired and removal.disk_use().percent <= rules.forced_from:
                     break
+            if is_forced and self._make_way(file.end):
+                for _ in range(MAKE_WAY_STEPS):
+                    await asyncio.sleep(MAKE_WAY_STEP_S)
+                    if not self._make_way(file.end):
+                        break
             async with self._tables.files.writing:  # a cut of the log, and what reads it anew, is not under way
                 if not self._store.min_offset < file.end <= self._safe():
                     break  # there was one
                 await self._forewarning.on_delete(file.end)
                 for hold in self.core.features.holds():
                     if hold.offset < file.end:
-                        hold.on_taken(file.base)
+                        hold.on_taken(file.base, file.end)
                 count += removal.take_out(file.end)
             self._store.want_checkpoint()
             log.info(
@@ -226,6 +238,13 @@ class Retention(Feature):
             await asyncio.to_thread(removal.delete_taken, self._grace_s)
         self.files_deleted += count
         return count
+
+    def _make_way(self, end: int) -> bool:
+        """Tell those who hold the log below ``end`` to make way. True if there are any who can, as this is a master."""
+        moving = [hold.make_way for hold in self.core.features.holds() if hold.offset < end and hold.make_way]
+        for make_way in moving:
+            make_way(end)
+        return self._journal is not None and bool(moving)
 
     def _safe(self) -> int:
         """The broker itself needs nothing of the log below this, as things are now."""

@@ -125,7 +125,7 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
     print(f"nameservers {document['namesrv']}   ({document['seconds']:.1f} s)")
     print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
     if document["namesrv"] != "127.0.0.1:9876":
-        print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'")
+        print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'   (programs: the clients' first argument)")
     _require_followers(refused)
 
 

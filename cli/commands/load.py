@@ -177,12 +177,14 @@ def _show(report: LoadReport) -> None:
     if report.consumed is not None:
         side = report.consumed
         fields["received"] = f"{side.count:,} in {side.seconds:.2f} s, {side.messages_per_s:,.0f} messages/s"
-        fields["age when received"] = _latency(side.latency_ms)
+        fields["age when received"] = _latency(side.latency_ms, side.count)
     if report.verified:
         fields["lost, duplicates"] = f"{report.lost:,}, {report.duplicates:,} ({report.stored_twice:,} stored twice)"
         fields["out of order"] = f"{report.out_of_order:,}"
     if report.histogram_ms:
-        fields["latency"] = _latency(report.latency_ms)
+        samples = sum(count for _, count in report.histogram_ms)
+        beside = ", single ones beside the load" if report.style in ("produce", "columnar") else ""
+        fields["latency"] = f"{_latency(report.latency_ms, samples)} (of {samples:,} sends{beside})"
     print_fields(fields)
     most = max((count for _, count in report.histogram_ms), default=0)
     for limit, count in report.histogram_ms:
@@ -191,6 +193,14 @@ def _show(report: LoadReport) -> None:
         print(f"{count:,} × {text}", file=sys.stderr)
 
 
-def _latency(found: dict[str, float | None]) -> str:
-    names = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
-    return ", ".join(f"{names[name]} {value:.2f} ms" for name, value in found.items() if value is not None) or "-"
+LATENCIES = {"p50": ("p50", 1), "p99": ("p99", 100), "p999": ("p99.9", 1000), "max": ("max", 1)}
+"""Names for people, and how many samples it takes for the figure to mean anything."""
+
+
+def _latency(found: dict[str, float | None], samples: int) -> str:
+    shown = [
+        f"{LATENCIES[name][0]} {value:,.2f} ms"
+        for name, value in found.items()
+        if value is not None and samples >= LATENCIES[name][1]
+    ]
+    return ", ".join(shown) or "-"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.client import Admin, MessageView
 
 POLL_S = 0.5
+QUIET_POLLS = 4
+"""Polls without a message after which it is looked whether the topic is still there."""
 IN_FLIGHT = 1000
 BODY_SHOWN = 2000
 """Characters of a body on a terminal."""
@@ -104,26 +106,45 @@ def tail(
     """Print messages as they arrive, one per line, until Ctrl-C."""
     from penstock.client import Admin, PullConsumer
 
-    with Admin(namesrv) as admin:
-        admin.topic(topic)  # a misspelt name would wait for ever
     ended: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: ended.append(received))
     left = count
-    with PullConsumer(
-        namesrv, group=group or passing_group(), consume_from=consume_from, auto_commit=group is not None
-    ) as consumer:
+    with (
+        Admin(namesrv) as admin,
+        PullConsumer(
+            namesrv, group=group or passing_group(), consume_from=consume_from, auto_commit=group is not None
+        ) as consumer,
+    ):
+        admin.topic(topic)  # a misspelt name would wait for ever
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda received, _: ended.append(received))
         if group is not None:
             consumer.subscribe(topic, expression)
         else:
             consumer.assign(consumer.queues(topic), expression)
+        quiet = 0
         while not ended and left != 0:
-            for message in consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500)):
+            messages = consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500))
+            for message in messages:
                 if as_json:
                     print_json_line(message.as_document())
                 else:
                     print(_line(message), flush=True)
                 left = left - 1 if left is not None else None
+            quiet = 0 if messages else quiet + 1
+            if quiet % QUIET_POLLS == QUIET_POLLS - 1:
+                _require_topic(admin, topic)
+
+
+def _require_topic(admin: Admin, topic: str) -> None:
+    """Raise TopicNotFound once the topic is deleted: nothing would come any more, and nothing would say so."""
+    from penstock.proto.errors import Retryable, TopicNotFound
+
+    try:
+        admin.topic(topic)
+    except TopicNotFound:
+        raise TopicNotFound(f"topic {topic!r} is gone: it was deleted", topic=topic) from None
+    except Retryable:  # whether nameservers are away is not what a reader has asked
+        return
 
 
 def passing_group() -> str:

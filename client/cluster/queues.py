@@ -84,7 +84,8 @@ class WriteQueues:
     what a sharding key's hash selects from.
     """
 
-    def __init__(self, shards: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, shards: Iterable[tuple[str, int]], *, exists: bool = True) -> None:
+        self.exists = exists  # false: the topic is gone
         self.shards = tuple(sorted((name, count) for name, count in shards if count > 0))
         self.total = sum(count for _, count in self.shards)
         self._names = frozenset(name for name, _ in self.shards)
@@ -97,17 +98,18 @@ class WriteQueues:
     def of(cls, route: TopicRoute) -> WriteQueues:
         """The queues that ``route`` allows to write."""
         with_master = {shard.broker_name for shard in route.shards if master_of(shard)}
-        return cls(
+        writable = (
             (queues.broker_name, queues.write_queues)
             for queues in route.queues
             if queues.perm & PERM_WRITE and queues.broker_name in with_master
         )
+        return cls(writable, exists=route.exists)
 
     def __contains__(self, broker_name: str) -> bool:
         return broker_name in self._names
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, WriteQueues) and self.shards == other.shards
+        return isinstance(other, WriteQueues) and (self.shards, self.exists) == (other.shards, other.exists)
 
     def __hash__(self) -> int:
         return hash(self.shards)

@@ -75,6 +75,9 @@ class Assignment(QueueOwner):
     def _subscriptions_changed(self) -> None:
         self._update()
 
+    def _wants(self, topic: str) -> bool:
+        return topic in {queue.topic for queue in self._queues} if self._queues is not None else super()._wants(topic)
+
     def _update(self) -> None:
         with self._updating:
             wanted = self._queues if self._queues is not None else self._subscribed_queues()

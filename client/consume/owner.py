@@ -45,6 +45,7 @@ class QueueOwner(ABC):
         self._buffers = core.buffers
         self._subscriptions = dict(core.subscriptions)  # as far as it has heard; written by the control thread
         self._born_later: set[str] = set()  # topics that did not exist when they were subscribed; only grows
+        self._existing: set[str] = set()  # topics that were there; by the watch thread, and by whoever looks one up
         self._commit_at_s = 0.0
         self._control = ControlLoop(f"penstock-{kind}-{core.group}", self._tick)
 
@@ -119,6 +120,7 @@ class QueueOwner(ABC):
         for topic in topics:
             try:
                 self._directory.topic(topic)
+                self._existing.add(topic)
             except TopicNotFound:
                 self._born_later.add(topic)
                 log.warning("topic does not exist, consuming begins when it does topic=%s", topic)
@@ -164,7 +166,16 @@ class QueueOwner(ABC):
         self._core.fetcher.wake()
 
     def _on_route(self, route: TopicRoute) -> None:
+        if route.exists:
+            self._existing.add(route.topic)
+        elif route.topic in self._existing and self._wants(route.topic):
+            self._existing.discard(route.topic)
+            log.warning("topic is gone, it was deleted; restart consumers if it is made anew topic=%s", route.topic)
         self._control.post(self._routes_changed)
+
+    def _wants(self, topic: str) -> bool:
+        """True if the consumer reads the topic."""
+        return topic in self._subscriptions
 
     def _tick(self, now_s: float) -> float:
         next_s = self._decide(now_s)

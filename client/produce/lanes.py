@@ -40,6 +40,7 @@ from penstock.proto.errors import (
     OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
+    TopicNotFound,
 )
 
 from ..cluster.queues import WriteQueues
@@ -443,6 +444,8 @@ class Lanes:
     def _unsent(self, reason: PenstockError | None) -> PenstockError:
         if reason is not None:
             return reworded(reason, "not stored when the time was up")
+        if not self.queues.exists:
+            return TopicNotFound(f"topic {self.topic} was deleted: not sent", topic=self.topic)
         missing = self._moves.missing
         if not self.queues.total:
             state = "no living master has a writable queue of it"

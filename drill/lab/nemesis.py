@@ -36,8 +36,9 @@ class Step:
 
     def __str__(self) -> str:
         hit = ", ".join(f"{member} then {gap:.2f} s" for member, gap in zip(self.members, self.gaps_s, strict=True))
-        told = f"{self.kind} shard {self.shard}, {self.scope}, members {hit}; {self.lasts_s:.1f} s"
-        return f"{told}, {self.nameservers} nameservers, consumer {self.consumer}"
+        what = {"nameservers": f"{self.nameservers} of them", "power cut": self.scope, "consumer": f"{self.consumer}"}
+        told = what.get(self.kind, f"members {hit}" if self.kind in ("kill", "freeze", "storm") else self.members[0])
+        return f"{self.kind}, shard {self.shard}, {told}, for {self.lasts_s:.1f} s"
 
 
 def steps(seed: int, shape: Shape) -> Iterator[Step]:

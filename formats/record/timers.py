@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import int64, types, void
+from numba import boolean, int64, types, void
 
 from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
 from ..intrinsics.memory import address_of, copy_bytes, load_u8, store_i8, store_i16, store_i32
@@ -116,18 +116,18 @@ def real_topics(records, positions, sizes, topics, hashes):
         hashes[i] = result
 
 
-@kernel(int64, OUT_BYTES, int64, int64, int64, int64)
-def _copy_properties(out, at, address, start, end):
-    """The properties ``[start, end)`` without the mark, the checksum and the real topic and queue; the new end."""
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64, boolean)
+def _copy_properties(out, at, address, start, end, keep):
+    """The properties ``[start, end)`` without the mark and the checksum; the new end.
+
+    Without the real topic and queue as well, unless ``keep``.
+    """
     if end - start > MARK_BYTES and is_mark(address, start):
         start = find_byte_at(address, start, end, end, PAIR_END) + 1
     while start < end:
         pair_end = find_byte_at(address, start, end, end, PAIR_END)
-        if not (
-            begins_with(address, start, pair_end, _TOPIC)
-            or begins_with(address, start, pair_end, _QUEUE)
-            or begins_with(address, start, pair_end, _CRC)
-        ):
+        is_place = begins_with(address, start, pair_end, _TOPIC) or begins_with(address, start, pair_end, _QUEUE)
+        if (keep or not is_place) and not begins_with(address, start, pair_end, _CRC):
             copy_bytes(out, at, address, start, pair_end - start)
             at += pair_end - start
             store_i8(out, at, PAIR_END)
@@ -136,12 +136,13 @@ def _copy_properties(out, at, address, start, end):
     return at
 
 
-@kernel(int64, BYTES, LONGS, INTS, BYTES, int64, BYTES, OUT_BYTES)
-def delivered_records(records, positions, sizes, topic, queues, mark, out):
+@kernel(int64, BYTES, LONGS, INTS, BYTES, int64, BYTES, boolean, OUT_BYTES)
+def delivered_records(records, positions, sizes, topic, queues, mark, keep, out):
     """Write the records at ``positions`` as messages of ``topic``, with ``queues`` queues, to ``out``; its new length.
 
     ``mark``: a property, with its name and both separators, for the first record. A queue that is not there any more
-    is replaced by another. -1: ``out`` is too small, or something is no record.
+    is replaced by another. ``keep``: they go on waiting, and say where they belong. -1: ``out`` is too small, or
+    something is no record.
     """
     address, at = address_of(records), 0
     prefix = 1 if len(topic) <= 127 else 2
@@ -171,7 +172,7 @@ def delivered_records(records, positions, sizes, topic, queues, mark, out):
         if i == 0:
             copy_bytes(out, behind, mark, 0, len(mark))
             behind += len(mark)
-        behind = _copy_properties(out, behind, address, properties, properties + size)
+        behind = _copy_properties(out, behind, address, properties, properties + size, keep)
         store_i16(out, first - 2, behind - first)
         store_i32(out, at, behind - at)
         at = behind

@@ -44,6 +44,7 @@ FOUND_BY = {
     ),
     "16": ("tests/crash/test_damaged_tail.py",),
     "17": (MODEL, "tests/crash/test_damaged_tail.py"),
+    "18": ("tests/unit/broker/test_timers.py::test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files",),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600

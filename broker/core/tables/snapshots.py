@@ -34,9 +34,9 @@ from typing import Any, Final
 
 from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt
+from penstock.runtime.clock import SteadyClock
 from penstock.runtime.whole_files import replace_file, sync_directory
 
-from ...store.recovery.cleaning import SteadyClock
 from ..uninterrupted import to_its_end
 from .table import Table
 from .tables import Tables

@@ -70,7 +70,7 @@ class Archive(Feature):
         await self.core.acknowledgements.safe(end, f"archive {name}")
         return self._table.get(name)
 
-    def _on_taken(self, base: int) -> None:
+    def _on_taken(self, base: int, end: int) -> None:
         self.files_unarchived += 1
         mark = self._table.lowest()
         log.error("log file deleted before it was archived base=%d archive=%s", base, mark.name if mark else "")

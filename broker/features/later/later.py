@@ -71,12 +71,13 @@ class Later(Feature, Intake):
     def holds(self) -> Iterable[Hold]:
         first = self.timers.first_waiting()
         if first is not None:
-            yield Hold("a message waits for its time", first)
+            yield Hold("a message waits for its time", first, self.timers.on_taken, self.timers.make_way)
 
     def describe(self, families: Families) -> None:
         timers = self.timers
         families.gauge("penstock_timer_waiting", "Messages that wait for their time", timers.waiting)
         families.counters("penstock_timer_delivered", "Messages delivered at their time", (), [((), timers.delivered)])
+        families.counters("penstock_timer_rolled", "Messages stored anew while they wait", (), [((), timers.rolled)])
         families.counters("penstock_timer_dropped", "Their topic, or they, are gone", (), [((), timers.dropped)])
         foreign = [((), timers.foreign_marks)]
         families.counters("penstock_timer_foreign_marks", "Deliveries made despite a forged mark", (), foreign)

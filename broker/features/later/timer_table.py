@@ -28,8 +28,9 @@ TIMER_RUN: Final = "TIMER_RUN"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``before``: time and end of earlier runs, all of which is delivered; one pair, unless a master's clock went back.
-    ``floor``: nothing below that offset waits, or is in this run.
+    """``before``: time and end of earlier runs, all of which is delivered; few pairs, one of them for what was rolled.
+    ``floor``: nothing below that offset waits, or is in this run. ``count``: how many messages it has, 0 if that is not
+    known. ``is_rolled``: they become records of the timer topic again, and wait on.
     """
 
     number: int = 0
@@ -37,6 +38,8 @@ class Run:
     until_ms: int = -1
     end: int = 0
     floor: int = 0
+    count: int = 0
+    is_rolled: bool = False
 
     def delivered(self) -> tuple[tuple[int, int], ...]:
         """``before`` of what comes behind this run, without pairs that say less than another one."""
@@ -64,6 +67,8 @@ class Run:
             until_ms=int(document["until_ms"]),
             end=int(document["end"]),
             floor=int(document["floor"]),
+            count=int(document.get("count", 0)),
+            is_rolled=bool(document.get("is_rolled", False)),
         )
 
 

@@ -59,6 +59,23 @@ class TimerWheel:
                     taken.append((due[is_due], offsets[is_due]))
                 if not is_due.all():
                     self._fine[slot].append((due[~is_due], offsets[~is_due]))
+        return self._gone(taken)
+
+    def take_below(self, offset: int) -> tuple[Longs, Longs]:
+        """(due, offsets) of all with lower offsets, and not waiting any more."""
+        taken: list[tuple[Longs, Longs]] = []
+        for slots in (self._coarse, self._fine):
+            for slot in list(slots):
+                kept = []
+                for due, offsets in slots.pop(slot):
+                    is_below = offsets < offset
+                    taken += [(due[is_below], offsets[is_below])] if is_below.any() else []
+                    kept += [(due[~is_below], offsets[~is_below])] if not is_below.all() else []
+                if kept:
+                    slots[slot] = kept
+        return self._gone(taken)
+
+    def _gone(self, taken: list[tuple[Longs, Longs]]) -> tuple[Longs, Longs]:
         if not taken:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         due, offsets = (np.concatenate(parts) for parts in zip(*taken, strict=True))

@@ -2,11 +2,14 @@
 
 Clients send them as records of the internal topic ``names.TIMER_TOPIC``, whose properties say where they belong and
 when (:mod:`penstock.formats.record.timers`); so they are replicated, acknowledged and found again as any message. The
-master keeps when each is due in a wheel, which it fills from that topic's queue when it begins. What is due becomes a
-*run* (:mod:`.timer_table`), and the run's messages are appended as records of their own topics, in the order of their
-times, under producer marks that name the run: whoever delivers a run again appends only what is missing.
+master keeps when each is due in a wheel, which it fills from that topic's queue when it begins. What is due becomes
+*runs* (:mod:`.timer_table`) of a thousand messages or a megabyte at most, one after the other, each recorded before it
+is delivered: its messages are appended as records of their own topics, by their times, in one batch for each topic,
+whose producer mark names the run. So whoever delivers a run again, with whatever limits, and whatever its log still has
+of it, appends what is missing and nothing else.
 
-A message whose topic was deleted goes with it. Retention keeps the log from the first message on that waits.
+A message whose topic was deleted goes with it. Retention keeps the log from the first message on that waits; what it
+would delete otherwise is *rolled*: a run whose messages become records of the timer topic again, at the log's end.
 
 Source: RocketMQ ``TimerMessageStore``; differs: delivered once, and within 0.2 s of its time where RocketMQ counts in
 seconds; no files of its own (``timerwheel``, ``timerlog``): a broker that becomes master reads what waits.
@@ -16,15 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, MessageTooLarge
+from penstock.runtime.clock import SteadyClock
 
 from ...core.core import Core
 from ...core.journal import Journal, Target
@@ -35,11 +39,58 @@ from .timer_wheel import Longs, TimerWheel
 log = logging.getLogger(__name__)
 
 SETTLE_S: Final = 30.0
+JUMP_MS: Final = 1000
+BELIEVED_S: Final = 600.0
+"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this long."""
 PRODUCER_ID: Final = int.from_bytes(b"\x00timers\x00")
-PAGE_BYTES: Final = 1 << 20
-PAGE_COUNT: Final = 1024
-PAGE_BITS: Final = 24
+RUN_BYTES: Final = 1 << 20
+RUN_COUNT: Final = 1024
+SEQUENCE_BITS: Final = 24
+FOREVER: Final = 1 << 62
 QUEUE: Final = 0
+
+
+class _Backlog(NamedTuple):
+    """What is to be delivered (or rolled) next: by time, then by offset.
+
+    ``lowest``: of each message's offset and all behind it; ``first``: the lowest that waits in the wheel. ``until_ms``,
+    ``end``: the last run reaches so far.
+    """
+
+    due: Longs
+    offsets: Longs
+    lowest: Longs
+    first: int
+    until_ms: int
+    end: int
+    is_rolled: bool
+
+    @classmethod
+    def of(cls, due: Longs, offsets: Longs, first: int, until_ms: int, end: int, *, is_rolled: bool) -> _Backlog:
+        """These messages, in whatever order."""
+        order = np.lexsort((offsets, due))
+        offsets = offsets[order]
+        lowest = np.minimum.accumulate(offsets[::-1])[::-1]
+        return cls(due[order], offsets, lowest, first, until_ms, end, is_rolled)
+
+    def behind(self, count: int) -> _Backlog | None:
+        """Without the first ones; None when nothing is left."""
+        if count == len(self.offsets):
+            return None
+        return self._replace(due=self.due[count:], offsets=self.offsets[count:], lowest=self.lowest[count:])
+
+    def part(self, sizes: Longs) -> tuple[int, int, int]:
+        """How many messages the next run has, and what it reaches: (count, until_ms, end); the first have ``sizes``."""
+        count = max(1, int(np.searchsorted(np.cumsum(sizes), RUN_BYTES, side="right")))
+        if count == len(self.due):
+            return count, self.until_ms, self.end
+        following = int(self.due[count])
+        if self.due[count - 1] < following:
+            return count, following - 1, self.end
+        whole = int(np.searchsorted(self.due, following))
+        if whole:
+            return whole, following - 1, self.end
+        return count, following, int(self.offsets[count - 1]) + 1  # more of one time than a run takes
 
 
 class Timers:
@@ -51,19 +102,25 @@ class Timers:
         self._clock = core.clock
         self._table = core.tables[TimerTable]
         self._reposter = Reposter(core)
-        self._page_bytes = min(PAGE_BYTES, core.config.store.body_bytes_max)
+        self._steady = SteadyClock(
+            self._clock.wall_ms(), self._clock.monotonic_s(), tolerated_ms=JUMP_MS, believed_after_s=BELIEVED_S
+        )
         self._journal: Journal | None = None  # of this mastership; what an earlier one began is nobody's any more
         self._wheel: TimerWheel | None = None
         self._scanned = 0
-        self._unfinished: tuple[Run, Longs, Longs] | None = None
+        self._backlog: _Backlog | None = None
+        self._unfinished: tuple[Run, Longs] | None = None  # with its messages, by their times
+        self._floor = 0  # of the last run that is confirmed and synced: what it moved away from may go
+        self._roll_end = 0  # what waits below this offset is to be rolled
         self._settle_at = 0.0
         self.delivered = 0
         self.dropped = 0
+        self.rolled = 0
 
     def on_role(self, journal: Journal | None) -> None:
         """The broker has become master, or slave (None)."""
         self._journal = journal
-        self._wheel = self._unfinished = None
+        self._forget()
 
     @property
     def foreign_marks(self) -> int:
@@ -73,15 +130,19 @@ class Timers:
     @property
     def waiting(self) -> int:
         """How many messages wait for their time, as far as a master has counted them."""
-        return len(self._wheel) if self._wheel is not None else 0
+        backlog = self._backlog
+        return (len(self._wheel) if self._wheel is not None else 0) + (0 if backlog is None else len(backlog.offsets))
 
     def first_waiting(self) -> int | None:
         """Log position of the oldest message that still waits for its time, or None."""
-        high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)[1]
-        floor = self._table.last.floor
+        store = self._store
+        high = store.reader.queue_range(names.TIMER_TOPIC, QUEUE)[1]
+        if self._table.position < min(store.dispatched_offset, store.flushed_offset):
+            self._floor = self._table.last.floor
+        floor = max(self._floor, store.removal.first_from(names.TIMER_TOPIC, QUEUE, store.min_offset))
         if floor >= high:
             return None
-        picked = self._store.picker.locate(names.TIMER_TOPIC, QUEUE, np.arange(floor, min(floor + 1, high)))
+        picked = store.picker.locate(names.TIMER_TOPIC, QUEUE, np.arange(floor, min(floor + 1, high)))
         return int(picked.positions[0]) if len(picked.positions) else None
 
     async def turn(self) -> None:
@@ -96,33 +157,87 @@ class Timers:
         await self._scan(wheel, journal)
         if not self._may_append(journal):
             return
-        if self._unfinished is None:
-            self._begin(wheel, journal)
-        if self._unfinished is not None:
-            if await self._deliver(*self._unfinished, journal):
-                self._unfinished = None
-        elif self._clock.monotonic_s() >= self._settle_at:
+        began = False
+        while self._unfinished is not None or await self._begin(wheel, journal):
+            assert self._unfinished is not None
+            if not await self._deliver(*self._unfinished, journal):
+                return
+            self._unfinished, began = None, True
+        is_quiet = not began and self._clock.monotonic_s() >= self._settle_at
+        if not journal.is_over and (is_quiet or self._roll_end):
+            self._roll_end = 0
             self._settle_at = self._clock.monotonic_s() + SETTLE_S
             self._settle(wheel, journal)
+
+    def make_way(self, position: int) -> None:
+        """Messages that wait in the log below ``position`` are in the way of its deletion: roll them, as master."""
+        end = self._store.removal.first_from(names.TIMER_TOPIC, QUEUE, position)
+        if self._journal is not None:
+            self._roll_end = max(self._roll_end, end)
+
+    def on_taken(self, base: int, position: int) -> None:
+        """The log goes below ``position``, whatever waits there."""
+        floor = self._table.last.floor
+        end = self._store.removal.first_from(names.TIMER_TOPIC, QUEUE, position)
+        if floor >= end:
+            return
+        lost = None if self._wheel is None else self._wheel.take_below(end)
+        count = end - floor if lost is None else len(lost[1])
+        if count:
+            self.dropped += 0 if lost is None else count
+            log.error(
+                "messages for later are deleted before their time %s=%d offsets=%d..%d below=%d: the disk forces their "
+                "log file out, and they could not be stored anew; free some space, or add some",
+                *("at_most" if lost is None else "count", count, floor, end - 1, position),
+            )
+
+    def _forget(self) -> None:
+        """The wheel is to be filled again."""
+        self._wheel = self._backlog = self._unfinished = None
 
     def _may_append(self, journal: Journal) -> bool:
         return not journal.is_over and self._core.role.can_acknowledge()
 
-    def _begin(self, wheel: TimerWheel, journal: Journal) -> None:
+    async def _begin(self, wheel: TimerWheel, journal: Journal) -> bool:
+        """Record the next run. True if there is one."""
+        backlog = self._backlog = self._backlog or await self._next_backlog(wheel)
+        if backlog is None or not self._may_append(journal):
+            return False
+        offsets = backlog.offsets[:RUN_COUNT]
+        located = await self._reposter.locate(names.TIMER_TOPIC, QUEUE, np.sort(offsets))
+        sizes = np.zeros(len(offsets), np.int64)
+        here = np.isin(offsets, located.offsets)
+        sizes[here] = located.sizes[np.searchsorted(located.offsets, offsets[here])]
+        if not self._may_append(journal):
+            return False
         last = self._table.last
-        now_ms = self._clock.wall_ms()
-        first = wheel.first_offset()
-        due, offsets = wheel.take(now_ms)
-        if not len(due):
-            return
-        assert first is not None
-        run = Run(last.number + 1, last.delivered() if last.number else (), now_ms, self._scanned, first)
+        before = last.delivered() if last.number else ()
+        count, until_ms, end = backlog.part(sizes)
+        floor = min(backlog.first, int(backlog.lowest[0]))
+        run = Run(last.number + 1, before, until_ms, end, floor, count, backlog.is_rolled)
         try:
             journal.put(TIMER_RUN, run.to_json())
         except BaseException:
-            self._wheel = None  # to be filled again
+            self._forget()
             raise
-        self._unfinished = (run, due, offsets)
+        self._unfinished, self._backlog = (run, offsets[:count]), backlog.behind(count)
+        return True
+
+    async def _next_backlog(self, wheel: TimerWheel) -> _Backlog | None:
+        """What is due, or else what is to be rolled."""
+        now_ms = self._steady.now_ms(self._clock.wall_ms(), self._clock.monotonic_s())
+        due, offsets = wheel.take(now_ms)
+        until_ms, end, is_rolled = now_ms, self._scanned, False
+        if not len(due):
+            until_ms, end, is_rolled = FOREVER, self._roll_end, True
+            due, offsets = wheel.take_below(end)
+            if not len(due):
+                return None
+            log.info("messages for later rolled, for their log files are old count=%d below=%d", len(due), end)
+            due = np.full(len(due), FOREVER)
+        first = wheel.first_offset()
+        first = FOREVER if first is None else first
+        return await asyncio.to_thread(_Backlog.of, due, offsets, first, until_ms, end, is_rolled=is_rolled)
 
     def _settle(self, wheel: TimerWheel, journal: Journal) -> None:
         """Record that the last run is delivered, once: retention need not keep its messages."""
@@ -137,8 +252,15 @@ class Timers:
         """Fill the wheel from the queue. True if all of it is there."""
         last = self._table.last
         low, high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)
-        if high < last.end:
+        reached = max([last.end, *(end for _, end in last.before)])
+        if high < reached:
             return False  # dispatch has not come there yet
+        if low > last.floor and (last.floor or last.count):
+            log.error(
+                "messages for later are gone, their log files were deleted offsets=%d..%d: those among them that "
+                "waited are not delivered",
+                *(last.floor, low - 1),
+            )
         wheel = TimerWheel()
         due_parts, offset_parts = [], []
         async for due, offsets in self._due(max(low, last.floor), high):
@@ -152,9 +274,11 @@ class Timers:
             wheel.add(due[rest], offsets[rest])
         if journal.is_over:
             return False
-        self._wheel, self._scanned = wheel, max(high, last.end)
+        self._wheel, self._scanned = wheel, max(high, reached)
         if sum(map(len, due_parts)):
-            self._unfinished = (last, np.concatenate(due_parts), np.concatenate(offset_parts))
+            due, offsets = np.concatenate(due_parts), np.concatenate(offset_parts)
+            order = np.lexsort((offsets, due))
+            self._unfinished = (last, offsets[order])
         if len(wheel):
             log.info("messages for later loaded waiting=%d", len(wheel))
         return True
@@ -193,31 +317,33 @@ class Timers:
             start = stop
             await asyncio.sleep(0)
 
-    async def _deliver(self, run: Run, due: Longs, offsets: Longs, journal: Journal) -> bool:
+    async def _deliver(self, run: Run, by_time: Longs, journal: Journal) -> bool:
         """Append every message of the run that is not there yet, by their times. True if the run came to its end."""
-        wanted, places = await asyncio.to_thread(_in_order, due, offsets)
-        located = await self._reposter.locate(names.TIMER_TOPIC, QUEUE, wanted)
-        if len(located.offsets) < len(wanted):
-            self.dropped += len(wanted) - len(located.offsets)
-            kept = np.isin(wanted, located.offsets)
-            places = (np.cumsum(kept) - 1)[places[kept[places]]]
-        for number, page in enumerate(_pages(places, located.sizes[places], self._page_bytes)):
-            picked = located.part(np.sort(page))
-            records = await self._reposter.read(journal, picked)
-            if records is None or not self._may_append(journal):
-                return False
-            self.dropped += len(page) - len(records.offsets)
-            by_time = located.offsets[page]
-            order = np.searchsorted(records.offsets, by_time[np.isin(by_time, records.offsets)])
-            self._deliver_page(journal, run.number << PAGE_BITS | number, records, order)
-            await asyncio.sleep(0)
+        picked = await self._reposter.locate(names.TIMER_TOPIC, QUEUE, np.sort(by_time))
+        records = await self._reposter.read(journal, picked)
+        if records is None or not self._may_append(journal):
+            return False
+        missing = max(run.count, len(by_time)) - len(records.offsets)
+        if missing:
+            self.dropped += missing
+            log.error(
+                "messages for later cannot be delivered, their records are gone or damaged run=%d count=%d of=%d "
+                "offsets=%d..%d: another master may have delivered them before",
+                *(run.number, missing, max(run.count, len(by_time)), run.floor, run.end - 1),
+            )
+        order = np.searchsorted(records.offsets, by_time[np.isin(by_time, records.offsets)])
+        self._deliver_records(journal, run, records, order)
+        await asyncio.sleep(0)
         return not journal.is_over
 
-    def _deliver_page(self, journal: Journal, sequence: int, records: Records, order: Longs) -> None:
+    def _deliver_records(self, journal: Journal, run: Run, records: Records, order: Longs) -> None:
         """``order``: places in ``records``, by time."""
         from penstock.formats.record.timers import real_topics
 
         positions, sizes = records.positions[order], records.sizes[order]
+        if run.is_rolled:
+            self._deliver_to(journal, names.TIMER_TOPIC, run, records.data, positions, sizes)
+            return
         topics, hashes = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.uint64)
         real_topics(records.data, positions, sizes, topics, hashes)
         self.dropped += int((topics < 0).sum())
@@ -225,50 +351,33 @@ class Timers:
             chosen = np.flatnonzero(hashes == found)
             start = int(topics[chosen[0]])
             name = records.data[start : start + 255].tobytes().partition(b"\x02")[0].decode("utf-8", "replace")
-            self._deliver_to(journal, name, sequence, records.data, positions[chosen], sizes[chosen])
+            self._deliver_to(journal, name, run, records.data, positions[chosen], sizes[chosen])
 
-    def _deliver_to(self, journal: Journal, name: str, sequence: int, data: Any, positions: Longs, sizes: Any) -> None:
+    def _deliver_to(self, journal: Journal, name: str, run: Run, data: Any, positions: Longs, sizes: Any) -> None:
         from penstock.formats.record.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records
 
         topic, count = self._core.tables.topic(name), len(positions)
         queues = 1 if topic is None else max(topic.write_queues, 1)
+        sequence = run.number + 1 << SEQUENCE_BITS
         target, mark = Target(name, queues), ProducerMark(PRODUCER_ID, 0, QUEUE, sequence, count)
 
         def make() -> memoryview:
             out = np.empty(int(sizes.sum()) + GROWTH_MAX + count * TOPIC_GROWTH_MAX + TOPIC_GROWTH_MAX, np.uint8)
             encoded, prefix = np.frombuffer(name.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
-            length = int(delivered_records(data, positions, sizes, encoded, queues, prefix, out))
+            length = int(delivered_records(data, positions, sizes, encoded, queues, prefix, run.is_rolled, out))
             assert length > 0, "sound records, and room for them"
             return out[:length].data
 
-        if self._reposter.is_done(target, mark, below=(sequence >> PAGE_BITS) + 1 << PAGE_BITS):
+        if not count or self._reposter.is_done(target, mark, below=sequence + 1):
             return
-        if topic is None or names.is_system_topic(name):
+        if not run.is_rolled and (topic is None or names.is_system_topic(name)):
             self.dropped += count
             log.warning("messages for later dropped, their topic is gone topic=%s count=%d", name, count)
             return
         try:
-            self.delivered += self._reposter.post(journal, target, mark, make)
+            posted = self._reposter.post(journal, target, mark, make)
+            self.rolled += posted * run.is_rolled
+            self.delivered += posted * (not run.is_rolled)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
             self.dropped += count
             log.error("messages for later cannot be delivered topic=%s count=%d error=%s", name, count, error)
-
-
-def _in_order(due: Longs, offsets: Longs) -> tuple[Longs, Longs]:
-    """The offsets ascending, and their places in that in the order of their times."""
-    ascending = np.argsort(offsets, kind="stable")
-    rank = np.empty(len(offsets), np.int64)
-    rank[ascending] = np.arange(len(offsets))
-    return offsets[ascending], rank[np.lexsort((offsets, due))]
-
-
-def _pages(places: Longs, sizes: Any, bytes_max: int) -> Iterator[Longs]:
-    """``places`` in pieces that are the same whenever the run is delivered."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    start = 0
-    while start < len(places):
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + bytes_max, side="right"))
-        stop = min(max(stop, start + 1), start + PAGE_COUNT)
-        yield places[start:stop]
-        start = stop

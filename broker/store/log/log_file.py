@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _PIECE = 1 << 20
 _SLOW_S = 0.05
+_TELL_PAUSE_S = 30.0
 _SLOW_PAUSE = 10  # an attempt that failed slowly is repeated only after so many times as long
 
 
@@ -155,6 +156,7 @@ class FileAllocator:
         self.keep_free = 0  # bytes of the disk that no log file may take
         self._failed: StorageError | None = None
         self._not_before = 0.0
+        self._untold, self._tells_at = 0, 0.0  # failures since the last line of the log; the worker's
         self._warming = warming
         self._disk = disk
         self._directories = directories
@@ -227,6 +229,14 @@ class FileAllocator:
         self._failed = None
         return file
 
+    def _told(self, failure: StorageError) -> StorageError:
+        """The failure, logged: each append tries again, so those of a while are one line."""
+        self._untold += 1
+        if time.monotonic() >= self._tells_at:
+            log.warning("log file not made attempts=%d error=%s", self._untold, failure)
+            self._untold, self._tells_at = 0, time.monotonic() + _TELL_PAUSE_S
+        return failure
+
     def _make(self, base: int) -> LogFile:
         path = file_name(base)
         try:
@@ -237,9 +247,7 @@ class FileAllocator:
             descriptor = self._disk.open(path, create=True)
         except OSError as error:
             path = path if "/" in path else f"{self._directories}: {path}"
-            failure = storage_error(error, path, "making the log file")
-            log.warning("log file not made path=%s error=%s", path, failure)
-            raise failure from error
+            raise self._told(storage_error(error, path, "making the log file")) from error
         try:
             self._disk.allocate(descriptor, self._size)
             self._disk.sync(descriptor)
@@ -249,9 +257,7 @@ class FileAllocator:
             self._disk.close(descriptor)
             with contextlib.suppress(OSError):
                 self._disk.unlink(path)
-            failure = storage_error(error, path, "allocating the log file")
-            log.warning("log file not made path=%s error=%s", path, failure)
-            raise failure from error
+            raise self._told(storage_error(error, path, "allocating the log file")) from error
         prefault(mapped, 0, AHEAD_BYTES, is_file=True)
         try:
             self._warming.warm(path, mapped, descriptor)
@@ -259,7 +265,7 @@ class FileAllocator:
             self._disk.close(descriptor)
             with contextlib.suppress(OSError):
                 self._disk.unlink(path)
-            log.warning("log file not made path=%s error=%s", path, error)
+            self._told(error)
             raise
         log.info("log file made path=%s bytes=%d", path, self._size)
         return LogFile(base, path, descriptor, mapped)

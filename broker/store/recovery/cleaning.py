@@ -24,8 +24,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 HOUR_MS = 3_600_000
-JUMP_TOLERATED_MS = 60_000
-JUMP_BELIEVED_AFTER_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,31 +143,3 @@ def _end_of_hour(now_ms: int, hours: frozenset[int]) -> int:
         if hour_of(start_ms + step * HOUR_MS) in hours:
             return start_ms + (step + 1) * HOUR_MS
     return start_ms + 25 * HOUR_MS  # an hour that a change to summer time left out today
-
-
-class SteadyClock:
-    """Wall time that does not run ahead: retention must not delete because somebody set the clock forward.
-
-    It follows the wall clock back at once, which deletes later, and forward only when the jump has lasted for
-    ``JUMP_BELIEVED_AFTER_S``: until then it goes on with monotonic time.
-    """
-
-    def __init__(self, wall_ms: int, monotonic_s: float) -> None:
-        self._now_ms = wall_ms
-        self._at_s = monotonic_s
-        self._ahead_since: float | None = None
-
-    def now_ms(self, wall_ms: int, monotonic_s: float) -> int:
-        """Milliseconds since 1970, given what both clocks say."""
-        expected = self._now_ms + round(1000 * (monotonic_s - self._at_s))
-        self._at_s = monotonic_s
-        if wall_ms <= expected + JUMP_TOLERATED_MS:
-            self._now_ms, self._ahead_since = wall_ms, None
-        else:
-            if self._ahead_since is None:
-                self._ahead_since = monotonic_s
-            lasted = monotonic_s - self._ahead_since >= JUMP_BELIEVED_AFTER_S
-            self._now_ms = wall_ms if lasted else expected
-            if lasted:
-                self._ahead_since = None
-        return self._now_ms

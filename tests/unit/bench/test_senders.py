@@ -15,7 +15,7 @@ from penstock.bench.load.ledger import HEADER
 from penstock.bench.load.plan import STYLES, LoadPlan
 from penstock.bench.load.senders import Budget, Load
 from penstock.client import FailedDelivery
-from penstock.proto.errors import BrokerUnavailable, ConfigError, DeliveryFailed, OutcomeUnknown
+from penstock.proto.errors import BrokerUnavailable, BufferFull, ConfigError, DeliveryFailed, OutcomeUnknown
 
 
 class FakeProducer:
@@ -123,6 +123,33 @@ def test_what_flush_reports_is_not_acknowledged() -> None:
     outcomes = load_with(producer, count=100).outcomes
     assert (outcomes.acknowledged, outcomes.refused, outcomes.unknown) == (90, 4, 6)
     assert outcomes.failed_uncounted == 10
+
+
+class FullProducer(FakeProducer):
+    """Has no room; each attempt to produce takes as long as a test's clock says."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def produce(self, topic: str, body: bytes, keys: Any = None, sharding_key: str | None = None) -> None:
+        self.bodies.append(body)
+        if len(self.bodies) == 3:
+            self._stop.set()
+        raise BufferFull(f"none came within 2.{len(self.bodies)}98 s")
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_producer_without_room_looks_at_its_time_after_each_attempt_and_counts_what_it_tried(verify: bool) -> None:
+    stop = threading.Event()
+    producer = FullProducer(stop)
+    plan = LoadPlan(kind="produce", namesrv="x:1", size=32, probe=False, count=1000, verify=verify)
+    load = Load(producer, plan.share(0), stop)  # type: ignore[arg-type]
+    load.run()
+    assert len(producer.bodies) == 3
+    assert (load.outcomes.sent, load.outcomes.refused) == (3, 3)
+    assert load.outcomes.errors == {"BufferFull: none came within 2.198 s": 3}, "numbers do not tell errors apart"
+    assert load.outcomes.progress()["why"] == "BufferFull: none came within 2.198 s"
 
 
 def test_keys_repeat_and_choose_the_queue() -> None:

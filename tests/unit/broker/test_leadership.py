@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.config import ReplicationSettings
 from penstock.broker.group.elected_role import ElectedRole
 from penstock.broker.group.epoch_file import EpochFile
-from penstock.broker.group.held_membership import MembershipFile
+from penstock.broker.group.held_membership import Membership, MembershipFile
 from penstock.broker.group.leadership import Leadership
 from penstock.broker.group.roles import MasterRole, SlaveRole
 from penstock.proto.register import Register, new_register
@@ -61,6 +61,9 @@ class Store(MemoryLog):
 
     def cut_unfinished(self) -> int:
         return self.end_offset
+
+    def end_doubt(self) -> None:
+        """Nothing is remembered."""
 
 
 def leader(folder: Path, store: Store, register: Register, *, master_address: str = "", lost: bool = False) -> Any:
@@ -155,7 +158,7 @@ def test_doubt_lasts_until_the_log_reaches_where_the_new_masters_epoch_began(tmp
             async with running(leadership):
                 replica = leadership._role.inner.replica
                 await eventually(lambda: replica.connected and copy.end_offset == 1000, what="the rest, not synced")
-                leadership._look_level()
+                leadership._look_level(0.0)
                 assert leadership.candidacy().is_doubtful
                 copy.on_flushed = replica.on_flushed
                 copy.flush()
@@ -242,3 +245,30 @@ def test_a_master_that_began_without_a_predecessor_waits_for_what_its_group_had(
             assert leadership.is_current is is_current
 
     asyncio.run(scenario())
+
+
+def test_a_membership_that_could_not_be_noted_is_told_and_noted_later_also_by_a_master(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker died between making the register and noting who governs it."""
+
+    async def scenario() -> None:
+        leadership = leader(tmp_path, Store(), register_of(2, 1, 0, 1))
+        membership = leadership._membership
+        membership.held, hold = Membership(), membership.hold
+        failures = [OSError(28, "No space left on device"), ValueError("a defect")]
+
+        def full_at_first(coordinator: str, broker_id: int) -> None:
+            if failures:
+                raise failures.pop(0)
+            hold(coordinator, broker_id)
+
+        membership.hold = full_at_first
+        async with running(leadership):
+            await eventually(lambda: membership.is_known, what="the membership of an acting master")
+            assert leadership._role.is_master
+        assert MembershipFile(tmp_path).held.coordinator == COORDINATOR
+
+    asyncio.run(scenario())
+    assert "No space left on device" in caplog.text
+    assert "reading the register failed" in caplog.text

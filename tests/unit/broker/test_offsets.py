@@ -223,7 +223,7 @@ async def test_what_was_committed_at_a_slave_goes_with_its_group_and_with_its_to
 @in_loop
 async def test_a_broker_that_may_be_behind_says_nothing_of_what_was_committed() -> None:
     parts = await with_messages(Kit())
-    commit(parts, 7)
+    await commit(parts, 7)
     consume, parts.role.is_current = parts[Consume], False
     session = consume._consumer_session(no_requests(), None)
     for asked in (

@@ -17,7 +17,6 @@ from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.fetch_load import FetchLoad
 from penstock.broker.consume.groups import MISMATCHES_MAX, Groups
 from penstock.broker.core import wire
-from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.wire import QUEUES_MAX, REQUEST_BYTES_MAX
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.writers import KEYS_MAX
@@ -31,7 +30,7 @@ from penstock.proto.wire.broker_pb2 import (
     QueryMessagesRequest,
     QueryOffsetsRequest,
 )
-from penstock.proto.wire.common_pb2 import TopicConfig, TopicOffsets, TopicQueues
+from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig, TopicOffsets, TopicQueues
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.running_broker import running
 from tests.support.waiting import eventually
@@ -123,7 +122,7 @@ def test_a_request_that_is_too_long_is_refused_unread_and_noise_by_name(tmp_path
             caller.stub.QueryQueueRanges = query
             with pytest.raises(MessageTooLarge, match=str(REQUEST_BYTES_MAX)):
                 await caller.call("QueryQueueRanges", bytes(REQUEST_BYTES_MAX + 1))
-            with pytest.raises(InvalidArgument, match="not a TopicQueues"):
+            with pytest.raises(InvalidArgument, match=r"no penstock\.v1\.TopicQueues"):
                 await caller.call("QueryQueueRanges", b"\xff" * 9)
 
     asyncio.run(check())
@@ -183,12 +182,12 @@ async def test_groups_are_limited_however_they_are_made() -> None:
     kit.add_topic()
     await _commit(kit, [0])
     with pytest.raises(LimitReached, match="maxSubscriptionGroupNum"):
-        kit[Consume].put_group(Group("other"))
+        kit[Consume].put_group(GroupConfig(group="other"))
     with pytest.raises(LimitReached, match="maxSubscriptionGroupNum"):
         kit[Consume].offsets.join_group("other")
     with pytest.raises(LimitReached, match="maxAttributeBytes"):
-        kit[Consume].put_group(Group("billing", attributes={"a": "x" * 256}))
-    kit[Consume].put_group(Group("billing", retry_max_times=3))
+        kit[Consume].put_group(GroupConfig(group="billing", attributes={"a": "x" * 256}))
+    kit[Consume].put_group(GroupConfig(group="billing", retry_max_times=3))
 
 
 @in_loop

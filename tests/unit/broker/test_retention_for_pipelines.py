@@ -1,14 +1,17 @@
-"""Files that retention keeps for archives and for writers whose chunks are not published yet."""
+"""Files that retention keeps for archives, for messages that wait, and for chunks that are not published yet."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.features.archive.archive import Archive
+from penstock.broker.features.later.later import Later
+from penstock.proto import names
 from penstock.proto.errors import OutcomeUnknown
-from tests.support.broker.retaining import SEGMENT, node
+from tests.support.broker.retaining import SEGMENT, Node, node
 from tests.support.loops import in_own_loop
 
 
@@ -66,3 +69,55 @@ async def test_a_watermark_that_is_set_again_is_answered_when_it_is_confirmed(tm
         held = await it[Archive].set_watermark("lake", 5, force=False)
         assert held is not None
         assert held.offset == 5
+
+
+def wait_for_long(it: Node) -> None:
+    """Some messages that are due in a month."""
+    from tests.unit.broker.test_timers import later_batch
+
+    due = it.manual.wall_ms() + 30 * 86_400_000
+    it.store.append(names.TIMER_TOPIC, later_batch([b"a", b"b"], [due, due], topic="keeps"), queues=1)
+
+
+@in_own_loop
+async def test_messages_that_wait_do_not_hold_old_files_but_move_on(tmp_path: Path) -> None:
+    async with node(tmp_path) as it:
+        wait_for_long(it)
+        it.fill()
+        timers = it[Later].timers
+        it.at_four()
+        await it.retention.clean()
+        assert it.log_begin() == 0, "they are in the way"
+        await timers.turn()
+        it.confirm()
+        it.flush()
+        await it.retention.clean()
+        assert it.log_begin() > 0
+        assert (timers.rolled, timers.waiting, timers.dropped) == (2, 0, 0)
+        await timers.turn()
+        assert timers.waiting == 2
+
+
+@pytest.mark.parametrize("works", [True, False])
+@in_own_loop
+async def test_a_forced_deletion_waits_until_they_have_moved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    monkeypatch.setattr("penstock.broker.retention.retention.MAKE_WAY_STEP_S", 0.001)
+    async with node(tmp_path) as it:
+        wait_for_long(it)
+        it.fill()
+        timers = it[Later].timers
+        await timers.turn()
+        it.disk.percent, it.disk.per_file = 87, 2
+        cleaning = asyncio.ensure_future(it.retention.clean())
+        while works and not timers.rolled:
+            await asyncio.sleep(0)
+            await timers.turn()
+        it.confirm()
+        it.flush()
+        await cleaning
+        assert it.log_begin() == SEGMENT
+        await timers.turn()
+        assert (timers.waiting, timers.dropped) == ((2, 0) if works else (0, 2))
+        assert ("are deleted before their time count=2" in caplog.text) != works

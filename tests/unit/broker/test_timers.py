@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from penstock.broker.core.tables.topics import Topic
+from penstock.broker.features.later import timers as timers_module
 from penstock.broker.features.later.later import Later
 from penstock.broker.features.later.timer_table import Run, TimerTable, imported_run
 from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, TimerWheel
-from penstock.broker.features.later.timers import PAGE_COUNT
+from penstock.broker.features.later.timers import BELIEVED_S, RUN_COUNT
 from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto import names
@@ -67,6 +68,7 @@ class Node(Kit):
         return read(self.store, topic, queue_id)
 
     def first_waiting(self) -> int | None:
+        self.flush()
         return next((hold.offset for hold in self[Later].holds()), None)
 
     def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
@@ -159,7 +161,7 @@ def test_a_new_master_knows_what_waits_and_delivers_nothing_twice(node: Node) ->
 def test_a_run_that_was_cut_short_is_finished_by_whoever_comes(node: Node, failing_at: int) -> None:
     @in_loop
     async def run() -> None:
-        count = 2 * PAGE_COUNT + 10
+        count = 2 * RUN_COUNT + 10
         bodies = [b"%d" % number for number in range(count)]
         node.later(bodies, [1 + number / count for number in range(count)])
         append, left = node.store.append, [failing_at]
@@ -174,7 +176,7 @@ def test_a_run_that_was_cut_short_is_finished_by_whoever_comes(node: Node, faili
         node.store.append = failing  # type: ignore[method-assign]
         with pytest.raises(DiskFull):
             await node.turn(5)
-        assert len(node.delivered()) == failing_at * PAGE_COUNT
+        assert failing_at * (RUN_COUNT - 2) <= len(node.delivered()) <= failing_at * RUN_COUNT
         node.later([b"late"], [3])  # due as well, and not in that run
         again = node.reopened(unclean=True)
         try:
@@ -201,13 +203,77 @@ def test_a_clock_that_goes_back_brings_nothing_early_and_nothing_twice(node: Nod
             await again.turn()
             assert again.delivered() == [b"a", b"b"]
             assert again.tables[TimerTable].last.before == ((START + 1_000_000, 2),)
-            again.manual.set_wall(START + 700_000)
-            await again.turn()
+            await again.turn(690)
             assert again.delivered() == [b"a", b"b", b"c"]
-            again.manual.set_wall(START + 3_000_000)
-            await again.turn()
+            await again.turn(2300)
             assert again.delivered() == [b"a", b"b", b"c", b"d"]
             assert len(again.tables[TimerTable].last.delivered()) == 1
+        finally:
+            again.close()
+
+    run()
+
+
+def test_a_clock_that_is_set_ahead_for_a_while_brings_nothing_early(node: Node) -> None:
+    @in_loop
+    async def run() -> None:
+        node.later([b"a", b"b"], [100, 3000])
+        await node.turn(1)
+        node.manual.set_wall(START + 3_600_000)
+        for _ in range(3):
+            await node.turn(1)
+        node.manual.set_wall(START + 4_000)
+        await node.turn()
+        assert node.delivered() == []
+        await node.turn(96)
+        assert node.delivered() == [b"a"]
+        node.manual.set_wall(START + 3_600_000)  # and this time it stays so
+        await node.turn(1)
+        await node.turn(BELIEVED_S)
+        assert node.delivered() == [b"a", b"b"]
+
+    run()
+
+
+def test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @in_loop
+    async def run() -> None:
+        bodies = [b"%03d" % number + b"." * 20_000 for number in range(120)]
+        for start in range(0, 120, 10):
+            delays = [(120 - number) / 8 for number in range(start, start + 10)]  # the newest come first
+            node.later(bodies[start : start + 10], delays)
+        append, left = node.store.append, [4]
+
+        def failing(topic: str, records: Any, **settings: Any) -> Any:
+            if topic == "orders":
+                left[0] -= 1
+                if left[0] < 0:
+                    raise DiskFull("no space")
+            return append(topic, records, **settings)
+
+        node.store.append = failing  # type: ignore[method-assign]
+        monkeypatch.setattr(timers_module, "RUN_BYTES", 100_000)
+        with pytest.raises(DiskFull):
+            await node.turn(50)
+        done = node.delivered()
+        assert 0 < len(done) < 40
+        node.close(unclean=True)
+        monkeypatch.setattr(timers_module, "RUN_BYTES", 150_000)
+        again = Node(node.root, node.manual, maxMessageSize=1 << 17)
+        try:
+            removal = again.store.removal
+            end = removal.files()[0].end
+            kept = removal.first_from(names.TIMER_TOPIC, 0, end)
+            assert 20 < kept < 80
+            removal.take_out(end)
+            for _ in removal.align():
+                continue
+            await again.turn()
+            await again.turn()
+            assert again.delivered() == list(reversed(bodies[kept:]))
+            assert f"are gone, their log files were deleted offsets=0..{kept - 1}" in caplog.text
         finally:
             again.close()
 
@@ -236,7 +302,7 @@ def test_a_run_that_cannot_be_recorded_is_begun_again(node: Node) -> None:
 def test_a_role_that_changes_in_the_middle_ends_a_delivery(node: Node) -> None:
     @in_loop
     async def run() -> None:
-        count = 2 * PAGE_COUNT
+        count = 2 * RUN_COUNT
         bodies = [b"%d" % number for number in range(count)]
         node.later(bodies, [1 + number / count for number in range(count)])
         append = node.store.append
@@ -250,7 +316,7 @@ def test_a_role_that_changes_in_the_middle_ends_a_delivery(node: Node) -> None:
 
         node.store.append = turning  # type: ignore[method-assign]
         await node.turn(5)
-        assert len(node.delivered()) == PAGE_COUNT
+        assert len(node.delivered()) == RUN_COUNT
         node.store.append = append  # type: ignore[method-assign]
         await node.turn()
         assert node.delivered() == bodies
@@ -336,6 +402,78 @@ def test_retention_keeps_the_log_from_the_first_message_that_waits(node: Node) -
         await node.turn(60)
         assert node.first_waiting() is None
         assert node.delivered() == [b"a", b"b"]
+
+    run()
+
+
+@pytest.mark.parametrize("failing_at", [None, 0, 1])
+def test_what_waits_in_old_files_is_rolled_to_the_end_of_the_log(
+    node: Node, monkeypatch: pytest.MonkeyPatch, failing_at: int | None
+) -> None:
+    monkeypatch.setattr(timers_module, "RUN_COUNT", 4)
+
+    @in_loop
+    async def run() -> None:
+        nonlocal node
+        bodies = [b"%d" % number for number in range(10)]
+        for number, body in enumerate(bodies):
+            node.later([body], [1000 + 100 * (number % 3)], queue_id=number % 2)
+        node.later([b"soon"], [5])
+        await node.turn(10)
+        node.flush()
+        end = node.store.end_offset
+        node.later([b"new"], [2000])
+        await node.turn()
+        append, left = node.store.append, [99 if failing_at is None else failing_at]
+
+        def failing(topic: str, records: Any, **settings: Any) -> Any:
+            if topic == names.TIMER_TOPIC:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise DiskFull("no space")
+            return append(topic, records, **settings)
+
+        node.store.append = failing  # type: ignore[method-assign]
+        node.timers.make_way(end)
+        if failing_at is None:
+            await node.turn()
+        else:
+            with pytest.raises(DiskFull):
+                await node.turn()
+            node = node.reopened(unclean=True)
+            await node.turn()
+            node.timers.make_way(end)
+            await node.turn()
+        assert (node.timers.first_waiting() or end) < end, "not synced yet"
+        await node.turn()
+        assert node.first_waiting() >= end  # type: ignore[operator]
+        assert node.timers.waiting == 11
+        removal = node.store.removal
+        assert removal.first_from(names.TIMER_TOPIC, 0, end) == 11
+        assert removal.files()[-1].end > end
+        again = node.reopened(unclean=True)
+        await again.turn(2500)
+        expected = [[body for number, body in enumerate(bodies) if number % 2 == queue] for queue in range(2)]
+        assert again.delivered(queue_id=1) == sorted(expected[1], key=lambda body: int(body) % 3)
+        assert again.delivered() == [b"soon", *sorted(expected[0], key=lambda body: int(body) % 3), b"new"]
+        again.close()
+
+    run()
+
+
+def test_what_the_disk_takes_before_its_time_is_told_and_counted(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    @in_loop
+    async def run() -> None:
+        node.later([b"a", b"b"], [100, 200])
+        await node.turn()
+        position = node.store.end_offset
+        node.later([b"c"], [300])
+        await node.turn()
+        with caplog.at_level("ERROR"):
+            node.timers.on_taken(0, position)
+            node.timers.on_taken(0, position)
+        assert caplog.text.count("are deleted before their time count=2 offsets=0..1") == 1
+        assert (node.timers.dropped, node.timers.waiting) == (2, 1)
 
     run()
 

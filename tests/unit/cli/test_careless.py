@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.cli import output
-from penstock.cli.commands import messages
+from penstock.cli.commands import load, messages
 from penstock.cli.main import main
 from penstock.cli.output import harmless, print_error, print_fields, print_json, print_json_line, shown
+from penstock.deploy.local_cluster import _said
 from penstock.nameserver.config import load_nameserver_config
 from penstock.proto.errors import ConfigError, MessageTooLarge
 
@@ -94,6 +95,23 @@ def test_a_misspelt_command_is_told_the_nearest(
 ) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err == f"error: {words}\n"
+
+
+def test_without_a_nameserver_it_is_said_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "list", "--namesrv", "127.0.0.1:1"]) == 1
+    assert "`penstock cluster restart nameserver-0 --dir DIR` starts one again" in capsys.readouterr().err
+
+
+def test_figures_of_few_samples_are_left_out() -> None:
+    latency = {"p50": 1.0, "p99": 2.0, "p999": 3.0, "max": 3.0}
+    assert load._latency(latency, 32) == "p50 1.00 ms, max 3.00 ms"
+    assert load._latency(latency, 5000) == "p50 1.00 ms, p99 2.00 ms, p99.9 3.00 ms, max 3.00 ms"
+
+
+def test_a_progress_line_has_no_cut_off_details() -> None:
+    line = "2026-11-25 04:24:17,315 INFO penstock.runtime.conf configuration read file=/x brokerClusterName=D"
+    assert _said(line) == "configuration read"
+    assert _said("Traceback (most recent call last):") == "Traceback (most recent call last):"
 
 
 def test_a_directory_to_be_dumped_is_told_one_of_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

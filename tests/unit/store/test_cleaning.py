@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 
 from penstock.broker.store.recovery.cleaning import (
     HOUR_MS,
-    JUMP_BELIEVED_AFTER_S,
     Choice,
     CleaningRules,
     DiskUse,
     FileAge,
-    SteadyClock,
     Wish,
     choose,
     hour_of,
     is_writable,
     next_to_go,
 )
+from penstock.runtime.clock import SteadyClock
 
 RULES = CleaningRules(reserved_ms=72 * HOUR_MS, delete_hours=frozenset({4}))
 ENDLESS = 1 << 60
@@ -152,7 +151,7 @@ def test_a_clock_set_forward_ages_nothing_until_it_has_lasted() -> None:
     assert clock.now_ms(1_030_000, 30.0) == 1_030_000  # it was a mistake
     late = 40.0
     assert clock.now_ms(1_040_000 + HOUR_MS, late) == 1_040_000
-    late += JUMP_BELIEVED_AFTER_S
+    late += 6 * 3600
     wall = 1_000_000 + round(late * 1000) + HOUR_MS
     assert clock.now_ms(wall, late) == wall
 

@@ -233,6 +233,9 @@ def test_without_space_only_the_brokers_own_records_are_taken(tmp_path: Path, ca
         with pytest.raises(DiskFull):
             store.append("t", batch("t", [b"x"]), queues=1)
     assert log_files(tmp_path) == names_before == [0]
+    told = [each.getMessage() for each in caplog.records if "log file not made" in each.getMessage()]
+    assert len(told) == 1, "each append tries again, and one line says so for half a minute"
+    assert told[0].count(str(tmp_path)) == 1
     disk.free = 1 << 40
 
     def is_taken() -> bool:

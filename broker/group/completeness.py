@@ -1,0 +1,55 @@
+"""Whether a member of an elected group has everything that it is counted on for, as far as it can know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from penstock.proto.register import Register
+
+from .held_membership import MembershipFile
+
+log = logging.getLogger(__name__)
+
+
+class Completeness:
+    """What one broker knows of that; event loop only."""
+
+    def __init__(
+        self, broker_id: int, membership: MembershipFile, *, may_have_lost: bool, end_doubt: Callable[[], None]
+    ) -> None:
+        """``may_have_lost``: the store was not closed cleanly, and what it had not synced may be gone.
+
+        ``end_doubt()`` has the store remember that this is over.
+        """
+        self.is_level = False
+        """True if it has had everything acknowledged, in this life."""
+        self._broker_id = broker_id
+        self._membership = membership
+        self._may_have_lost = may_have_lost
+        self._end_doubt = end_doubt
+
+    def is_member(self, register: Register | None) -> bool:
+        """True if the group counts on this broker."""
+        return register is not None and self._broker_id in register.sync_state_set
+
+    def is_doubtful(self, register: Register | None) -> bool:
+        """True if the store may lack something that this member is counted on for."""
+        if self.is_level or not self.is_member(register):
+            return False
+        return not self._membership.is_known or self._may_have_lost
+
+    def on_level(self) -> None:
+        """The log has everything acknowledged."""
+        if not self.is_level:
+            self.is_level = True
+            self.end_doubt()
+
+    def end_doubt(self) -> None:
+        """The log has everything, or nobody has more."""
+        if self._may_have_lost:
+            self._may_have_lost = False
+            try:
+                self._end_doubt()
+            except OSError as error:
+                log.warning("doubt not taken back, the next start has it again error=%s", error)
