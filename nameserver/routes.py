@@ -36,8 +36,10 @@ ADDRESS_LENGTH_MAX = 300
 HEARTBEAT_INTERVAL_MS = 500
 EXPIRY_MS = 2500
 ABSENT_SHARDS_MAX = 10_000
-ABSENT_TOPICS_MAX = 1_000_000
+ABSENT_TOPICS_MAX = 200_000
 """Counted per group. Above either, the group that went first is forgotten."""
+TOPICS_MAX = 2_000_000
+"""Of all living brokers together, counted for each; one takes about 600 bytes."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
 
@@ -285,6 +287,12 @@ class RouteTable:
             shard.check_one_master(key.broker_id, identity.address, registration.epoch)
         if old is None and len(self._keys) >= BROKERS_MAX:
             raise FlowControl(f"{BROKERS_MAX} brokers are registered: no place for {identity.address}")
+        held = sum(len(member.topics) for member in self._members() if member is not old)
+        if held + len(registration.topics) > TOPICS_MAX:
+            raise FlowControl(
+                f"{identity.address}: {len(registration.topics)} topics, and {held} of other brokers are known here: "
+                f"at most {TOPICS_MAX} in all"
+            )
 
     def _speaker(self, session: int) -> tuple[Shard, Member]:
         key = self._keys.get(session)

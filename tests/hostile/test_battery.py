@@ -42,7 +42,7 @@ ATTACKS: list[Attack] = [
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with target(tmp_path_factory.mktemp("victim")) as found:
+    with target(tmp_path_factory.mktemp("victim"), is_elected=IS_LONG) as found:
         if IS_LONG:
             for attack in ATTACKS:  # what a process allocates once for each kind of work is there from here on
                 asyncio.run(attack(found, SHORT))

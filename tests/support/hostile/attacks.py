@@ -14,6 +14,8 @@ import grpc.aio
 from penstock.formats.record.batch import encode_messages
 from penstock.proto import frames
 from penstock.proto.errors import from_rpc_error
+from penstock.proto.wire import common_pb2, nameserver_pb2
+from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import BORN
 
@@ -54,7 +56,12 @@ async def every_method(target: Target, scale: Scale) -> Findings:
         for told, message in requests(method.request, scale.length):
             yield told, _encoded(method, message.SerializeToString())
 
-    return await _at_each_method(target, contents)
+    found = await _at_each_method(target, contents)
+    async with open_async_channel(target.nameserver.address) as channel:
+        stub = NameserverStub(channel)  # type: ignore[no-untyped-call]  # generated code
+        for group in (await stub.QueryCluster(common_pb2.Empty())).absent:  # that registered: remembered until then
+            await stub.ForgetShard(nameserver_pb2.ShardName(broker_name=group.broker_name))
+    return found
 
 
 async def noise(target: Target, scale: Scale) -> Findings:

@@ -112,11 +112,15 @@ async def names(target: Target, scale: Scale) -> Findings:
             await stream.write(batch(producer=(1 + number % 100, 1, number, 1)))
             await stream.read()
         stream.cancel()
-        await _all(  # so that the next attack, and the memory after it, begin as before
-            lambda number=number: channel.unary_unary("/penstock.v1.Broker/DeleteTopic")(
-                broker_pb2.TopicName(topic=f"flood-{number}").SerializeToString(), timeout=30
+        # So that the next attack, and the memory after it, begin as before.
+        groups = ["flood", *(f"flood-{number}" for number in range(scale.many * 10))]
+        remains = [("DeleteTopic", broker_pb2.TopicName(topic=each).SerializeToString()) for each in groups[1:]]
+        remains += [("DeleteGroup", broker_pb2.GroupName(group=each).SerializeToString()) for each in groups]
+        await _all(
+            lambda method=method, content=content: channel.unary_unary(f"/penstock.v1.Broker/{method}")(
+                content, timeout=30
             )
-            for number in range(scale.many * 10)
+            for method, content in remains
         )
     return found
 
@@ -222,7 +226,7 @@ async def bombs(target: Target, scale: Scale) -> Findings:
     """A message that is small on the wire and takes half a gigabyte when it is unpacked."""
     options = [("grpc.max_send_message_length", -1)]
     found: Findings = []
-    size = GZIP_BOMB_BYTES if scale.many > 100 else 80 << 20
+    size = GZIP_BOMB_BYTES if scale.many > 100 else 8 << 20
     for address, path in (
         (target.master.address, "/penstock.v1.Broker/CreateTopic"),
         (target.master.address, "/penstock.v1.BrokerData/Fetch"),

@@ -295,6 +295,16 @@ def test_topics_without_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         table.topics_changed(1, BrokerReport.TopicChanges(updated=[topic_config("C")]), 0.0)
 
 
+def test_one_registration_too_many_is_refused_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.nameserver.routes.TOPICS_MAX", 5)
+    table = RouteTable()
+    table.register(1, registration("broker-a", topics=("A", "B", "C")), 0.0)
+    with pytest.raises(FlowControl, match="3 topics, and 3 of other brokers are known here: at most 5 in all"):
+        table.register(2, registration("broker-b", topics=("A", "B", "C")), 0.0)
+    table.register(3, registration("broker-a", topics=("A", "B", "C", "D", "E")), 1.0)
+    assert table.topics() == ["A", "B", "C", "D", "E"]
+
+
 def test_attributes_of_a_topic_are_bounded() -> None:
     table = RouteTable()
     large = topic_config("T")
