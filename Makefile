@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-seeded test-spark-full check bench bench-spark docs reference proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-seeded test-spark-full fuzz check bench bench-spark docs reference proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
@@ -45,6 +45,9 @@ test-connect: setup-spark ## sources, sink and jobs through a Spark Connect serv
 
 test-seeded: setup ## the tests find the defects kept in tests/seeded (some: PATCHES="07 08"); 12 minutes
 	@$(PY) -m tests.seeded.run $(PATCHES)
+
+fuzz: setup ## bytes that a fuzzer finds against all decoders (MINUTES=10); what it finds new is kept
+	@scripts/fuzz $(or $(MINUTES),10)
 
 test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours (fewer: python -m tests.cluster.run_drills --help)
 	@$(PY) -m tests.cluster.run_drills

@@ -246,7 +246,9 @@ def _show(document: Document) -> None:
         rows.append(
             [each["invariant"], VERDICTS[each["holds"]], each["title"], each["checked"], each["violations"], told]
         )
-    print_table(["", "verdict", "what has to hold", "checked", "violations", ""], rows, title=_line(document))
+    print_table(
+        ["", "verdict", "what has to hold", "checked", "violations", "example, or remark"], rows, title=_line(document)
+    )
     latency = [[phase, *found.values()] for phase, found in document["latency_ms"].items()]
     print_table(["latency, ms", "sends", "p50", "p99", "max"], latency)
     counts = document["counts"]

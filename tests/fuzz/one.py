@@ -1,0 +1,55 @@
+"""``python -m tests.fuzz.one TARGET [libFuzzer's options] FOLDER…``: one target under libFuzzer, in this process."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+
+import atheris
+
+from tests.fuzz.targets import TARGETS
+
+INSTRUMENTED = (
+    "penstock.broker.config",
+    "penstock.broker.store.filter.sql92",
+    "penstock.formats.checkpoint",
+    "penstock.formats.epochs",
+    "penstock.formats.record.compression",
+    "penstock.formats.record.layout",
+    "penstock.formats.record.producer_mark",
+    "penstock.formats.record.properties",
+    "penstock.nameserver.config",
+    "penstock.proto.frames",
+    "penstock.runtime.conf",
+    "penstock.runtime.security.signatures",
+)
+"""Modules whose branches lead the search; not kernels, which are compiled from what they are."""
+
+
+def main() -> None:
+    """Fuzz until the time is up, or something is found."""
+    for name in INSTRUMENTED:
+        for function in _functions_of(importlib.import_module(name)):
+            atheris.instrument_func(function)
+    logging.disable(logging.CRITICAL)
+    target = TARGETS[sys.argv.pop(1)]
+    atheris.Setup([*sys.argv, f"-max_len={target.bytes_max}"], target.check)
+    atheris.Fuzz()
+
+
+def _functions_of(module: ModuleType) -> Iterator[FunctionType]:
+    """The functions and methods that the module defines."""
+    owners = [module, *(each for each in vars(module).values() if inspect.isclass(each))]
+    for owner in owners:
+        for each in vars(owner).values():
+            function = each.__func__ if isinstance(each, (classmethod, staticmethod)) else each
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                yield function
+
+
+if __name__ == "__main__":
+    main()
