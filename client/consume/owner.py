@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from penstock.proto import names
 from penstock.proto.errors import PenstockError, RouteNotFound, TopicNotFound
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
@@ -45,7 +46,7 @@ class QueueOwner(ABC):
         self._buffers = core.buffers
         self._subscriptions = dict(core.subscriptions)  # as far as it has heard; written by the control thread
         self._born_later: set[str] = set()  # topics that did not exist when they were subscribed; only grows
-        self._commit_at_s = 0.0
+        self._commit_at_s = self._watch_at_s = 0.0
         self._control = ControlLoop(f"penstock-{kind}-{core.group}", self._tick)
 
     # Called by the consumer, from any thread
@@ -121,7 +122,8 @@ class QueueOwner(ABC):
                 self._directory.topic(topic)
             except TopicNotFound:
                 self._born_later.add(topic)
-                log.warning("topic does not exist, consuming begins when it does topic=%s", topic)
+                level = logging.DEBUG if topic.startswith(names.RETRY_PREFIX) else logging.WARNING
+                log.log(level, "topic does not exist, consuming begins when it does topic=%s", topic)
             except RouteNotFound as error:
                 log.warning("topic has no route yet topic=%s error=%s", topic, error.message)
 
@@ -138,6 +140,8 @@ class QueueOwner(ABC):
         consume_from = self._core.consume_from
         if queue.topic in self._born_later and consume_from == CONSUME_FROM_LAST:
             consume_from = CONSUME_FROM_FIRST
+        if queue.topic.startswith(names.RETRY_PREFIX):
+            consume_from = CONSUME_FROM_FIRST  # nothing in there is older than the group
         try:
             committed, min_offset, max_offset = ask()
             offset = starting_offset(
@@ -171,7 +175,9 @@ class QueueOwner(ABC):
         if now_s >= self._commit_at_s:
             self._commit_at_s = now_s + self._core.config.commit_interval_ms / 1000
             self._commit_progress()
-        return min(next_s, self._commit_at_s)
+        if now_s >= self._watch_at_s:
+            self._watch_at_s = self._core.watch(now_s)
+        return min(next_s, self._commit_at_s, self._watch_at_s)
 
 
 def starting_offset(
