@@ -25,14 +25,26 @@ def group() -> None:
 @group.command()
 @click.argument("name")
 @click.option("--consume/--no-consume", "consume_enable", default=True, help="Whether members get messages.")
-@click.option("--retry-max-times", default=16, show_default=True)
+@click.option(
+    "--retry-max-times", default=16, show_default=True, help="A message that fails once more is a dead letter."
+)
+@click.option("--retry-delays", metavar="'10s 1m 2h'", help="Before the first retry, the second, …; the last repeats.")
 @_asked
-def create(name: str, consume_enable: bool, retry_max_times: int, namesrv: str, as_json: bool) -> None:
+def create(
+    name: str, consume_enable: bool, retry_max_times: int, retry_delays: str | None, namesrv: str, as_json: bool
+) -> None:
     """Create or change a group."""
     from penstock.client import Admin
+    from penstock.formats.delay_levels import levels_ms
 
+    try:
+        delays_s = [delay / 1000 for delay in levels_ms(retry_delays)] if retry_delays is not None else None
+    except ValueError as error:
+        raise click.BadParameter(f"{error!s:.40}: give times as 10s, 1m, 2h", param_hint="--retry-delays") from None
     with Admin(namesrv) as admin:
-        info = admin.create_group(name, consume_enable=consume_enable, retry_max_times=retry_max_times)
+        info = admin.create_group(
+            name, consume_enable=consume_enable, retry_max_times=retry_max_times, retry_policy=delays_s
+        )
     if as_json:
         print_json(asdict(info))
     else:
@@ -43,7 +55,7 @@ def create(name: str, consume_enable: bool, retry_max_times: int, namesrv: str, 
 @click.argument("name")
 @_asked
 def delete(name: str, namesrv: str, as_json: bool) -> None:
-    """Delete a group without members, and its offsets."""
+    """Delete a group without members, its offsets, and its retries and dead letters."""
     from penstock.client import Admin
 
     with Admin(namesrv) as admin:
