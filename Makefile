@@ -53,8 +53,7 @@ bench: setup ## the benchmarks, results in bench/RESULTS.md
 	@$(PY) -m penstock.cli bench
 
 bench-spark: setup-spark ## stores, topics and jobs in Spark, results in bench/RESULTS.md; 25 minutes
-	@$(PY) -m penstock.bench.spark
-	@$(PY) -c "from pathlib import Path; from penstock.bench.page import render; render(Path('bench'))"
+	@$(PY) -m penstock.cli bench spark-stores-1k spark-stores-100b spark-topics-1k spark-topics-100b spark-audit
 
 docs: setup ## the documents as a site in site/; no dead link
 	@scripts/setup --docs

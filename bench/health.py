@@ -33,22 +33,19 @@ _nameserver_stub: Callable[[grpc.Channel], Any] = NameserverStub
 
 def broker_statuses(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) -> list[BrokerStatus | None]:
     """The status of the broker at each address, asked at the same time; ``None`` where none answers in time."""
-    security = SecurityFiles.from_environment().read()
-    channels = [open_channel(address, security) for address in addresses]
-    try:
-        calls = [_broker_stub(channel).Status.future(Empty(), timeout=timeout_s) for channel in channels]
-        return [_answer(call) for call in calls]
-    finally:
-        for channel in channels:
-            channel.close()
+    return _ask_all(addresses, lambda channel: _broker_stub(channel).Status, timeout_s)
 
 
 def cluster_views(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) -> list[ClusterView | None]:
     """What each nameserver knows of the living brokers; ``None`` where none answers in time."""
+    return _ask_all(addresses, lambda channel: _nameserver_stub(channel).QueryCluster, timeout_s)
+
+
+def _ask_all(addresses: Sequence[str], method: Callable[[grpc.Channel], Any], timeout_s: float) -> list[Any]:
     security = SecurityFiles.from_environment().read()
     channels = [open_channel(address, security) for address in addresses]
     try:
-        calls = [_nameserver_stub(channel).QueryCluster.future(Empty(), timeout=timeout_s) for channel in channels]
+        calls = [method(channel).future(Empty(), timeout=timeout_s) for channel in channels]
         return [_answer(call) for call in calls]
     finally:
         for channel in channels:
@@ -89,17 +86,21 @@ def _addresses(view: ClusterView) -> set[str]:
     return {member.address for shard in view.shards for member in shard.members}
 
 
-def open_cluster(directory: str, progress: Callable[[str], None] = lambda _: None) -> LocalCluster:
+def open_cluster(
+    directory: str, progress: Callable[[str], None] = lambda _: None, pause: Callable[[float], None] = time.sleep
+) -> LocalCluster:
     """The local cluster in ``directory`` with a probe that asks its services."""
 
     def probe(node: Node) -> bool:
         return serves(node, cluster.plan.nameserver_addresses.split(";"))
 
-    cluster = LocalCluster(directory, probe, progress)
+    cluster = LocalCluster(directory, probe, progress, pause=pause)
     return cluster
 
 
-def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
+def await_replicas(
+    cluster: LocalCluster, timeout_s: float = 15.0, pause: Callable[[float], None] = time.sleep
+) -> list[str]:
     """Wait until every living shard has a master and its living slaves are in sync; who is not in time, by name.
 
     A learner may lag: for it, that the nameservers know it is enough.
@@ -113,7 +114,7 @@ def await_replicas(cluster: LocalCluster, timeout_s: float = 15.0) -> list[str]:
             return late
         if elapsed_s >= FINAL_AFTER_S and set(late) == set(found := refusals(cluster)) and _is_final(found.values()):
             return late
-        time.sleep(POLL_S)
+        pause(POLL_S)
 
 
 def refusals(cluster: LocalCluster) -> dict[str, str]:

@@ -14,7 +14,9 @@ def main(argv: list[str] | None = None) -> int:
     faulthandler.enable()  # a file cut short under the mapping is a SIGBUS: let the log say so
     parser = argparse.ArgumentParser(prog="penstock broker", description="Serve one broker in the foreground.")
     parser.add_argument("-c", "--config", metavar="FILE", help="broker.conf; without it everything has its default")
-    return run(parser.parse_args(argv).config)
+    parser.add_argument("--ignore-unsupported", metavar="KEYS", default="", help="start in spite of these, with commas")
+    given = parser.parse_args(argv)
+    return run(given.config, [name.strip() for name in given.ignore_unsupported.split(",") if name.strip()])
 
 
 if __name__ == "__main__":

@@ -7,19 +7,21 @@ import ipaddress
 import logging
 import re
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.proto import names
 from penstock.proto.errors import InvalidName
 from penstock.proto.wire import common_pb2
-from penstock.runtime.conf import bind, check_ranges, key, load_properties, require
+from penstock.runtime.conf import IGNORED_KEY, bind, check_ranges, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings
 
 from .features.later.settings import TimerSettings
+from .limits import Limits
 from .retention.settings import RetentionSettings
 from .store.config import FlushMode, StoreConfig
-from .unsupported_keys import UNSUPPORTED_KEYS
+from .unsupported_keys import RELIED_ON, UNSUPPORTED_KEYS
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,12 @@ class IdentityConfig:
     cluster: str = key("brokerClusterName", default="DefaultCluster", doc="peers of other clusters are refused")
     broker_name: str = key("brokerName", default_factory=_host_as_name, doc="the broker group (shard)")
     broker_id: int = key(
-        "brokerId", default=0, within=(0, (1 << 31) - 1), doc="0: the configured master; others: slaves"
+        "brokerId",
+        default=0,
+        within=(0, (1 << 31) - 1),
+        unit="(each broker has its own in its group)",
+        doc="0: the configured master; others: slaves",
+        differs="-1: the controller numbers the broker",
     )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
     listen_port: int = key("listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics")
@@ -259,6 +266,13 @@ class TopicsConfig:
     """What clients may make by merely using a name, and ask for."""
 
     auto_create: bool = key("autoCreateTopicEnable", default=True, doc="producers may make topics")
+    auto_create_max: int = key(
+        "autoCreateTopicMax",
+        default=10_000,
+        within=(0, 1_000_000),
+        doc="with so many topics producers make no more; topics can still be created by hand",
+        differs="has no such key",
+    )
     default_queues: int = key("defaultTopicQueueNums", default=8, within=(1, 65_536), doc="queues of such a topic")
     auto_create_groups: bool = key("autoCreateSubscriptionGroup", default=True, doc="consumers may make groups")
     property_filter: bool = key(
@@ -292,6 +306,9 @@ class MetricsConfig:
 class BrokerConfig:
     """Everything a broker is told at start."""
 
+    ignored: tuple[str, ...] = key(
+        IGNORED_KEY, default=(), doc="keys for which no start is refused: see below", differs="has no such key"
+    )
     identity: IdentityConfig = field(default_factory=IdentityConfig)
     nameservers: NameserversConfig = field(default_factory=NameserversConfig)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
@@ -299,6 +316,7 @@ class BrokerConfig:
     appends: AppendSettings = field(default_factory=AppendSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
+    limits: Limits = field(default_factory=Limits)
     timers: TimerSettings = field(default_factory=TimerSettings)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     security: SecuritySettings = field(default_factory=SecuritySettings)
@@ -366,13 +384,26 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def load_broker_config(path: str | Path) -> BrokerConfig:
+def load_broker_config(
+    path: str | Path, ignore_unsupported: Collection[str] = (), *, strict: bool = False
+) -> BrokerConfig:
     """The configuration in the file at ``path``.
+
+    ``ignore_unsupported``: keys that may stand there although they are relied on and do nothing. ``strict``: no unknown
+    key may.
 
     Raises:
         ConfigError: names file, line, key, value and what is allowed.
     """
-    config = bind(BrokerConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    config = bind(
+        BrokerConfig,
+        load_properties(path),
+        known_unsupported=UNSUPPORTED_KEYS,
+        relied_on=RELIED_ON,
+        accepted=ignore_unsupported,
+        strict=strict,
+        path=path,
+    )
     config.security.check_file(path)
     if config.store.is_pooled and config.pool_unused_because:
         log.warning("transientStorePoolEnable has no effect with %s file=%s", config.pool_unused_because, path)

@@ -14,6 +14,7 @@ from typing import Any
 import grpc.aio
 
 from penstock.formats.record.layout import Host
+from penstock.formats.rocketmq_config import leftovers
 from penstock.proto.errors import ConfigError
 from penstock.runtime.channel import new_server
 from penstock.runtime.listening import listen
@@ -53,7 +54,7 @@ async def open_port(
         ConfigError: the port cannot be opened, or its certificate or the users cannot be read.
     """
     access, tls = config.security.access(), config.security.transport.server_tls()
-    server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])])
+    server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])], config.limits.calls_max)
     port = listen(server, config.identity.bind_address, config.identity.listen_port, "listenPort", tls)
     async with access.following() if access is not None else contextlib.nullcontext():
         try:
@@ -84,7 +85,7 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
         raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
     try:
         _begin_epoch(config, store, epochs)
-        tables = Tables(table for feature in features for table in feature.tables)
+        tables = Tables((table for feature in features for table in feature.tables), config.limits)
         opened = _load(config, store, tables, epochs, known=known)
         if not known:
             write_identity(root, identity.cluster, identity.broker_name)
@@ -153,4 +154,12 @@ def _load(config: BrokerConfig, store: Store, tables: Tables, epochs: EpochFile,
         store.end_offset,
         time.monotonic() - started,
     )
+    if loaded.imported or not known:
+        ranges = {
+            (topic, queue_id): store.reader.queue_range(topic, queue_id)
+            for topic, queue_ids in store.queues().items()
+            for queue_id in queue_ids
+        }
+        for topics, count, text in leftovers(ranges, config.store.root / "config"):
+            log.warning("taken over from RocketMQ topics=%s count=%d: %s", ",".join(topics), count, text)
     return Opened(store, tables, epochs, loaded.imported)

@@ -11,7 +11,7 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ PATIENCE_S = 1.0
 """Loading cached kernels takes less; whoever waits longer is told why."""
 
 
-def run(config_path: str | Path | None) -> int:
+def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()) -> int:
     """Run a broker in the foreground; the exit code.
 
     0: stopped by a signal; 1: failed, e.g. a failed sync; 2: not started because of the configuration, the
@@ -43,7 +43,7 @@ def run(config_path: str | Path | None) -> int:
     raise_open_files()
     keep_large_buffers()
     try:
-        config = BrokerConfig() if config_path is None else load_broker_config(config_path)
+        config = BrokerConfig() if config_path is None else load_broker_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         load_kernels()
         asyncio.run(serve_until_signalled(config, started))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_USAGE
     except click.UsageError as error:
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-        print_error(error.format_message().rstrip(".") + where)
+        print_error(_told(error) + where)
         return BAD_USAGE
     except click.ClickException as error:
         print_error(error.format_message())
@@ -84,6 +85,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  the edge of the program: told to the user in one line
         return _failed(error)
     return result if isinstance(result, int) else DONE
+
+
+def _told(error: click.UsageError) -> str:
+    """What is wrong; of a misspelt command with the nearest one, which not every release of click says."""
+    from penstock.runtime.nearest import hint
+
+    message = error.format_message()
+    found = re.match(r"No such command '([^']*)'", message)
+    if found is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return message.rstrip(".")
+    return found[0] + hint(found[1], error.ctx.command.list_commands(error.ctx))
 
 
 def _failed(error: Exception) -> int:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .output import Answer
+
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,6 +51,21 @@ def dir_option(function: F) -> F:
     )(function)
 
 
+def asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--namesrv`` and ``--json``, of a command that is called with an ``Admin`` and an ``Answer``."""
+
+    @namesrv_option
+    @json_option
+    @functools.wraps(function)
+    def command(*, namesrv: str, as_json: bool, **options: Any) -> Any:
+        from penstock.client import Admin
+
+        with Admin(namesrv) as admin:
+            return function(admin, Answer(as_json), **options)
+
+    return command
+
+
 class Timestamp(_ParamType):
     """Milliseconds since 1970, an ISO time (local unless it says otherwise), or ``5m``/``2h``/``1d`` ago."""
 
@@ -78,6 +95,14 @@ class ConsumeFrom(Timestamp):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word, or milliseconds since 1970."""
         return value if value in ("first", "last") else super().convert(value, param, ctx)
+
+
+def queue_place(text: str) -> tuple[str, int]:
+    """``broker-a:0`` as the broker group and the queue's number; the group is empty where ``text`` names none."""
+    broker_name, _, number = text.rpartition(":")
+    if not (number.isascii() and number.isdigit()):
+        raise click.BadParameter(f"{text!r}: give it as broker-a:0", param_hint="--queue")
+    return broker_name, int(number)
 
 
 def key_values(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,12 +21,47 @@ def console() -> Console:
     """Standard output, with colours only on a terminal."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False, soft_wrap=False)
+    return Console(width=None if on_terminal() else PIPED_WIDTH, highlight=False, soft_wrap=False)
+
+
+def on_terminal() -> bool:
+    """True if people read standard output as it is written."""
+    return sys.stdout.isatty()
+
+
+def harmless(text: str) -> str:
+    """``text`` for a terminal: control characters, which could move its cursor or forge lines, are escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_json(document: Any) -> None:
-    """One document, keys in the order in which they were put in."""
-    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False), flush=True)
+    """One document, keys in the order in which they were put in; escaped on a terminal, which has lines of its own."""
+    if on_terminal():
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        print("\n".join(map(harmless, text.split("\n"))), flush=True)
+    else:
+        print_json_line(document)
+
+
+def print_json_line(document: Any) -> None:
+    """One document on one line."""
+    text = json.dumps(document, ensure_ascii=False)
+    print(harmless(text) if on_terminal() else text, flush=True)
+
+
+class Answer:
+    """Prints what a command found: with ``--json`` the document, else what people read, a line or what prints it."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def __call__(self, document: Any, people: str | Callable[[], object]) -> None:
+        if self.as_json:
+            print_json(document)
+        elif isinstance(people, str):
+            print(people)
+        else:
+            people()
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
@@ -51,14 +86,19 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+        return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.2f}"
     if isinstance(value, (list, tuple)):
         return ", ".join(shown(item) for item in value)
     if isinstance(value, dict):
         return ", ".join(f"{name}={shown(item)}" for name, item in value.items())
-    return str(value)
+    return harmless(str(value)) if on_terminal() else str(value)
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[object]) -> None:
+    """A table of objects: the attributes that the columns are named after."""
+    print_table(columns, [[getattr(row, column) for column in columns] for row in rows])
 
 
 def print_fields(fields: dict[str, Any]) -> None:
@@ -70,14 +110,14 @@ def print_fields(fields: dict[str, Any]) -> None:
 
 def print_error(message: str) -> None:
     """The one line that a failed command leaves, red on a terminal."""
-    line = "error: " + " ".join(message.split())
+    line = "error: " + harmless(" ".join(message.split()))
     red = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     print(f"\x1b[31m{line}\x1b[0m" if red else line, file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:
     """One line about what was done, on standard error."""
-    print(message, file=sys.stderr, flush=True)
+    print(harmless(message), file=sys.stderr, flush=True)
 
 
 class ProgressLine:

@@ -19,10 +19,12 @@ from penstock.formats.record.properties import (
     RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
+    TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     UNIQ_KEY,
     WAIT,
 )
+from penstock.proto.errors import PenstockError
 from penstock.proto.names import PRODUCER_PROPERTY, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -33,11 +35,11 @@ DeliverAt = dt.datetime | int
 
 SYSTEM_PROPERTIES = frozenset(
     {
-        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_OUT_MS),
+        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_DELIVER_MS, TIMER_OUT_MS),
         *(RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
     }
 )
-"""Property names that have an attribute of their own, or are Penstock's alone."""
+"""Property names that have an attribute of their own, or are the system's alone."""
 
 
 class MessageQueue(NamedTuple):
@@ -241,14 +243,20 @@ class MessageView:
         return self._batch.record_bytes(self._index)
 
     def as_document(self) -> dict[str, Any]:
-        """The message as one JSON object; the body as text where it is UTF-8, else as ``body_base64``."""
+        """The message as one JSON object; the body as text where it is UTF-8, else as ``body_base64``.
+
+        Of a body that cannot be decompressed ``body_error`` says why.
+        """
         names = (
             *("topic", "broker_name", "queue_id", "queue_offset", "physical_offset", "size", "message_id"),
             *("offset_message_id", "tag", "keys", "properties", "born_timestamp_ms", "store_timestamp_ms"),
             *("born_host", "store_host", "flag", "sys_flag", "reconsume_times", "body_crc"),
         )
         document = {name: getattr(self, name) for name in names}
-        body = self.body
+        try:
+            body = self.body
+        except PenstockError as error:
+            return {**document, "body_error": str(error)}
         try:
             document["body"] = body.decode()
         except UnicodeDecodeError:

@@ -187,7 +187,7 @@ class PushConsumer(Consumer):
         """
         check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with _ending_signals(self._ended.set):
+        with ending_signals(self._ended.set):
             while not self.has_ended():
                 left_s = WAIT_STEP_S if deadline_s is None else min(deadline_s - time.monotonic(), WAIT_STEP_S)
                 if left_s <= 0:
@@ -218,7 +218,7 @@ class PushConsumer(Consumer):
 
 
 @contextmanager
-def _ending_signals(end: Callable[[], None]) -> Iterator[None]:
+def ending_signals(end: Callable[[], object]) -> Iterator[None]:
     """SIGINT and SIGTERM call ``end`` inside; outside they do what they did before."""
     if threading.current_thread() is not threading.main_thread():
         yield

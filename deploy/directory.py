@@ -7,10 +7,11 @@ import fcntl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from . import ports, processes
+from . import processes
 from .errors import DeployError, DeployUsage
-from .plan import Node, Place, Plan, check_settings, load_plan, new_plan
+from .plan import Node, Place, Plan, check_settings, load_plan, new_plan, write_privately
 from .processes import Managed
 
 
@@ -33,10 +34,10 @@ class NodeState:
 
 
 class ClusterDirectory:
-    """What lies in ``path``, which need not be there yet; :mod:`.plan` lists the files."""
+    """What lies in ``directory``, which need not be there yet; :mod:`.plan` lists the files."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     @property
     def plan(self) -> Plan:
@@ -45,13 +46,15 @@ class ClusterDirectory:
         Raises:
             DeployUsage: no cluster there.
         """
-        plan = load_plan(self.path)
+        plan = load_plan(self.directory)
         if plan is None:
-            raise DeployUsage(f"{self.path} holds no cluster: make one with `penstock cluster up --dir {self.path}`")
+            raise DeployUsage(
+                f"{self.directory} holds no cluster: make one with `penstock cluster up --dir {self.directory}`"
+            )
         return plan
 
     def planned(
-        self, given: dict[str, int | str], settings: Mapping[str, str], places: Mapping[str, Place] | None
+        self, given: Mapping[str, Any], settings: Mapping[str, str], places: Mapping[str, Place] | None
     ) -> tuple[Plan, list[str]]:
         """The plan with the given changes, and notes about them; a new plan in an empty directory.
 
@@ -59,28 +62,22 @@ class ClusterDirectory:
             DeployUsage: the directory holds something else, or a cluster of another shape.
         """
         check_settings(settings)
-        plan = load_plan(self.path)
+        plan = load_plan(self.directory)
         if plan is None:
-            others = [path.name for path in self.path.iterdir() if path.name != ".lock"]
+            others = [path.name for path in self.directory.iterdir() if path.name != ".lock"]
             if others:
                 shown = ", ".join(sorted(others)[:3])
-                raise DeployUsage(f"{self.path} is not empty ({shown}) and holds no cluster.json: use another --dir")
-            shape = {
-                "shards": 2,
-                "replicas": 2,
-                "nameservers": 1,
-                "mode": "async",
-                "coordinator": "file",
-                "base_port": ports.DEFAULT_BASE_PORT,
-            }
-            return new_plan(**{**shape, **given}, settings=settings, places=places), []  # type: ignore[arg-type]
+                raise DeployUsage(
+                    f"{self.directory} is not empty ({shown}) and holds no cluster.json: use another --dir"
+                )
+            return new_plan(settings=settings, places=places, **given), []
         notes: list[str] = []
         for name in ("shards", "replicas", "nameservers", "coordinator", "base_port"):
             wanted, present = given.get(name), getattr(plan, name)
             if wanted and wanted != present:
                 option = "--" + name.replace("_", "-")
                 raise DeployUsage(
-                    f"{self.path} holds a cluster with {option} {present}, not {wanted}: leave the option out, "
+                    f"{self.directory} holds a cluster with {option} {present}, not {wanted}: leave the option out, "
                     "or use another --dir"
                 )
         changed = replace(plan, mode=str(given.get("mode", plan.mode)), settings={**plan.settings, **settings})
@@ -99,7 +96,7 @@ class ClusterDirectory:
             state="frozen" if frozen else "running" if alive else "dead",
             pid=managed.pid if managed is not None and alive else None,
             folder=folder,
-            config_path=folder / node.config_name,
+            config_path=self.config_path(node),
             log_path=self.log_path(node),
             store_path=node.store_path(folder) if node.is_broker else None,
         )
@@ -108,22 +105,27 @@ class ClusterDirectory:
         """Write the configuration of a node, unless it is there already."""
         folder = self.folder(node)
         folder.mkdir(exist_ok=True)
-        path = folder / node.config_name
+        path = self.config_path(node)
         text = plan.config_text(node, folder)
         if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+            write_privately(path, text)
 
     def process(self, node: Node) -> Managed | None:
         """The process that the node's pid file names, running or not; None without one."""
-        return processes.find(self.pid_path(node), self.needle(node))
+        return processes.find(self.pid_path(node), str(self.config_path(node)))
+
+    def adopt(self, plan: Plan) -> None:
+        """Know again the nodes that run though their pid files are missing: whoever started them was killed."""
+        lost = [node for node in plan.nodes if (managed := self.process(node)) is None or not managed.is_alive]
+        processes.adopt({self.pid_path(node): node.command(self.config_path(node))[1:] for node in lost})
 
     def folder(self, node: Node) -> Path:
         """The node's files."""
-        return self.path / node.name
+        return self.directory / node.name
 
-    def needle(self, node: Node) -> str:
-        """What tells the node's command line from others: its configuration file."""
-        return str(self.folder(node) / node.config_name)
+    def config_path(self, node: Node) -> Path:
+        """The node's configuration, which also tells its command line from others."""
+        return self.folder(node) / node.config_name
 
     def pid_path(self, node: Node) -> Path:
         """Where the node's process is written down."""
@@ -133,23 +135,23 @@ class ClusterDirectory:
         """What the node writes."""
         return self.folder(node) / f"{node.name}.log"
 
-    def last_lines(self, node: Node, count: int) -> list[str]:
-        """The last ``count`` lines that the node wrote."""
-        return processes.last_lines(self.log_path(node), count)
+    def log_lines(self, name: str, count: int) -> list[str]:
+        """The last ``count`` lines that the node ``name`` wrote."""
+        return processes.last_lines(self.log_path(self.plan.node(name)), count)
 
     @contextlib.contextmanager
     def locked(self, create: bool = False) -> Iterator[None]:
         """One starting or stopping process at a time; the lock goes with its process."""
         if create:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
+                self.directory.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError):
-                raise DeployUsage(f"{self.path} is a file: --dir must name a directory") from None
-        elif not self.path.is_dir():
-            raise DeployUsage(f"{self.path} does not exist: `penstock cluster up --dir {self.path}` makes it")
-        with open(self.path / ".lock", "w") as lock:
+                raise DeployUsage(f"{self.directory} is a file: --dir must name a directory") from None
+        elif not self.directory.is_dir():
+            raise DeployUsage(f"{self.directory} does not exist: `penstock cluster up --dir {self.directory}` makes it")
+        with open(self.directory / ".lock", "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise DeployError(f"another command is starting or stopping {self.path}: wait for it") from None
+                raise DeployError(f"another command is starting or stopping {self.directory}: wait for it") from None
             yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import signal
 import socket
 import time
@@ -15,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import processes
+from . import ports, processes
 from .directory import ClusterDirectory, NodeState
 from .errors import DeployError, DeployUsage
-from .plan import Node, Place, Plan, load_plan
-from .preconditions import require_etcd, require_free_ports
+from .plan import ETCD, Node, Place, Plan, load_plan
 from .processes import Managed
 
 READY_TIMEOUT_S = 120.0
@@ -39,18 +39,6 @@ def accepts_connections(node: Node) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((node.host, node.port), timeout=0.5):
         return True
     return False
-
-
-def _silent(_: str) -> None:
-    return None
-
-
-def _accept(_: Plan) -> None:
-    return None
-
-
-def _bare(_: Node) -> Sequence[str]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,7 @@ class StopReport:
     killed: bool
 
 
-class LocalCluster:
+class LocalCluster(ClusterDirectory):
     """The cluster of real processes in ``directory``; nothing needs to be there yet.
 
     ::
@@ -97,28 +85,21 @@ class LocalCluster:
         self,
         directory: str | Path,
         probe: Probe = accepts_connections,
-        progress: Progress = _silent,
+        progress: Progress = lambda _: None,
         *,
-        wrap: Wrap = _bare,
+        wrap: Wrap = lambda _: (),
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """``probe(node)`` says whether a node serves, here whether it accepts connections; it is asked again and
         again while ``up`` and ``restart`` wait. ``progress(text)`` is told each second what is waited for.
-        ``wrap(node)`` gives words to put before the node's command.
+        ``wrap(node)`` gives words to put before the node's command. ``pause(seconds)`` is how to wait; what it raises
+        ends the waiting.
         """
-        self.directory = Path(directory).expanduser().absolute()
-        self._files = ClusterDirectory(self.directory)
+        super().__init__(Path(directory).expanduser().absolute())
         self._probe = probe
         self._progress = progress
         self._wrap = wrap
-
-    @property
-    def plan(self) -> Plan:
-        """What the directory holds.
-
-        Raises:
-            DeployUsage: no cluster there.
-        """
-        return self._files.plan
+        self._pause = pause
 
     @property
     def is_complete(self) -> bool:
@@ -136,7 +117,7 @@ class LocalCluster:
         base_port: int | None = None,
         settings: Mapping[str, str] | None = None,
         timeout_s: float = READY_TIMEOUT_S,
-        check: PlanCheck = _accept,
+        check: PlanCheck = lambda _: None,
         places: Mapping[str, Place] | None = None,
     ) -> UpReport:
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
@@ -149,6 +130,7 @@ class LocalCluster:
         Raises:
             DeployUsage: the directory holds something else, or a port is taken; nothing was started.
             DeployError: a node ended or did not serve in time; the others stay as they are.
+            KeyboardInterrupt: what this call started was ended again.
         """
         given = {
             "shards": shards,
@@ -158,25 +140,29 @@ class LocalCluster:
             "coordinator": coordinator,
             "base_port": base_port,
         }
-        with self._files.locked(create=True):
-            plan, notes = self._files.planned(
-                {name: value for name, value in given.items() if value is not None}, settings or {}, places
-            )
+        given = {name: value for name, value in given.items() if value is not None}
+        with self.locked(create=True):
+            plan, notes = self.planned(given, settings or {}, places)
             check(plan)
+            self.adopt(plan)
             running, thawed = self._running(plan)
             missing = [node for node in plan.nodes if node.name not in running]
-            require_etcd(missing)
-            require_free_ports(missing)
+            _require_possible(missing)
             plan.save(self.directory)
             for node in plan.nodes:
-                self._files.write_config(plan, node)
+                self.write_config(plan, node)
             for node in missing:
-                before = self._files.process(node)
+                before = self.process(node)
                 if before is not None:
                     notes.append(f"{node.name} was not running any more (pid {before.pid}) and was started again")
-            self._start(missing, timeout_s)
-            if missing or thawed:
-                self._await_all(plan.nodes, timeout_s)
+            try:
+                self._start(missing, timeout_s)
+                if missing or thawed:
+                    self._await(plan.nodes, timeout_s)
+            except KeyboardInterrupt:
+                self._progress("interrupted: ending what was started")
+                self._stop(missing[::-1], STOP_TIMEOUT_S)
+                raise
         names = tuple(node.name for node in missing)
         return UpReport(names, tuple(name for name in running if name not in thawed), tuple(thawed), tuple(notes))
 
@@ -187,8 +173,9 @@ class LocalCluster:
         that clients learn where else to go until the end; then the coordinator, which they use. Brokers get SIGUSR1,
         on which no master hands over to another that ends next.
         """
-        with self._files.locked():
+        with self.locked():
             plan = self.plan
+            self.adopt(plan)
             deadline = time.monotonic() + timeout_s
             ended: list[str] = []
             groups = (
@@ -227,9 +214,10 @@ class LocalCluster:
         Raises:
             DeployError: it does not run.
         """
-        with self._files.locked():
+        with self.locked():
             node = self.plan.node(name)
-            managed = self._files.process(node)
+            self.adopt(self.plan)
+            managed = self.process(node)
             began = time.monotonic()
             if managed is None or not self._stop([node], timeout_s):
                 raise DeployError(f"{name} does not run: nothing to stop")
@@ -238,14 +226,13 @@ class LocalCluster:
 
     def start(self, name: str, timeout_s: float = READY_TIMEOUT_S, *, wait: bool = True) -> None:
         """Start a node that does not run; with ``wait``, return when it serves."""
-        with self._files.locked():
+        with self.locked():
             node = self.plan.node(name)
-            require_etcd([node])
-            require_free_ports([node])
-            self._files.write_config(self.plan, node)
+            _require_possible([node])
+            self.write_config(self.plan, node)
             self._start([node], timeout_s)
             if wait:
-                self._await_all([node], timeout_s)
+                self._await([node], timeout_s)
 
     def restart(self, name: str, timeout_s: float = READY_TIMEOUT_S) -> None:
         """End the node if it runs, start it again, and return when it serves.
@@ -254,31 +241,24 @@ class LocalCluster:
             DeployUsage: no such node, or its port is taken.
             DeployError: it ended, or did not serve in time.
         """
-        with self._files.locked():
+        with self.locked():
             node = self.plan.node(name)
-            require_etcd([node])
+            _require_etcd([node])
+            self.adopt(self.plan)
             self._stop([node], STOP_TIMEOUT_S)
-            require_free_ports([node])
-            self._files.write_config(self.plan, node)
+            _require_possible([node])
+            self.write_config(self.plan, node)
             self._start([node], timeout_s)
-            self._await_all([node], timeout_s)
+            self._await([node], timeout_s)
 
     def states(self) -> list[NodeState]:
         """Every node and its process at this moment."""
-        return [self._files.state(node) for node in self.plan.nodes]
-
-    def state(self, node: Node) -> NodeState:
-        """One node and its process at this moment."""
-        return self._files.state(node)
-
-    def log_lines(self, name: str, count: int) -> list[str]:
-        """The last ``count`` lines that ``name`` wrote."""
-        return self._files.last_lines(self.plan.node(name), count)
+        return [self.state(node) for node in self.plan.nodes]
 
     def _running(self, plan: Plan) -> tuple[list[str], list[str]]:
         running, thawed = [], []
         for node in plan.nodes:
-            managed = self._files.process(node)
+            managed = self.process(node)
             if managed is None or not managed.is_alive:
                 continue
             running.append(node.name)
@@ -293,21 +273,19 @@ class LocalCluster:
         names = [node for node in nodes if node.is_nameserver]
         for group in ([node for node in nodes if node.is_coordinator], names, brokers):
             for node in group:
-                folder = self._files.folder(node)
+                config = self.config_path(node)
                 processes.start(
-                    [*self._wrap(node), *node.command(folder / node.config_name)],
-                    log_path=self._files.log_path(node),
-                    pid_path=self._files.pid_path(node),
-                    needle=self._files.needle(node),
-                    cwd=folder,
+                    [*self._wrap(node), *node.command(config)],
+                    log_path=self.log_path(node),
+                    pid_path=self.pid_path(node),
+                    needle=str(config),
+                    cwd=config.parent,
                 )
             if group is not brokers:
-                self._await(group, accepts_connections, timeout_s)
+                self._await(group, timeout_s, accepts_connections)
 
-    def _await_all(self, nodes: Sequence[Node], timeout_s: float) -> None:
-        self._await(nodes, self._probe, timeout_s)
-
-    def _await(self, nodes: Sequence[Node], probe: Probe, timeout_s: float) -> None:
+    def _await(self, nodes: Sequence[Node], timeout_s: float, probe: Probe | None = None) -> None:
+        probe = probe or self._probe
         began = time.monotonic()
         waiting = list(nodes)
         told = 0.0
@@ -325,25 +303,23 @@ class LocalCluster:
                 )
             if waiting and elapsed - told >= 1.0:
                 told = elapsed
-                last = self._files.last_lines(waiting[0], 1)
+                last = self.log_lines(waiting[0].name, 1)
                 names = ", ".join(node.name for node in waiting)
                 self._progress(f"waiting for {names} ({elapsed:.0f} s) {_said(''.join(last))}".rstrip())
             if waiting:
-                time.sleep(_PROBE_PAUSE_S)
+                self._pause(_PROBE_PAUSE_S)
 
     def _require_running(self, node: Node) -> None:
-        managed = self._files.process(node)
+        managed = self.process(node)
         if managed is not None and managed.is_alive:
             return
-        reason = _reason(self._files.last_lines(node, 40))
+        reason = _reason(self.log_lines(node.name, 40))
         code = processes.exit_code(managed) if managed is not None else None
         kind = DeployUsage if code == 2 else DeployError
-        raise kind(f"{node.name} ended at its start: {reason} (all of it: {self._files.log_path(node)})")
+        raise kind(f"{node.name} ended at its start: {reason} (all of it: {self.log_path(node)})")
 
     def _stop(self, nodes: Sequence[Node], timeout_s: float, number: signal.Signals = signal.SIGTERM) -> list[str]:
-        managed = [
-            (node.name, found) for node in nodes if (found := self._files.process(node)) is not None and found.is_alive
-        ]
+        managed = [(node.name, found) for node in nodes if (found := self.process(node)) is not None and found.is_alive]
         killed = processes.stop([process for _, process in managed], timeout_s, number)
         for name, process in managed:
             if process in killed:
@@ -351,12 +327,28 @@ class LocalCluster:
         return [name for name, _ in managed]
 
     def _signal(self, name: str, number: signal.Signals) -> Managed:
-        managed = self._files.process(self.plan.node(name))
+        managed = self.process(self.plan.node(name))
         if managed is None or not managed.send(number):
             raise DeployError(
                 f"{name} does not run: start it with `penstock cluster restart {name} --dir {self.directory}`"
             )
         return managed
+
+
+def _require_etcd(nodes: Sequence[Node]) -> None:
+    if any(node.is_coordinator for node in nodes) and shutil.which(ETCD) is None:
+        raise DeployUsage(
+            f"--coordinator etcd: there is no program {ETCD!r} on this machine: `apt-get install etcd-server`, or use "
+            "--coordinator file (with another --dir where a cluster was made already)"
+        )
+
+
+def _require_possible(nodes: Sequence[Node]) -> None:
+    """Raise :class:`DeployUsage` where a program that ``nodes`` need is missing, or a port is taken."""
+    _require_etcd(nodes)
+    ports.require_free(
+        {port: f"{node.name} needs for {purpose}" for node in nodes for port, purpose in node.ports.items()}
+    )
 
 
 def _reason(lines: Sequence[str]) -> str:

@@ -58,16 +58,26 @@ NODE_KEYS = frozenset(
         "metricsPromExporterPort",
         "haMasterAddress",
         "enableControllerMode",
+        "kvConfigPath",
+        "enableControllerInNamesrv",
+        "controllerType",
+        "controllerStorePath",
+        "etcdEndpoints",
     }
 )
 """Keys that differ from node to node: a value for all of them would break the cluster."""
+
+NAMESERVER_KEYS = frozenset({"enableElectUncleanMaster"})
+"""Keys of ``namesrv.conf`` alone."""
+SHARED_KEYS = re.compile(r"tls\..*|authenticationEnabled|authConfigPath|innerClientAuthenticationCredentials")
+"""Keys that stand in both files: half a cluster that demands TLS or users protects nothing."""
 
 ETCD = "etcd"
 
 SHARDS_MAX, REPLICAS_MAX, NAMESERVERS_MAX = 26, 9, 9
 _FILE = "cluster.json"
 _VERSION = 1
-_KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9.]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,7 @@ class Plan:
     replicas: int = 2
     nameservers: int = 1
     mode: str = "async"
-    coordinator: str = "none"
+    coordinator: str = "file"
     base_port: int = ports.DEFAULT_BASE_PORT
     settings: dict[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
@@ -213,7 +223,8 @@ class Plan:
         elif self.is_elected and node == nameservers[0]:
             lines["enableControllerInNamesrv"] = "true"
             lines["controllerStorePath"] = str(folder / "controller.json")
-        return lines
+        mine = {key: value for key, value in self.settings.items() if key in NAMESERVER_KEYS or SHARED_KEYS.match(key)}
+        return {**lines, **mine}
 
     def _broker_lines(self, node: Node, folder: Path) -> dict[str, str]:
         flush, role = MODES[self.mode]
@@ -232,7 +243,7 @@ class Plan:
             "metricsExporterType": "PROM",
             "metricsPromExporterPort": str(node.metrics_port),
             "metricsPromExporterHost": node.host,
-            **self.settings,
+            **{key: value for key, value in self.settings.items() if key not in NAMESERVER_KEYS},
         }
         if not node.broker_id:
             lines.pop("asyncLearner", None)  # somebody has to be master
@@ -245,11 +256,18 @@ class Plan:
         return lines
 
     def save(self, directory: Path) -> None:
-        """Write ``cluster.json`` as a whole or not at all."""
+        """Write ``cluster.json``."""
         document = {"version": _VERSION, **asdict(self)}
-        draft = directory / f"{_FILE}.new"
-        draft.write_text(json.dumps(document, indent=1) + "\n")
-        os.replace(draft, directory / _FILE)
+        write_privately(directory / _FILE, json.dumps(document, indent=1) + "\n")
+
+
+def write_privately(path: Path, text: str) -> None:
+    """Write the file as a whole or not at all, readable to its owner alone: a setting may be a secret."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with open(draft, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
+    os.replace(draft, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,27 +280,17 @@ class Place:
 
 def new_plan(
     *,
-    shards: int,
-    replicas: int,
-    nameservers: int,
-    mode: str,
-    base_port: int,
     settings: Mapping[str, str],
-    coordinator: str = "file",
     places: Mapping[str, Place] | None = None,
+    base_port: int = ports.DEFAULT_BASE_PORT,
+    **shape: Any,
 ) -> Plan:
-    """A plan whose nodes have their names and ports; ``places`` by the nodes' names."""
-    shape = Plan(
-        shards=shards,
-        replicas=replicas,
-        nameservers=nameservers,
-        mode=mode,
-        coordinator=coordinator,
-        settings=dict(settings),
-    )
-    name_ports, broker_ports = ports.planned(base_port, nameservers, shards * replicas)
+    """A plan whose nodes have their names and ports; ``places`` by the nodes' names, ``shape`` as of :class:`Plan`."""
+    plan = Plan(settings=dict(settings), **shape)
+    replicas = plan.replicas
+    name_ports, broker_ports = ports.planned(base_port, plan.nameservers, plan.shards * replicas)
     nodes = [Node(f"nameserver-{index}", port) for index, port in enumerate(name_ports)]
-    if coordinator == "etcd":
+    if plan.coordinator == "etcd":
         nodes.insert(0, Node("coordinator-0", ports.coordinator_port(name_ports[0]), is_coordinator=True))
     for index, port in enumerate(broker_ports):
         shard, broker_id = divmod(index, replicas)
@@ -291,7 +299,7 @@ def new_plan(
     for name, place in (places or {}).items():
         at = next(index for index, node in enumerate(nodes) if node.name == name)
         nodes[at] = replace(nodes[at], host=place.host, store=place.store)
-    return replace(shape, base_port=name_ports[0], nodes=tuple(nodes))
+    return replace(plan, base_port=name_ports[0], nodes=tuple(nodes))
 
 
 def load_plan(directory: Path) -> Plan | None:
@@ -342,7 +350,7 @@ def check_settings(settings: Mapping[str, str]) -> None:
     """
     for key, value in settings.items():
         if not _KEY.fullmatch(key):
-            raise DeployUsage(f"--set {key}={value}: give it as key=value with a key of broker.conf")
+            raise DeployUsage(f"--set {key}={value}: give it as key=value with a key of broker.conf or namesrv.conf")
         if key in NODE_KEYS:
             raise DeployUsage(f"--set {key}={value}: `cluster up` chooses that key for each node")
         if key == "brokerRole" and value not in ("ASYNC_MASTER", "SYNC_MASTER"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -93,3 +94,22 @@ def _from_base(base_port: int, nameservers: int, brokers: int) -> tuple[list[int
         raise DeployUsage(f"--base-port {base_port}: must be 1024..{limit}, or 0 for free ports")
     first = base_port + BROKER_GAP
     return list(range(base_port, base_port + nameservers)), list(range(first, first + brokers))
+
+
+def require_free(needed: Mapping[int, str]) -> None:
+    """Raise :class:`DeployUsage` when one of these ports is taken; by whom, and what it is ``needed`` for."""
+    for port, purpose in needed.items():
+        if not is_free(port):
+            raise DeployUsage(
+                f"port {port}, which {purpose}, is taken{holder_of(port)}: end that process, or use another "
+                "--base-port (with another --dir where a cluster was made already). This cluster needs "
+                f"{_as_ranges(list(needed))}"
+            )
+
+
+def _as_ranges(numbers: Sequence[int]) -> str:
+    """``9876, 10911-10914``."""
+    ordered = sorted(set(numbers))
+    starts = [number for number in ordered if number - 1 not in ordered]
+    ends = [number for number in ordered if number + 1 not in ordered]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,10 +128,23 @@ def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str
         create_time = psutil.Process(child.pid).create_time()
     except psutil.NoSuchProcess:  # ended at once: whoever waits for it reads why in its log
         create_time = 0.0
-    draft = pid_path.with_suffix(".pid.new")
-    draft.write_text(json.dumps({"pid": child.pid, "create_time": create_time}) + "\n")
-    os.replace(draft, pid_path)
+    _write_down(pid_path, child.pid, create_time)
     return Managed(child.pid, create_time, needle)
+
+
+def _write_down(pid_path: Path, pid: int, create_time: float) -> None:
+    draft = pid_path.with_suffix(".pid.new")
+    draft.write_text(json.dumps({"pid": pid, "create_time": create_time}) + "\n")
+    os.replace(draft, pid_path)
+
+
+def adopt(lost: Mapping[Path, Sequence[str]]) -> None:
+    """Write down the processes that no file names any more, by how their command lines end: pid path → last words."""
+    for process in psutil.process_iter(["cmdline", "create_time"]) if lost else ():
+        words = process.info["cmdline"] or []
+        for pid_path, last in lost.items():
+            if words[-len(last) :] == list(last) and pid_path.parent.is_dir():
+                _write_down(pid_path, process.pid, process.info["create_time"])
 
 
 def find(pid_path: Path, needle: str) -> Managed | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .lab import faults
 from .lab.disks import why_no_slow_disk, why_no_small_disk
 from .lab.lab import Lab, Need
+from .lab.nemesis import nemesis
 from .lab.network import why_not as why_no_network
 from .lab.schedule import Shape
 
@@ -19,6 +20,7 @@ WHY_NOT: Mapping[Need, Callable[[], str]] = {
     "network": why_no_network,
     "small disk": why_no_small_disk,
     "slow disk": why_no_slow_disk,
+    "slow catch-up": lambda: "",
     "throttle": lambda: "",
 }
 """By what drills need: why this machine does not have it; empty when it has."""
@@ -39,6 +41,7 @@ class Drill:
     nameservers: int = 1
     elections: bool = False  # means nothing where the master is fixed
     expected_errors: tuple[str, ...] = ()
+    is_random: bool = False  # judged by what each shard could have done at the time
 
     @property
     def name(self) -> str:
@@ -97,10 +100,17 @@ _ALL = (
     Drill(fault=faults.crash_loop, takes_master=True, target_ms=3000),
     Drill(
         fault=faults.catch_up_kill,
-        need="throttle",
+        need="slow catch-up",
         slaves=2,
         elections=True,
         no_limit_why="only brokers that are killed have what was acknowledged",
+    ),
+    Drill(
+        fault=nemesis,
+        need="throttle",
+        slaves=1,
+        elections=True,
+        is_random=True,
     ),
 )
 

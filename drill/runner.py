@@ -14,10 +14,10 @@ from penstock.judge import tallied
 from penstock.judge.conditions import Conditions, Footprint
 from penstock.judge.history import Recorder, history_files, read_history
 
-from .catalogue import RECOVERY_LIMIT_MS, Drill
+from .catalogue import COPIES, RECOVERY_LIMIT_MS, Drill
 from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
 from .lab.lab import Lab, Progress
-from .lab.levels import quiet_ends
+from .lab.levels import able_stretches, quiet_ends
 from .lab.schedule import Shape, Timing, plan_fault
 from .lab.watching import PositionWatcher
 from .load.receiving import POLL_MESSAGES_MAX, read_all
@@ -26,6 +26,9 @@ SETTLE_LIMIT_S = 30.0
 DRAIN_LIMIT_S = 60.0
 COMMIT_INTERVAL_MS = 1500
 """What a slave may lack of the commits: the consumers' interval of 1 s, and the way."""
+FAR_MS = 2000
+"""More than a commit interval, with what a busy machine adds."""
+ABLE_LIMIT_MS = 3000
 RESULT_TIMEOUT_S = 60.0
 READER, WATCHER = 0, 1
 
@@ -41,6 +44,7 @@ def run_drill(
     timing: Timing,
     command: str,
     progress: Progress,
+    tell: Progress,
     existing: Path | None = None,
 ) -> Conditions:
     """Do ``drill`` and leave history and conditions in ``folder``; ``existing``: with the cluster in that directory.
@@ -58,6 +62,7 @@ def run_drill(
         need=drill.need,
         existing=existing,
         progress=progress,
+        tell=tell,
     )
     conditions = Conditions(
         drill=drill.name,
@@ -71,6 +76,7 @@ def run_drill(
         recovery_why=drill.why_no_limit(shape, elects=lab.elects),
         breaks_delivery=drill.breaks_delivery,
         commit_interval_ms=COMMIT_INTERVAL_MS,
+        far_ms=None if drill.need == "network" else FAR_MS,
         settle_limit_s=SETTLE_LIMIT_S,
     )
     if conditions.recovery_why:
@@ -104,6 +110,7 @@ def _load_and_break(drill: Drill, lab: Lab, conditions: Conditions) -> None:
         level_s = time.monotonic() - healed_s - timing.after_s
         conditions.unsettled += late
         producers = [worker for name, worker in lab.workers.items() if name.startswith("producer")]
+        producers_until_ns = time.monotonic_ns()
         for worker in producers:
             worker.stop()
         for worker in producers:
@@ -124,6 +131,12 @@ def _load_and_break(drill: Drill, lab: Lab, conditions: Conditions) -> None:
     if drill.breaks_delivery:
         once = shape.consumers * POLL_MESSAGES_MAX + int(shape.rate * COMMIT_INTERVAL_MS / 1000)
         conditions.duplicates_allowed = once * len(lab.windows)
+    if drill.is_random:
+        conditions.able_limit_ms = ABLE_LIMIT_MS
+        copies = COPIES if shape.mode in ("sync", "durable") else 1
+        samples = lab.watcher.samples if lab.watcher is not None else []
+        times = {"start_ns": conditions.began_ns, "end_ns": producers_until_ns}
+        conditions.able = able_stretches(samples, lab.windows, copies, lab.nameserver_names, **times)
     conditions.unsettled += _read_everything(lab)
 
 

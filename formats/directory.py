@@ -9,7 +9,9 @@
 | ``index/`` | 17 digits: local time of creation, in milliseconds (:mod:`.index_file`) |
 | ``checkpoint``, ``penstockCheckpoint`` | :mod:`.checkpoint` |
 | ``epochFileCheckpoint`` | :mod:`.epochs` |
-| ``abort`` | there while a store is open: found at a start, the last exit was no clean one |
+| ``abort`` | there while a store is open: found at a start, the last exit was no clean one; pid, boot of the machine |
+| ``penstockDoubt`` | there while the log may lack bytes that counted as synced: why |
+| ``penstockCut.<position>`` | damaged bytes that were cut off the log's end there, for inspection |
 | ``lock`` | its first byte is locked while a store is open |
 | ``brokerIdentity``, ``config/`` | the broker's name; its tables, topics and groups |
 """
@@ -30,6 +32,8 @@ CHECKPOINT = "checkpoint"
 OWN_CHECKPOINT = "penstockCheckpoint"
 EPOCHS = "epochFileCheckpoint"
 ABORT = "abort"
+DOUBT = "penstockDoubt"
+CUT_BYTES = "penstockCut"
 LOCK = "lock"
 IDENTITY = "brokerIdentity"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ from penstock.formats.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Host
 from penstock.formats.record.properties import decode_properties
 
 BODY_SHOWN = 64
-_NUMBERS = {"i1": ">b", "i2": ">h", "i4": ">i", "i8": ">q"}
 
 
 class Field(NamedTuple):
@@ -50,26 +48,55 @@ class _Cursor:
         self.position = 0
         self.fields: list[Field] = []
 
-    def take(self, name: str, size: int) -> bytes:
+    def take(self, name: str, kind: str, size: int | None = None) -> int:
+        """Add the next field, of ``size`` bytes where its kind leaves that open; its number if it is one."""
+        size = _SIZES[kind] if size is None else max(0, size)
         data = self._data[self.position : self.position + size]
         if len(data) < size:
             raise ValueError(f"{name}: {size} bytes are needed, {len(data)} are left")
+        number = int.from_bytes(data, "big", signed=True)
+        value = _VALUES[kind](data) if kind in _VALUES else number
+        shown_data = data[:BODY_SHOWN] if kind == "body" else data
+        self.fields.append(Field(name, self._file_at + self.position, shown_data, value))
         self.position += size
-        return data
+        return number
 
-    def add(self, name: str, data: bytes, value: Any) -> None:
-        self.fields.append(Field(name, self._file_at + self.position - len(data), data, value))
 
-    def number(self, name: str, kind: str) -> int:
-        layout = struct.Struct(_NUMBERS[kind])
-        data = self.take(name, layout.size)
-        value: int = layout.unpack(data)[0]
-        self.add(name, data, value)
-        return value
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
-    def numbers(self, *names: tuple[str, str]) -> None:
-        for name, kind in names:
-            self.number(name, kind)
+
+def _body(data: bytes) -> str:
+    return _text(data[:BODY_SHOWN]) + (f" … ({len(data)} bytes)" if len(data) > BODY_SHOWN else "")
+
+
+def _time(data: bytes) -> Any:
+    number = int.from_bytes(data, "big", signed=True)
+    return f"{number} ({text_of_time(number)})" if text_of_time(number) else number
+
+
+def _magic(data: bytes) -> str:
+    number = int.from_bytes(data, "big", signed=True)
+    return f"{number & 0xFFFFFFFF:#010x} ({magic_name(number)})"
+
+
+def _flags(data: bytes) -> str:
+    number = int.from_bytes(data, "big")
+    return f"{number} ({', '.join(flag_names(number)) or 'none'})"
+
+
+_SIZES = {"i1": 1, "i2": 2, "i4": 4, "i8": 8, "time": 8, "magic": 4, "flags": 4}
+_VALUES: dict[str, Callable[[bytes], Any]] = {
+    "time": _time,
+    "magic": _magic,
+    "flags": _flags,
+    "host": lambda data: str(Host.decode(data)),
+    "text": _text,
+    "body": _body,
+    "properties": decode_properties,
+    "bits": bytes.hex,
+}
+"""What people read of a field, by its kind; the others are numbers."""
 
 
 def text_of_time(milliseconds: int) -> str:
@@ -90,44 +117,33 @@ def record_item(data: bytes, at: int) -> Item:
     """The record or blank at the beginning of ``data``; of damaged bytes as many fields as can be made out."""
     cursor = _Cursor(data, at)
     try:
-        size = cursor.number("TOTALSIZE", "i4")
-        magic = cursor.take("MAGICCODE", 4)
-        kind = int.from_bytes(magic, "big", signed=True)
-        cursor.add("MAGICCODE", magic, f"{kind & 0xFFFFFFFF:#010x} ({magic_name(kind)})")
-        if kind == MAGIC_BLANK:
+        size = cursor.take("TOTALSIZE", "i4")
+        magic = cursor.take("MAGICCODE", "magic")
+        if magic == MAGIC_BLANK:
             return Item("blank that ends the file", at, size, cursor.fields)
-        if kind not in (MAGIC_V1, MAGIC_V2):
+        if magic not in (MAGIC_V1, MAGIC_V2):
             return Item("no record", at, len(data), cursor.fields)
-        _record_fields(cursor, kind)
+        _take_record(cursor, magic)
     except ValueError as error:
         return Item(f"damaged record ({error})", at, len(data), cursor.fields)
     what = "record" if cursor.position == size else f"damaged record (its parts take {cursor.position} bytes)"
     return Item(what, at, size, cursor.fields)
 
 
-def _record_fields(cursor: _Cursor, magic: int) -> None:
-    cursor.numbers(
-        ("BODYCRC", "i4"), ("QUEUEID", "i4"), ("FLAG", "i4"), ("QUEUEOFFSET", "i8"), ("PHYSICALOFFSET", "i8")
-    )
-    flags = cursor.take("SYSFLAG", 4)
-    sys_flag = int.from_bytes(flags, "big")
-    cursor.add("SYSFLAG", flags, f"{sys_flag} ({', '.join(flag_names(sys_flag)) or 'none'})")
-    _time(cursor, "BORNTIMESTAMP")
-    _host(cursor, "BORNHOST", bool(sys_flag & SysFlag.BORN_HOST_V6))
-    _time(cursor, "STORETIMESTAMP")
-    _host(cursor, "STOREHOST", bool(sys_flag & SysFlag.STORE_HOST_V6))
-    cursor.numbers(("RECONSUMETIMES", "i4"), ("PREPAREDTRANSACTIONOFFSET", "i8"))
-    body_size = cursor.number("BODYLENGTH", "i4")
-    body = cursor.take("BODY", max(0, body_size))
-    shown = body[:BODY_SHOWN]
-    more = f" … ({len(body)} bytes)" if len(body) > BODY_SHOWN else ""
-    cursor.fields.append(
-        Field("BODY", cursor.fields[-1].at + 4, shown, shown.decode("utf-8", "backslashreplace") + more)
-    )
-    topic = cursor.take("TOPIC", max(0, cursor.number("TOPICLENGTH", "i1" if magic == MAGIC_V1 else "i2")))
-    cursor.add("TOPIC", topic, topic.decode("utf-8", "backslashreplace"))
-    properties = cursor.take("PROPERTIES", max(0, cursor.number("PROPERTIESLENGTH", "i2")))
-    cursor.add("PROPERTIES", properties, decode_properties(properties))
+def _take_record(cursor: _Cursor, magic: int) -> None:
+    for name in ("BODYCRC", "QUEUEID", "FLAG"):
+        cursor.take(name, "i4")
+    for name in ("QUEUEOFFSET", "PHYSICALOFFSET"):
+        cursor.take(name, "i8")
+    flags = cursor.take("SYSFLAG", "flags")
+    for whose, is_v6 in (("BORN", flags & SysFlag.BORN_HOST_V6), ("STORE", flags & SysFlag.STORE_HOST_V6)):
+        cursor.take(f"{whose}TIMESTAMP", "time")
+        cursor.take(f"{whose}HOST", "host", 20 if is_v6 else 8)
+    cursor.take("RECONSUMETIMES", "i4")
+    cursor.take("PREPAREDTRANSACTIONOFFSET", "i8")
+    cursor.take("BODY", "body", cursor.take("BODYLENGTH", "i4"))
+    cursor.take("TOPIC", "text", cursor.take("TOPICLENGTH", "i1" if magic == MAGIC_V1 else "i2"))
+    cursor.take("PROPERTIES", "properties", cursor.take("PROPERTIESLENGTH", "i2"))
 
 
 def flag_names(sys_flag: int) -> list[str]:
@@ -140,26 +156,12 @@ def flag_names(sys_flag: int) -> list[str]:
     return found + ([f"unknown {sys_flag & ~SysFlag.KNOWN:#x}"] if sys_flag & ~SysFlag.KNOWN else [])
 
 
-def _time(cursor: _Cursor, name: str) -> None:
-    data = cursor.take(name, 8)
-    value = int.from_bytes(data, "big", signed=True)
-    cursor.add(name, data, f"{value} ({text_of_time(value)})" if text_of_time(value) else value)
-
-
-def _host(cursor: _Cursor, name: str, is_v6: bool) -> None:
-    data = cursor.take(name, 20 if is_v6 else 8)
-    cursor.add(name, data, str(Host.decode(data)))
-
-
 def fixed_item(what: str, data: bytes, at: int, layout: tuple[tuple[str, str], ...]) -> Item:
-    """An entry of fixed layout: (name, i2 | i4 | i8) each; names that end in ``Timestamp`` are shown as times."""
+    """An entry of fixed layout: (name, i2 | i4 | i8 | time) each."""
     cursor = _Cursor(data, at)
     try:
         for name, kind in layout:
-            if kind == "time":
-                _time(cursor, name)
-            else:
-                cursor.number(name, kind)
+            cursor.take(name, kind)
     except ValueError:
         return Item(f"{what}, cut off by the file's end", at, len(data), cursor.fields)
     return Item(what, at, cursor.position, cursor.fields)
@@ -169,13 +171,12 @@ def extension_item(data: bytes, at: int) -> Item:
     """A unit of a consume queue extension, or the blank that ends its file."""
     cursor = _Cursor(data, at)
     try:
-        size = cursor.number("size", "i2")
+        size = cursor.take("size", "i2")
         if size <= 0:
             return Item("end of the file's units" if size < 0 else "nothing written", at, 0, cursor.fields)
-        cursor.number("tagsCode", "i8")
-        _time(cursor, "msgStoreTime")
-        bits = cursor.take("filterBitMap", max(0, cursor.number("bitMapSize", "i2")))
-        cursor.add("filterBitMap", bits, bits.hex())
+        cursor.take("tagsCode", "i8")
+        cursor.take("msgStoreTime", "time")
+        cursor.take("filterBitMap", "bits", cursor.take("bitMapSize", "i2"))
     except ValueError as error:
         return Item(f"damaged unit ({error})", at, 0, cursor.fields)
     return Item("extension unit", at, size, cursor.fields)

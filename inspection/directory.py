@@ -7,6 +7,7 @@ files have.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -82,16 +83,10 @@ class StoreDirectory:
 
     def segment_at(self, physical: int) -> Segment | None:
         """The log file that holds a position."""
-        low, high = 0, len(self.segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self.segments[middle].start <= physical:
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0 or physical >= self.segments[low - 1].start + self.segment_bytes:
+        number = bisect_right(self.segments, physical, key=lambda segment: segment.start) - 1
+        if number < 0 or physical >= self.segments[number].start + self.segment_bytes:
             return None
-        return self.segments[low - 1]
+        return self.segments[number]
 
 
 def list_store(root: Path, log_directories: Sequence[Path] = ()) -> StoreDirectory:

@@ -45,6 +45,10 @@ class Findings:
         if len(self.notes) < FINDINGS_MAX:
             self.notes.append(_finding(path, offset, text))
 
+    def tell(self, path: object, offset: int | None, text: str, *, expected: bool) -> None:
+        """A problem, or a note where it is to be ``expected``: beside a running broker, or behind a crash."""
+        (self.note if expected else self.problem)(path, offset, text)
+
     @property
     def ok(self) -> bool:
         """True if there is no problem."""

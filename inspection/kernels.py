@@ -11,36 +11,18 @@ from enum import IntEnum
 import numpy as np
 from numba import boolean, int64
 
+from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
 from penstock.formats.index_kernels import KEY_ROW
 from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel, rows_of
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
-from penstock.formats.intrinsics.text import find_byte_at
+from penstock.formats.intrinsics.text import find_byte_at, key_hash_at
 from penstock.formats.record.kernels import ScanStatus, crc32_at, measure_at, string_hash_at
 from penstock.formats.record.kernels.record_crc import WRONG, record_crc_at
 from penstock.formats.record.kernels.scanning import RECORD
 from penstock.formats.record.layout import (
     CRC_MASK,
-    FIXED_BYTES,
-    MAGIC_V1,
-    MAGIC_V2,
     SysFlag,
 )
-
-__all__ = [
-    "ENTRY_ROW",
-    "PASS_BODY",
-    "PASS_OFFSET",
-    "PASS_QUEUE_OFFSET",
-    "PASS_RECORD",
-    "PASS_SPECIAL",
-    "SLOT_BATCH",
-    "SLOT_SCHEDULE",
-    "Check",
-    "check_records",
-    "find_sound",
-    "measure_at",
-    "slot_place",
-]
 
 ENTRY_ROW = np.dtype(
     [
@@ -87,7 +69,7 @@ _TRANSACTION, _PREPARED, _ROLLBACK = (
     SysFlag.TRANSACTION_ROLLBACK,
 )
 _INNER_BATCH = SysFlag.INNER_BATCH
-_INT_MIN = -(1 << 31)
+_SIGN = ord("#")
 _RECORD = RECORD
 _BAD, _ROWS_FULL = int(Check.BAD), int(Check.ROWS_FULL)
 _NEW_QUEUE, _OFFSET, _BODY, _WHOLE = int(Check.NEW_QUEUE), int(Check.OFFSET), int(Check.BODY), int(Check.RECORD)
@@ -141,34 +123,6 @@ def _properties_at(address, start, end, readable):
     return tags_start, tags_end, keys_start, keys_end, unique_start, unique_end, delay, multi
 
 
-@kernel(int64, int64, int64, int64, int64, int64, int64, OUT_BYTES)
-def _index_hash_at(address, topic, topic_size, topic_hash, start, end, scratch):
-    """Absolute hash of ``topic#key``; ``scratch`` takes the text when the key is not ASCII."""
-    result = np.uint32(topic_hash) * np.uint32(31) + np.uint32(35)
-    position = start
-    while position < end:
-        byte = load_u8(address, position)
-        if byte >= 0x80:
-            break
-        result = np.uint32(result * np.uint32(31) + np.uint32(byte))
-        position += 1
-    value = np.int64(np.int32(result))
-    if position < end:
-        size = np.int64(0)
-        for i in range(topic, topic + topic_size):
-            scratch[np.uint64(size)] = load_u8(address, i)
-            size += 1
-        scratch[np.uint64(size)] = 35
-        size += 1
-        for i in range(start, end):
-            scratch[np.uint64(size)] = load_u8(address, i)
-            size += 1
-        value = string_hash_at(address_of(scratch), 0, size)
-    if value < 0:
-        value = -value if value != _INT_MIN else np.int64(0)
-    return value
-
-
 @kernel(int64, int64, int64)
 def _place(topic_hash, queue_id):
     """Where the search for a slot begins."""
@@ -218,7 +172,6 @@ def _find_slot(address, topic, topic_size, topic_hash, queue_id, table, names, n
     OUT_LONGS,
     OUT_INTS,
     OUT_LONGS,
-    OUT_BYTES,
     _ENTRIES,
     int64,
     _KEYS,
@@ -238,7 +191,6 @@ def check_records(
     slot_next,
     slot_kinds,
     delays,
-    scratch,
     entries,
     entry_count,
     keys,
@@ -309,48 +261,59 @@ def check_records(
             row.size = record_end - position
             entry_count += 1
         if transaction != _ROLLBACK:
-            if unique < unique_end:
-                found = keys[np.uint64(key_count)]
-                found.physical_offset = physical
-                found.store_timestamp = store_time
-                found.size = record_end - position
-                found.key_hash = _index_hash_at(address, topic, topic_size, topic_hash, unique, unique_end, scratch)
-                key_count += 1
-            while key < keys_end:
-                key_end = find_byte_at(address, key, keys_end, len(buffer), 32)
-                if key_end > key:
+            prefix = np.uint32(topic_hash) * np.uint32(31) + np.uint32(_SIGN)
+            part, part_end = unique, unique_end
+            while part < part_end or key < keys_end:
+                if part < part_end:
                     found = keys[np.uint64(key_count)]
                     found.physical_offset = physical
                     found.store_timestamp = store_time
                     found.size = record_end - position
-                    found.key_hash = _index_hash_at(address, topic, topic_size, topic_hash, key, key_end, scratch)
+                    found.key_hash = key_hash_at(address, part, part_end, np.uint32(prefix))
                     key_count += 1
-                key = key_end + 1
+                part, part_end = key, find_byte_at(address, key, keys_end, len(buffer), 32) if key < keys_end else key
+                key = part_end + 1
         records += 1
         last_time = store_time
         position = record_end
 
 
-@kernel(int64, BYTES, int64, int64, int64, int64)
-def find_sound(buffer, start, end, base, store_timestamp_min):
-    """Where the first record in ``buffer[start:end]`` begins whose own offset, lengths and checksum are right, or -1.
+@kernel((int64,) * 2, _KEYS, int64, int64, BYTES, int64, int64, int64, int64, OUT_BYTES, OUT_BYTES)
+def match_keys(keys, key, key_end, entries, entry, entry_end, first_index, begin, key_found, entry_found):
+    """Walk log keys and index entries, both in the log's order, until one side ends; (next key, next entry).
 
-    One older than ``store_timestamp_min`` does not count: it is a leftover of something cut off before.
+    ``key_found[i]`` becomes 1 where an entry exists. ``entry_found[i]`` becomes 1 where the key exists, 2 where only
+    the entry's time is wrong: whole seconds after ``begin``. (An index file's first entry is relative to the end of
+    the file before, and not compared.)
     """
-    address = address_of(buffer)
-    position = start
-    while position + FIXED_BYTES <= end:
-        if load_i64(address, position + 4) == 0:
-            position += 8  # no magic begins with a zero
-            continue
-        magic = load_i32(address, position + 4)
-        right_magic = magic == MAGIC_V1
-        right_magic |= magic == MAGIC_V2
-        if right_magic and load_i64(address, position + 28) == base + position:
-            kind, _, store, body, body_size, _, _, _, _ = measure_at(address, position, end)
-            if kind == _RECORD and load_i64(address, store) >= store_timestamp_min:
-                crc = crc32_at(address, body, body + body_size) & CRC_MASK
-                if body_size == 0 or crc == load_i32(address, position + 8) & CRC_MASK:
-                    return position
-        position += 1
-    return np.int64(-1)
+    address = address_of(entries)
+    while key < key_end and entry < entry_end:
+        at = entry * INDEX_ENTRY_BYTES
+        physical = load_i64(address, at + 4)
+        row = keys[np.uint64(key)]
+        if physical < row.physical_offset:
+            entry += 1
+        elif physical > row.physical_offset:
+            if entry + 1 < entry_end and load_i64(address, at + INDEX_ENTRY_BYTES + 4) <= row.physical_offset:
+                entry += 1  # out of order: a damaged entry must not hide the ones behind it
+            else:
+                key += 1
+        elif load_i32(address, at) == row.key_hash:
+            seconds = (row.store_timestamp - begin) // 1000
+            seconds = min(max(seconds, 0), SECONDS_MAX)
+            right = first_index + entry <= 1 or load_i32(address, at + 12) == seconds
+            key_found[np.uint64(key)] = 1
+            entry_found[np.uint64(entry)] = 1 if right else 2
+            key += 1
+            entry += 1
+        else:
+            ahead = key + 1
+            while ahead < key_end and keys[np.uint64(ahead)].physical_offset == physical:
+                if keys[np.uint64(ahead)].key_hash == load_i32(address, at):
+                    break
+                ahead += 1
+            if ahead < key_end and keys[np.uint64(ahead)].physical_offset == physical:
+                key += 1
+            else:
+                entry += 1
+    return key, entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -257,8 +258,7 @@ class StoreQuery:
         source = "scan of the whole log (the queue's files are missing or damaged)"
         if not rows:
             return TimeAnswer(queue_id, 0, 0, None, source)
-        lower = first_true(0, len(rows), lambda at: rows[at][1] >= time_ms)
-        upper = first_true(0, len(rows), lambda at: rows[at][1] > time_ms)
+        lower, upper = (find(rows, time_ms, key=lambda row: row[1]) for find in (bisect_left, bisect_right))
         message = self._records.find(rows[lower][2]) if lower < len(rows) else None
         offset = rows[lower][0] if lower < len(rows) else rows[-1][0] + 1
         return TimeAnswer(queue_id, offset, rows[max(upper - 1, 0)][0], message, source)
@@ -299,15 +299,18 @@ class StoreQuery:
         return self._records.find(int(holding["physical_offset"][-1])) if len(holding) else None
 
 
-class _Wanted:
+class _Wanted(NamedTuple):
     """What a message must be to answer a query by key."""
 
-    def __init__(self, topic: str, key: str, begin_ms: int, end_ms: int) -> None:
-        self.topic = topic
-        self.key = key
-        self.key_hash = index_key_hash(topic, key)
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
+    topic: str
+    key: str
+    begin_ms: int
+    end_ms: int
+
+    @property
+    def key_hash(self) -> int:
+        """As the index has it."""
+        return index_key_hash(self.topic, self.key)
 
     def fits(self, stored: StoredRecord) -> bool:
         """The real topic, key and time: equal hashes say little."""

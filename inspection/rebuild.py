@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from penstock.formats.batch_unit import pack_units
 from penstock.formats.checkpoint import Standard
 from penstock.formats.directory import CHECKPOINT, COMMIT_LOG, CONFIG, EPOCHS, IDENTITY, INDEX, file_name
 from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY_BYTES, entry_at
@@ -66,10 +67,6 @@ class RebuildReport:
     lost_bytes: int = 0
     left_out: int = 0  # entries that fit no queue, because of a damaged topic or queue offset
     replaced: list[dict[str, Any]] = field(default_factory=list)
-
-    def as_document(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def rebuild(store: StoreDirectory, into: Path, progress: Progress | None = None) -> RebuildReport:
@@ -201,7 +198,8 @@ class _Rebuild:
             index.take(batch.keys)
         index.close()
         sizes = [segment.size for queue in self._old.batch_queues.values() for segment in queue.segments]
-        write_batch_queues(self._root, reader.batch_units, max(sizes, default=0))
+        units = {queue: pack_units(own) for queue, own in reader.batch_units.items()}
+        write_batch_queues(self._root, units, max(sizes, default=0))
         report = self._report
         report.records = reader.records - self._fillers
         report.queues = len(queues)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.formats.directory import ABORT, EPOCHS, IDENTITY, LOCK, OWN_CHECKPOINT
+from penstock.formats.directory import ABORT, CONFIG, CONSUME_QUEUE, EPOCHS, IDENTITY, LOCK, OWN_CHECKPOINT
+from penstock.formats.rocketmq_config import leftovers
 
-from .directory import StoreDirectory
+from .directory import QueueFiles, StoreDirectory
 from .files import InputFile, Unreadable
 from .findings import Findings, printable
 from .index.files import IndexFile
@@ -33,6 +34,10 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
     log = _log(store, findings)
     topics = _topics(store, log["end"], findings, progress)
     index = _index(store, findings)
+    if not (store.root / OWN_CHECKPOINT).exists():
+        ranges = {(topic["topic"], queue): (low, high) for topic in topics for queue, low, high in topic["ranges"]}
+        for names, count, text in leftovers(ranges, store.root / CONFIG):
+            findings.note(store.root / CONSUME_QUEUE / names[0], None, f"{count:,} left by RocketMQ: {text}")
     return {
         "path": printable(str(store.root)),
         "aborted": store.aborted,
@@ -81,8 +86,8 @@ def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
         for damage in walk.damages:
             findings.problem(segment.path, damage.start - segment.start, damage.reason)
         if walk.tail.reason:
-            tell = findings.note if store.aborted else findings.problem
-            tell(segment.path, walk.tail.end - segment.start, f"the log ends with what is {walk.tail.reason}")
+            at = walk.tail.end - segment.start
+            findings.tell(segment.path, at, f"the log ends with what is {walk.tail.reason}", expected=store.aborted)
         break
     return {
         "directories": [str(directory) for directory in store.log_directories],
@@ -100,38 +105,39 @@ def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
 def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: Progress | None) -> list[dict[str, Any]]:
     """Per topic its queues and messages; says which queues point behind the log's end."""
     found: dict[str, dict[str, Any]] = {}
-    total = len(store.queues)
-    for done, ((name, queue_id), queue) in enumerate(sorted(store.queues.items())):
-        if progress is not None and done % 256 == 0:
-            progress(done, total)
-        topic = found.setdefault(
-            name, {"topic": printable(name), "queues": 0, "messages": 0, "queue_files": 0, "ranges": []}
-        )
+
+    def topic_of(queue: QueueFiles) -> dict[str, Any]:
+        empty = {"topic": printable(queue.topic), "queues": 0, "messages": 0, "queue_files": 0, "ranges": []}
+        topic = found.setdefault(queue.topic, empty)
         topic["queues"] += 1
         topic["queue_files"] += len(queue.segments)
+        return topic
+
+    def add(topic: dict[str, Any], queue: QueueFiles, first: int, end: int) -> None:
+        topic["messages"] += end - first
+        topic["ranges"].append([queue.queue_id, first, end])
+
+    total = len(store.queues)
+    for done, (_, queue) in enumerate(sorted(store.queues.items())):
+        if progress is not None and done % 256 == 0:
+            progress(done, total)
+        topic = topic_of(queue)
         try:
             view = QueueView(queue, store.log_start)
             last = view.entry(view.max_offset - 1) if view.max_offset > view.min_offset else None
         except Unreadable as error:
             findings.problem(queue.directory, None, str(error))
             continue
-        topic["messages"] += view.max_offset - view.min_offset
-        topic["ranges"].append([queue_id, view.min_offset, view.max_offset])
+        add(topic, queue, view.min_offset, view.max_offset)
         if last is not None and last.is_message and last.physical_offset + last.size > log_end:
-            tell = findings.note if store.aborted else findings.problem
-            tell(queue.directory, None, f"the last entry points to {last.physical_offset}, behind the log's end")
-    for (name, queue_id), queue in sorted(store.batch_queues.items()):
-        topic = found.setdefault(
-            name, {"topic": printable(name), "queues": 0, "messages": 0, "queue_files": 0, "ranges": []}
-        )
-        topic["queues"] += 1
-        topic["queue_files"] += len(queue.segments)
+            text = f"the last entry points to {last.physical_offset}, behind the log's end"
+            findings.tell(queue.directory, None, text, expected=store.aborted)
+    for _, queue in sorted(store.batch_queues.items()):
+        topic = topic_of(queue)
         units, _ = read_batch_units(queue)
         units = units[units["physical_offset"] >= store.log_start]
         if len(units):
-            first, end = int(units["base"][0]), int(units["base"][-1]) + int(units["count"][-1])
-            topic["messages"] += end - first
-            topic["ranges"].append([queue_id, first, end])
+            add(topic, queue, int(units["base"][0]), int(units["base"][-1]) + int(units["count"][-1]))
     if progress is not None:
         progress(total, total)
     return list(found.values())

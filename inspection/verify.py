@@ -43,8 +43,7 @@ class Verification:
 
     def as_document(self) -> dict[str, Any]:
         """As ``penstock store verify --json`` prints it."""
-        names = ("log_start", "log_end", "log_files", "bytes", "records", "queues", "keys", "index_entries")
-        document: dict[str, Any] = {name: getattr(self, name) for name in names}
+        document = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
         document["seconds"] = round(self.seconds, 3)
         document["bytes_per_s"] = round(self.bytes / self.seconds) if self.seconds else 0
         document["notes"] = [finding.as_document() for finding in self.findings.notes]
@@ -143,24 +142,22 @@ class _Verifier:
     def _tell_jump(self, jump: OffsetJump, reader: LogReader) -> None:
         topic, queue_id = self._table.names[jump.slot]
         path, position = self._log_place(jump.physical_offset)
+        text = f"{topic} {queue_id}: queue offset {jump.queue_offset} follows {jump.expected - 1}"
+        expected = True
         if jump.queue_offset == 0:
             text = f"{topic} {queue_id} begins anew at queue offset 0: the topic was deleted and made again"
-            self._findings.note(path, position, text)
         elif jump.queue_offset > jump.expected and reader.lost_before(jump.physical_offset):
             text = f"{topic} {queue_id}: queue offsets {jump.expected} to {jump.queue_offset - 1} lay in damaged bytes"
-            self._findings.note(path, position, text)
         else:
-            text = f"{topic} {queue_id}: queue offset {jump.queue_offset} follows {jump.expected - 1}"
-            self._findings.problem(path, position, text)
+            expected = False
+        self._findings.tell(path, position, text, expected=expected)
 
     def _tell_tail(self, reader: LogReader, *, loose_end: bool) -> None:
         tail = reader.tail
         if tail.reason:
             path, position = self._log_place(tail.end)
-            if loose_end:
-                self._findings.note(path, position, f"torn tail behind the checkpoint: {tail.reason}")
-            else:
-                self._findings.problem(path, position, f"the log ends with what is {tail.reason}")
+            what = "torn tail behind the checkpoint:" if loose_end else "the log ends with what is"
+            self._findings.tell(path, position, f"{what} {tail.reason}", expected=loose_end)
         if tail.leftover_at is not None:
             path, position = self._log_place(tail.leftover_at)
             text = f"bytes of records that were cut off lie behind the log's end {tail.end}"
@@ -175,11 +172,10 @@ class _Verifier:
             return
         for (topic, queue_id), count in absent.items():
             path = root / topic / str(queue_id)
-            if topic.startswith("%LMQ%") or (self._topics is not None and topic not in self._topics):
-                text = f"no queue for {count} records: the topic is not configured, it was deleted"
-                self._findings.note(path, None, text)
-            else:
-                self._findings.problem(path, None, f"missing: {count} entries should be in it")
+            gone = topic.startswith("%LMQ%") or (self._topics is not None and topic not in self._topics)
+            deleted = f"no queue for {count} records: the topic is not configured, it was deleted"
+            text = deleted if gone else f"missing: {count} entries should be in it"
+            self._findings.tell(path, None, text, expected=gone)
 
     def _tell_index(self, log_end: int, *, loose_end: bool) -> None:
         directory = self._store.root / INDEX
@@ -244,11 +240,10 @@ class _Verifier:
         directory = self._store.root / INDEX
         if self._aborted and self._is_behind(missing):
             self._findings.note(directory, None, f"{places} are behind the checkpoint and not written yet")
-        elif cut is not None and missing.physical_offset >= cut:
-            text = f"{places} have no entry: records cut off there before have them"
-            self._findings.note(directory, None, text)
         else:
-            self._findings.problem(directory, None, f"{places} are not in the index")
+            was_cut = cut is not None and missing.physical_offset >= cut
+            what = "have no entry: records cut off there before have them" if was_cut else "are not in the index"
+            self._findings.tell(directory, None, f"{places} {what}", expected=was_cut)
 
     def _tell_checkpoint(self, log_end: int, max_time: int, *, loose_end: bool) -> None:
         path = self._store.root / CHECKPOINT
@@ -256,10 +251,7 @@ class _Verifier:
         for position, (name, value) in enumerate(fields.items()):
             if name.endswith("timestamp") and value > max_time:
                 text = f"{name} is {value}, but the log's last record is of {max_time}: later ones were there"
-                if loose_end:
-                    self._findings.note(path, 8 * position, text)
-                else:
-                    self._findings.problem(path, 8 * position, text)
+                self._findings.tell(path, 8 * position, text, expected=loose_end)
         if self._checkpoint.confirm_phy_offset > log_end and not self._aborted:
             text = f"confirm_phy_offset is {self._checkpoint.confirm_phy_offset}, the log ends at {log_end}"
             self._findings.problem(path, 32, text)

@@ -99,7 +99,11 @@ class Conditions:
     recovery_limit_ms: int | None = None  # for a shard to take messages again; None: not judged
     recovery_why: str = ""  # why it is not judged
     recovery_target_ms: int | None = None
+    able: list[Window] = field(default_factory=list)
+    """Times in which a shard (``target``) had enough brokers that answered and had everything acknowledged."""
+    able_limit_ms: int | None = None  # for such a shard to acknowledge again; None: not judged
     commit_interval_ms: int = 1000
+    far_ms: int | None = None  # nothing is read again from further back while no consumer dies; None: not judged
     settled_s: float | None = None  # from the heal until everything served and nothing was left to consume
     settle_limit_s: float = 30.0
     unsettled: list[str] = field(default_factory=list)
@@ -146,6 +150,7 @@ class Conditions:
 
 _LISTS: dict[str, Any] = {
     "windows": Window,
+    "able": Window,
     "logs": LogComparison,
     "stores": StoreFinding,
     "footprints": Footprint,

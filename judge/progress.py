@@ -64,6 +64,8 @@ def outages(history: History, start_ns: int, end_ns: int) -> list[Outage]:
 
 def recovery(history: History, conditions: Conditions) -> Verdict:
     """I8: no shard acknowledges nothing for longer than the drill allows."""
+    if conditions.able_limit_ms is not None:
+        return _able(history, conditions, conditions.able_limit_ms)
     found = outages(history, conditions.fault_start_ns, conditions.fault_end_ns)
     told = ", ".join(f"{each.shard} {each.longest_ms:,.0f} ms" for each in found)
     if conditions.recovery_limit_ms is None:
@@ -76,3 +78,23 @@ def recovery(history: History, conditions: Conditions) -> Verdict:
         if each.longest_ms > limit
     ]
     return verdict("I8", len(found), problems, note=f"longest time without an acknowledgement: {told}")
+
+
+def _able(history: History, conditions: Conditions, limit_ms: int) -> Verdict:
+    """The same of the times alone in which a shard could have acknowledged."""
+    sent = history.sends(Outcome.OK)
+    ends = {name: np.sort(sent["end_ns"][sent["shard"] == number]) for number, name in enumerate(history.shards)}
+    longest_ms, problems = 0.0, []
+    for each in conditions.able:
+        mine = ends.get(each.target, np.empty(0, np.int64))
+        inside = mine[np.searchsorted(mine, each.start_ns) : np.searchsorted(mine, each.end_ns, side="right")]
+        gaps_ms = np.diff(np.concatenate([[each.start_ns], inside, [each.end_ns]])) / 1e6
+        longest_ms = max(longest_ms, float(gaps_ms.max()))
+        if gaps_ms.max() > limit_ms:
+            at_s = (each.start_ns - conditions.began_ns) / 1e9
+            problems.append(
+                f"{each.target} acknowledged nothing for {gaps_ms.max():,.0f} ms while it could, from {at_s:.1f} s on: "
+                f"at most {limit_ms:,} are allowed"
+            )
+    note = f"longest time without an acknowledgement while enough brokers were ready: {longest_ms:,.0f} ms"
+    return verdict("I8", len(conditions.able), problems, note=note)

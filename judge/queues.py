@@ -125,8 +125,25 @@ class Queue:
         tally.checked["I7"] += len(is_first)
         again = take(received, ~is_first)
         tally.delivered_again += len(again["offset"])
+        if self._conditions.far_ms is not None:
+            far = self._read_far(first, again, self._conditions.far_ms * 1_000_000)
+            self._tell(tally, "I7", far, f"was delivered again from more than {self._conditions.far_ms} ms back")
         left = EXAMPLES_MAX - len(tally.again_examples)
         tally.again_examples += [f"{text} was delivered again" for text in self._names(again)[:left]]
+
+    def _read_far(self, first: Rows, again: Rows, far_ns: int) -> dict[str, Column]:
+        """Those that came again though the group was far behind them, and no consumer had died meanwhile.
+
+        How far is measured by the deliveries before: while nothing is delivered, nothing falls behind.
+        """
+        progress = first["end_ns"][np.maximum(np.searchsorted(first["end_ns"], again["end_ns"]) - 1, 0)]
+        by_offset = np.argsort(first["offset"], kind="stable")
+        seen = first["end_ns"][by_offset][np.searchsorted(first["offset"][by_offset], again["offset"])]
+        is_far = progress - seen > far_ns
+        for window in self._conditions.windows:
+            if window.target.startswith("consumer"):
+                is_far &= (again["end_ns"] < window.start_ns) | (seen > window.end_ns)
+        return take(again, is_far)
 
     def _looked(self, tally: Tally) -> None:
         looks = take(self._looks, np.argsort(self._looks["end_ns"], kind="stable"))

@@ -12,7 +12,9 @@ def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run; the exit code."""
     parser = argparse.ArgumentParser(prog="penstock nameserver", description="Serve routes in the foreground.")
     parser.add_argument("-c", "--config", metavar="FILE", help="namesrv.conf; without it everything has its default")
-    return run(parser.parse_args(argv).config)
+    parser.add_argument("--ignore-unsupported", metavar="KEYS", default="", help="start in spite of these, with commas")
+    given = parser.parse_args(argv)
+    return run(given.config, [name.strip() for name in given.ignore_unsupported.split(",") if name.strip()])
 
 
 if __name__ == "__main__":

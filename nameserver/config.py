@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from penstock.runtime.conf import bind, key, load_properties, require
+from penstock.proto.errors import ConfigError
+from penstock.runtime.conf import IGNORED_KEY, Relied, bind, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings
 
 # RocketMQ has them, Penstock has nothing for them: each is a warning by name. Timing needs no setting, since a
@@ -15,27 +17,50 @@ from penstock.runtime.security.settings import SecuritySettings
 UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     """
     channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
-    clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
-    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize clientSocketSndBufSize
-    clientWorkerThreads clusterTest configBlackList configStorePath connectTimeoutMillis controllerDLegerGroup
-    controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity 
-    controllerThreadPoolNums defaultThreadPoolNums defaultThreadPoolQueueCapacity
-    deleteTopicWithBrokerRegistration disableCallbackExecutor disableNettyWorkerGroup electMasterMaxRetryCount
-    enableAllTopicList enableReconnectForGoAway
-    enableShutdownGracefully enableTopicList isProcessReadEvent isScanAvailableNameSrv jraftConfig mappedFileSize
+    clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientRequestThreadPoolNums
+    clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads
+    configBlackList configStorePath connectTimeoutMillis controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity
+    controllerThreadPoolNums defaultThreadPoolNums defaultThreadPoolQueueCapacity deleteTopicWithBrokerRegistration
+    disableCallbackExecutor disableNettyWorkerGroup electMasterMaxRetryCount enableAllTopicList enableReconnectForGoAway
+    enableShutdownGracefully isProcessReadEvent isScanAvailableNameSrv jraftConfig mappedFileSize
     maxReconnectIntervalTimeSeconds metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
     metricsInDelta metricsLabel metricsPromExporterHost metricsPromExporterPort needWaitForService
-    notifyBrokerRoleChanged notifyMinBrokerIdChanged orderMessageEnable processReadEvent productEnvName
-    returnOrderTopicConfigToBroker rocketmqHome scanAvailableNameSrv scanInactiveMasterInterval
-    scanNotActiveBrokerInterval serverAsyncSemaphoreValue serverCallbackExecutorThreads
-    serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
-    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
-    serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig supportActingMaster
-    unRegisterBrokerQueueCapacity useEpollNativeSelector useTLS waitSecondsForService writeBufferHighWaterMark
+    notifyBrokerRoleChanged notifyMinBrokerIdChanged processReadEvent productEnvName returnOrderTopicConfigToBroker
+    rocketmqHome scanAvailableNameSrv scanInactiveMasterInterval scanNotActiveBrokerInterval serverAsyncSemaphoreValue
+    serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable
+    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig
+    unRegisterBrokerQueueCapacity useEpollNativeSelector waitSecondsForService writeBufferHighWaterMark
     writeBufferLowWaterMark
     """.split()  # noqa: SIM905  eighty names read better without quotes
 )
+
+_CONTROLLER = "controllerDLegerGroup"
+_NEVER = "(?!)"
+
+RELIED_ON: dict[str, Relied] = {
+    "controllerDLegerPeers": Relied(
+        "[^;]*",
+        "nameservers form no Raft group, so each would elect masters of its own: let one keep the registers in a file, "
+        "or all in etcd (controllerType = ETCD and etcdEndpoints)",
+    ),
+    _CONTROLLER: Relied(".*", ""),  # see load_nameserver_config
+    "supportActingMaster": Relied(
+        "false", "a slave never acts for its master: set enableControllerInNamesrv = true, and masters are elected"
+    ),
+    "orderMessageEnable": Relied(
+        "false", "ORDER_TOPIC_CONFIG among the key-values is not read: a key's order is that of its queue; leave it out"
+    ),
+    "enableTopicList": Relied("true", "topics are listed to everybody who may connect: set authenticationEnabled"),
+    "clusterTest": Relied("false", "routes of other environments are not asked for: leave it out"),
+    "useTLS": Relied("false", "this key secures nothing here: set tls.server.mode = enforcing and the certificates"),
+    **dict.fromkeys(
+        ("brokerClusterName", "brokerName", "brokerId", "brokerRole", "flushDiskType"),
+        Relied(_NEVER, "a key of broker.conf: give that file to `penstock broker`"),
+    ),
+}
+"""Keys whose users rely on what they do: they end the start unless the value asks for what Penstock does anyway."""
 
 
 class CoordinatorType(Enum):
@@ -49,6 +74,9 @@ class CoordinatorType(Enum):
 class NameserverConfig:
     """Everything a nameserver is told at start."""
 
+    ignored: tuple[str, ...] = key(
+        IGNORED_KEY, default=(), doc="keys for which no start is refused: see below", differs="has no such key"
+    )
     listen_port: int = key("listenPort", default=9876, doc="0: any free port")
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
     kv_config_path: Path = key(  # noqa: RUF009  the field's own descriptor, not a shared default
@@ -96,12 +124,29 @@ class NameserverConfig:
             require(False, "bindAddress must be an IPv4 or IPv6 address", self.bind_address)
 
 
-def load_nameserver_config(path: str | Path) -> NameserverConfig:
+def load_nameserver_config(path: str | Path, ignore_unsupported: Collection[str] = ()) -> NameserverConfig:
     """The configuration in the file at ``path``.
+
+    ``ignore_unsupported``: keys that may stand there although they are relied on and do nothing.
 
     Raises:
         ConfigError: names file, line, key, value and what is allowed.
     """
-    config = bind(NameserverConfig, load_properties(path), known_unsupported=UNSUPPORTED_KEYS, path=path)
+    settings = load_properties(path)
+    config = bind(
+        NameserverConfig,
+        settings,
+        known_unsupported=UNSUPPORTED_KEYS,
+        relied_on=RELIED_ON,
+        accepted=ignore_unsupported,
+        path=path,
+    )
+    alone = _CONTROLLER in settings and not config.has_coordinator
+    if alone and _CONTROLLER not in {*ignore_unsupported, *config.ignored}:
+        raise ConfigError(
+            f"{path}:{settings[_CONTROLLER].line}: {_CONTROLLER}: a controller's file, and nothing here would elect: "
+            "controllers are nameservers that have enableControllerInNamesrv = true; to start without that: "
+            f"--ignore-unsupported {_CONTROLLER}"
+        )
     config.security.check_file(path)
     return config

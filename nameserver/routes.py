@@ -15,7 +15,7 @@ what changed are told. No report costs more than the topics and brokers that it 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.proto import names
@@ -27,6 +27,10 @@ from .shard import Member, Shard, Topics, check_identity
 
 BROKERS_MAX = 10_000
 TOPICS_PER_BROKER_MAX = 100_000
+TOPICS_AT_ONCE = 2_000
+"""So many take a few milliseconds; between them others are served."""
+ATTRIBUTES_BYTES_MAX = 16_384
+"""Of one topic, names and values together."""
 QUEUES_MAX = 65_536
 ADDRESS_LENGTH_MAX = 300
 HEARTBEAT_INTERVAL_MS = 500
@@ -50,6 +54,7 @@ class Change(NamedTuple):
 
 
 NO_CHANGE = Change()
+NOBODY: frozenset[str] = frozenset()
 
 
 class _Key(NamedTuple):
@@ -68,21 +73,32 @@ class RouteTable:
         self._shards: dict[str, Shard] = {}  # living and absent
         self._absent: dict[str, Topics] = {}  # what each served when it went, the longest gone first
         self._views: dict[str, ShardView] = {}  # built when asked for, dropped at each report of the shard
-        self._holders: dict[str, set[str]] = {}  # topic -> names of the shards that have it
+        self._holders: dict[str, frozenset[str]] = {}  # topic -> names of the shards that have it
         self._keys: dict[int, _Key] = {}  # session -> the broker it speaks for
         self._addresses: dict[str, _Key] = {}
 
-    def register(self, session: int, registration: BrokerReport.Registration, now_s: float) -> Change:
+    def register(
+        self,
+        session: int,
+        registration: BrokerReport.Registration,
+        now_s: float,
+        checked: Topics | None = None,
+    ) -> Change:
         """Take over what a broker says of itself. Its topics replace those known before.
 
         A registration from the same address, or of the same store instance, replaces the broker's older session.
+        ``checked``: its topics, if somebody went through them by :func:`checked_topics` before.
 
         Raises:
             WrongCluster: the broker group is known in another cluster; another living broker has this name and
                 id, this address, or is master in the same epoch.
             InvalidName, InvalidArgument, FlowControl: a name, value or number out of bounds. Nothing was changed.
         """
-        topics = _checked(registration)
+        _check_broker(registration)
+        topics = {} if checked is None else checked
+        if checked is None:
+            for part in checked_topics(registration):
+                topics |= part
         identity = registration.identity
         key = _Key(identity.broker_name, identity.broker_id)
         shard = self._living(key.broker_name) or Shard(identity.cluster, key.broker_name)
@@ -111,7 +127,7 @@ class RouteTable:
             end_offset=registration.end_offset,
         )
         change = self._settle(shard, before, seen)
-        return change._replace(topics=change.topics | returned, ended=ended)
+        return change._replace(topics=change.topics | returned if returned else change.topics, ended=ended)
 
     def heartbeat(self, session: int, report: BrokerReport.Heartbeat, now_s: float) -> Change:
         """Note a sign of life, the offsets, and the role when it changed.
@@ -311,13 +327,18 @@ class RouteTable:
         return frozenset(topics)
 
     def _hold(self, name: str, touched: Iterable[str], topics: Topics) -> None:
+        joined: dict[frozenset[str], frozenset[str]] = {}  # most topics have the same holders: one set for all of them
+        left: dict[frozenset[str], frozenset[str]] = {}
         for topic in touched:
+            holders = self._holders.get(topic, NOBODY)
             if topic in topics:
-                self._holders.setdefault(topic, set()).add(name)
-            elif holders := self._holders.get(topic):
-                holders.discard(name)
-                if not holders:
-                    del self._holders[topic]
+                after = joined.get(holders) or joined.setdefault(holders, holders | {name})
+            else:
+                after = left.setdefault(holders, holders - {name})
+            if after:
+                self._holders[topic] = after
+            else:
+                self._holders.pop(topic, None)
 
     def _view(self, name: str) -> ShardView:
         view = self._views.get(name)
@@ -346,23 +367,30 @@ def _signature(shard: Shard) -> object:
 def _difference(before: Topics, after: Topics) -> frozenset[str]:
     if before is after:
         return frozenset()
+    if not before or not after:
+        return frozenset(before or after)
     both = before.keys() & after.keys()
     return frozenset((before.keys() ^ after.keys()) | {topic for topic in both if before[topic] != after[topic]})
 
 
-def _checked(registration: BrokerReport.Registration) -> Topics:
-    """The topics of a registration in which every name and number is legal."""
+def checked_topics(registration: BrokerReport.Registration) -> Iterator[Topics]:
+    """The topics of a registration, some at a time. Raises where a name or number is not legal, or too many are."""
+    if len(registration.topics) > TOPICS_PER_BROKER_MAX:
+        raise FlowControl(f"{registration.identity.address}: more than {TOPICS_PER_BROKER_MAX} topics on one broker")
+    for start in range(0, len(registration.topics), TOPICS_AT_ONCE):
+        part = registration.topics[start : start + TOPICS_AT_ONCE]
+        for config in part:
+            _check_topic(config)
+        yield {config.topic: config for config in part}
+
+
+def _check_broker(registration: BrokerReport.Registration) -> None:
     identity = registration.identity
     check_identity(identity)
     if len(identity.address) > ADDRESS_LENGTH_MAX or not _ADDRESS.fullmatch(identity.address):
         raise InvalidArgument(f"{identity.broker_name}: address {identity.address[:80]!r} is not host:port")
     if registration.role not in (MASTER, SLAVE):
         raise InvalidArgument(f"{identity.broker_name}: role {registration.role} is neither master nor slave")
-    if len(registration.topics) > TOPICS_PER_BROKER_MAX:
-        raise FlowControl(f"{identity.address}: more than {TOPICS_PER_BROKER_MAX} topics on one broker")
-    for config in registration.topics:
-        _check_topic(config)
-    return {config.topic: config for config in registration.topics}
 
 
 def _check_topic(config: TopicConfig) -> None:
@@ -371,4 +399,8 @@ def _check_topic(config: TopicConfig) -> None:
         raise InvalidArgument(
             f"topic {config.topic}: {config.read_queues} read and {config.write_queues} write queues: "
             f"0..{QUEUES_MAX} are allowed"
+        )
+    if config.attributes and config.ByteSize() > ATTRIBUTES_BYTES_MAX:
+        raise InvalidArgument(
+            f"topic {config.topic}: attributes of {config.ByteSize()} bytes: at most {ATTRIBUTES_BYTES_MAX} are allowed"
         )

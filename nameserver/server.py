@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.proto.wire.coordination_pb2_grpc import add_CoordinationServicer_to_server
-from penstock.proto.wire.nameserver_pb2_grpc import add_NameserverServicer_to_server
-from penstock.runtime.channel import keep_large_buffers, new_server
+from penstock.proto.wire import coordination_pb2, nameserver_pb2
+from penstock.runtime.channel import add_service, keep_large_buffers, new_server
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
@@ -49,8 +48,9 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
     service = NameserverService(RouteTable(), key_values, clock, coordination)
     access = config.security.access()
     server = new_server([] if access is None else [Doorkeeper(access)])
-    add_NameserverServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated code
-    add_CoordinationServicer_to_server(coordination or NoCoordination(), server)  # type: ignore[no-untyped-call]
+    add_service(server, nameserver_pb2.DESCRIPTOR.services_by_name["Nameserver"], service)
+    coordinator = coordination or NoCoordination()
+    add_service(server, coordination_pb2.DESCRIPTOR.services_by_name["Coordination"], coordinator)
     tls = config.security.transport.server_tls()
     port = listen(server, config.bind_address, config.listen_port, "listenPort", tls)
     host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
@@ -93,13 +93,13 @@ async def serve_until_signalled(config: NameserverConfig) -> None:
     log.info("nameserver stopped address=%s", address)
 
 
-def run(config_path: str | Path | None) -> int:
+def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()) -> int:
     """Run a nameserver in the foreground; returns the exit code: 0 stopped, 1 failed, 2 bad configuration."""
     log_to_stderr()
     raise_open_files()
     keep_large_buffers()
     try:
-        config = NameserverConfig() if config_path is None else load_nameserver_config(config_path)
+        config = NameserverConfig() if config_path is None else load_nameserver_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         asyncio.run(serve_until_signalled(config))
     except ConfigError as error:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
 from penstock.proto import names
-from penstock.proto.errors import InvalidArgument, NameserverUnavailable, PenstockError
+from penstock.proto.errors import FlowControl, InvalidArgument, NameserverUnavailable, PenstockError
 from penstock.proto.wire.common_pb2 import BrokerIdentity, Empty
 from penstock.proto.wire.nameserver_pb2 import (
     BrokerDirective,
@@ -30,19 +30,20 @@ from penstock.proto.wire.nameserver_pb2 import (
     TopicNames,
     WatchRequest,
 )
-from penstock.proto.wire.nameserver_pb2_grpc import NameserverServicer
-from penstock.runtime.channel import reporting
 from penstock.runtime.clock import Clock
 
 from .election.coordination import Coordination
 from .key_values import KeyValues as KeyValueFile
-from .routes import HEARTBEAT_INTERVAL_MS, Change, RouteTable
+from .routes import HEARTBEAT_INTERVAL_MS, TOPICS_AT_ONCE, Change, RouteTable, checked_topics
+from .shard import Topics
 from .watches import Watcher, Watches
 
 log = logging.getLogger(__name__)
 
 ROUTES_PER_UPDATE = 500
 TOPICS_PER_QUERY_MAX = 10_000
+ROUTES_BYTES_MAX = 32 * 1024 * 1024
+"""Of one answer. The route of a topic that does not exist names all brokers."""
 FIRST_REPORT_TIMEOUT_S = 3.0
 ELECTABLE_INTERVAL_MS = 200
 """Reports of brokers whose master is elected: several fit into the time after which one is old."""
@@ -50,6 +51,7 @@ SWEEP_INTERVAL_MS = 200
 STALL_MS = 500
 """A sweep later than this by that much: the nameserver itself stood still, and the brokers' reports wait unread."""
 
+T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -70,7 +72,7 @@ class _Session:
         self.wake.set()
 
 
-class NameserverService(NameserverServicer):
+class NameserverService:
     """The gRPC service over a :class:`RouteTable`; everything runs on one event loop."""
 
     def __init__(
@@ -87,7 +89,6 @@ class NameserverService(NameserverServicer):
         self._last_session = 0
         self._closing = asyncio.Event()
 
-    @reporting
     async def BrokerSession(self, reports: AsyncIterator[BrokerReport], context: Context) -> None:
         """Keep a broker in the routes from its registration, the first report, until the call ends."""
         self._last_session += 1
@@ -101,7 +102,7 @@ class NameserverService(NameserverServicer):
             return
         self._sessions[session.number] = session
         try:
-            self._on_report(session, first)
+            await self._on_report(session, first)
             log.info("broker registered broker=%s peer=%s", session.broker, context.peer())
             await _while_reading(self._read_reports(session, reports), self._write_directives(session, context))
         finally:
@@ -111,7 +112,6 @@ class NameserverService(NameserverServicer):
             if session.broker_name:
                 log.info("broker session ended broker=%s peer=%s", session.broker, context.peer())
 
-    @reporting
     async def WatchRoutes(self, requests: AsyncIterator[WatchRequest], context: Context) -> None:
         """Push the routes asked for, at once and when they change, until the client ends the call.
 
@@ -121,44 +121,47 @@ class NameserverService(NameserverServicer):
         try:
             await _while_reading(self._read_watch(watcher, requests), self._write_routes(watcher, context))
         finally:
-            self._watches.close(watcher)
+            try:
+                await self._unwatch(watcher, list(watcher.topics))
+            finally:
+                self._watches.close(watcher)
 
-    @reporting
     async def QueryRoute(self, request: RouteQuery, context: Context) -> RouteUpdate:
         if len(request.topics) > TOPICS_PER_QUERY_MAX:
             raise InvalidArgument(f"{len(request.topics)} topics in one query: at most {TOPICS_PER_QUERY_MAX}")
-        return RouteUpdate(routes=[self._table.route(names.check_topic(topic)) for topic in request.topics])
+        update = RouteUpdate()
+        for part in batched(request.topics, TOPICS_AT_ONCE // 20):
+            update.routes.extend(self._table.route(names.check_topic(topic)) for topic in part)
+            if update.ByteSize() > ROUTES_BYTES_MAX:
+                raise FlowControl(
+                    f"the routes of {len(request.topics)} topics have more than {ROUTES_BYTES_MAX} bytes: ask for fewer"
+                )
+            await asyncio.sleep(0)
+        return update
 
-    @reporting
     async def QueryCluster(self, request: Empty, context: Context) -> ClusterView:
         return self._table.cluster()
 
-    @reporting
     async def ListTopics(self, request: Empty, context: Context) -> TopicNames:
         return TopicNames(topics=self._table.topics())
 
-    @reporting
     async def ForgetShard(self, request: ShardName, context: Context) -> Empty:
         self._publish(self._table.forget(names.check_broker_name(request.broker_name)))
         log.info("broker group forgotten broker_name=%s peer=%s", request.broker_name, context.peer())
         return Empty()
 
-    @reporting
     async def PutKeyValue(self, request: KeyValue, context: Context) -> Empty:
         await self._key_values.put(request.namespace, request.key, request.value)
         return Empty()
 
-    @reporting
     async def GetKeyValue(self, request: KeyQuery, context: Context) -> KeyValue:
         value = self._key_values.get(request.namespace, request.key)
         return KeyValue(namespace=request.namespace, key=request.key, value=value)
 
-    @reporting
     async def DeleteKeyValue(self, request: KeyQuery, context: Context) -> Empty:
         await self._key_values.delete(request.namespace, request.key)
         return Empty()
 
-    @reporting
     async def ListKeyValues(self, request: KeyQuery, context: Context) -> KeyValues:
         return KeyValues(values=self._key_values.list(request.namespace))
 
@@ -189,11 +192,17 @@ class NameserverService(NameserverServicer):
         self._closing.set()
         self._watches.wake_all()
 
-    def _on_report(self, session: _Session, report: BrokerReport) -> None:
-        now_s = self._clock.monotonic_s()
+    async def _on_report(self, session: _Session, report: BrokerReport) -> None:
+        """Take a report over; others are served between the parts of a long one."""
         kind = report.WhichOneof("report")
+        topics: Topics = {}
         if kind == "registration":
-            change = self._table.register(session.number, report.registration, now_s)
+            for part in checked_topics(report.registration):
+                topics |= part
+                await asyncio.sleep(0)
+        now_s = self._clock.monotonic_s()
+        if kind == "registration":
+            change = self._table.register(session.number, report.registration, now_s, topics)
             identity = report.registration.identity
             session.broker_name, session.broker = identity.broker_name, f"{identity.broker_name}:{identity.broker_id}"
             session.identity = identity
@@ -203,10 +212,19 @@ class NameserverService(NameserverServicer):
             change = self._table.heartbeat(session.number, report.heartbeat, now_s)
             self._tell_coordination(session, report.heartbeat)
         elif kind == "topic_changes":
-            change = self._table.topics_changed(session.number, report.topic_changes, now_s)
+            whole = report.topic_changes
+            for removed in batched(whole.removed, TOPICS_AT_ONCE):
+                await self._change_topics(session, BrokerReport.TopicChanges(removed=removed), now_s)
+            for updated in batched(whole.updated, TOPICS_AT_ONCE):
+                await self._change_topics(session, BrokerReport.TopicChanges(updated=updated), now_s)
+            return
         else:
             raise InvalidArgument("a broker report that holds nothing")
         self._publish(change)
+
+    async def _change_topics(self, session: _Session, changes: BrokerReport.TopicChanges, now_s: float) -> None:
+        self._publish(self._table.topics_changed(session.number, changes, now_s))
+        await asyncio.sleep(0)
 
     def _tell_coordination(self, session: _Session, report: BrokerReport.Registration | BrokerReport.Heartbeat) -> None:
         if self._coordination is not None and session.identity is not None and report.HasField("candidacy"):
@@ -218,7 +236,7 @@ class NameserverService(NameserverServicer):
         identity = session.identity
         if self._coordination is None or identity is None or not session.is_electable:
             return
-        if any(other.identity == identity for other in self._sessions.values()):
+        if any(other.broker == session.broker and other.end is None for other in self._sessions.values()):
             return
         self._coordination.on_gone(identity.broker_name, identity.broker_id)
 
@@ -239,7 +257,7 @@ class NameserverService(NameserverServicer):
 
     async def _read_reports(self, session: _Session, reports: AsyncIterator[BrokerReport]) -> bool:
         async for report in reports:
-            self._on_report(session, report)
+            await self._on_report(session, report)
         return True
 
     async def _write_directives(self, session: _Session, context: Context) -> None:
@@ -259,9 +277,16 @@ class NameserverService(NameserverServicer):
 
     async def _read_watch(self, watcher: Watcher, requests: AsyncIterator[WatchRequest]) -> bool:
         async for request in requests:
-            self._watches.remove(watcher, request.remove_topics)
-            self._watches.add(watcher, request.add_topics)
+            await self._unwatch(watcher, request.remove_topics)
+            for part in batched(request.add_topics, TOPICS_AT_ONCE):
+                self._watches.add(watcher, part)
+                await asyncio.sleep(0)
         return False
+
+    async def _unwatch(self, watcher: Watcher, topics: Sequence[str]) -> None:
+        for part in batched(topics, TOPICS_AT_ONCE):
+            self._watches.remove(watcher, part)
+            await asyncio.sleep(0)
 
     async def _write_routes(self, watcher: Watcher, context: Context) -> None:
         while True:
@@ -271,6 +296,11 @@ class NameserverService(NameserverServicer):
             topics = watcher.take(ROUTES_PER_UPDATE)
             if topics:  # none when those that were owed are watched no more
                 await context.write(RouteUpdate(routes=[self._table.route(topic) for topic in topics]))
+
+
+def batched(whole: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    """Parts of ``whole`` of at most ``count`` each; one at least, which may be empty."""
+    return (whole[start : start + count] for start in range(0, max(len(whole), 1), count))
 
 
 async def _while_reading(read: Coroutine[Any, Any, bool], write: Coroutine[Any, Any, None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -44,14 +43,6 @@ class Picture:
     def markup(self) -> Markup:
         """The picture, for a page."""
         return Markup(f"<svg {self._head}>{''.join(self._shapes)}</svg>")  # noqa: S704  words are escaped above
-
-    def document(self) -> str:
-        """The picture as a file of its own, with its style."""
-        style = Path(__file__).with_name("picture.css").read_text()
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" {self._head}>'
-        return "\n".join(
-            ['<?xml version="1.0" encoding="utf-8"?>', head, f"<style>{style}</style>", *self._shapes, "</svg>", ""]
-        )
 
     def _put(self, name: str, place: str, kind: str, told: str) -> None:
         inner = f"<title>{escape(told)}</title>" if told else ""

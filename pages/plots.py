@@ -1,4 +1,4 @@
-"""Plots of series over one axis: lines with gaps and marked stretches, bars, and bars that lie beside a limit."""
+"""Plots of series over one axis: lines with gaps and marked stretches, and bars."""
 
 from __future__ import annotations
 
@@ -139,30 +139,3 @@ def _stretches(x: Sequence[Any], values: Sequence[float | None]) -> list[list[tu
 def _shortened(name: str) -> str:
     """A name whose end still tells it from others, as those of log files."""
     return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 13]}…{name[-12:]}"
-
-
-BAR, BAR_GAP = 12, 8
-
-
-def beside_limit(title: str, bars: Mapping[str, tuple[float, float, float]], axis: str) -> Picture:
-    """Lying bars, each of a value with its lowest and highest, over an axis on which 1.0 is a limit."""
-    left = room_for(bars) + 10
-    most = round_up(max([1.0, *(highest for _, _, highest in bars.values())]))
-    bottom = TOP + (BAR + BAR_GAP) * len(bars)
-    drawn = Picture(WIDTH, bottom + 40, title)
-
-    def x(value: float) -> float:
-        return left + (WIDTH - left - 40) * value / most
-
-    step = most / 5
-    for number in range(6):
-        drawn.line("grid", x(number * step), TOP, x(number * step), bottom)
-        drawn.text(x(number * step), bottom + 14, f"{number * step:g}", anchor="middle")
-    for number, (name, (value, lowest, highest)) in enumerate(bars.items()):
-        top = TOP + (BAR + BAR_GAP) * number
-        drawn.text(left - 6, top + BAR - 2, name, "ink", "end")
-        drawn.box("s0" if value >= 1.0 else "s2", left, top, x(value) - left, BAR, f"{name}: {value:.2f}")
-        drawn.line("span", x(lowest), top + BAR / 2, x(highest), top + BAR / 2)
-    drawn.line("limit", x(1.0), TOP - 4, x(1.0), bottom)
-    drawn.text(left, bottom + 32, axis)
-    return drawn

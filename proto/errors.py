@@ -6,12 +6,12 @@
     ├─ Retryable        try again, perhaps elsewhere; nothing was stored
     │  ├─ BrokerUnavailable · NotMaster · FlowControl · NotEnoughReplicas
     │  ├─ NameserverUnavailable · RouteNotFound
-    │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable
-    ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout
+    │  └─ CommitRefused · StaleRegister · CoordinatorUnavailable · NotCurrent
+    ├─ OutcomeUnknown   a send that may or may not be stored: FlushTimeout · ReplicaTimeout · LaneForgotten
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer · ChangedBatch
     │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · KeyNotFound
-    │  ├─ OffsetOutOfRange · StagedDataGone
+    │  ├─ OffsetOutOfRange · StagedDataGone · LimitReached
     │  └─ Unauthorized · Forbidden · WrongCluster
     ├─ DeliveryFailed   what a flush could not deliver
     ├─ DataLoss         messages that a stored position stands for are gone
@@ -132,6 +132,13 @@ class CoordinatorUnavailable(Retryable, code=24):
     """
 
 
+class NotCurrent(Retryable, code=25):
+    """A broker was asked what consumers have committed, and may lack what its group has acknowledged.
+
+    Do: nothing, clients ask again until there is a master; where none comes, bring a broker of the sync-state set back.
+    """
+
+
 class BufferFull(Retryable, code=18, status=Status.RESOURCE_EXHAUSTED):
     """A producer's buffer stayed full for the whole time-out; nothing was accepted.
 
@@ -157,6 +164,13 @@ class ReplicaTimeout(OutcomeUnknown, code=22):
     """Stored; the replicas did not confirm in time.
 
     Do: look at slaves and network; ``slaveTimeout`` is the limit.
+    """
+
+
+class LaneForgotten(OutcomeUnknown, code=23):
+    """A batch was sent again, and the broker has forgotten what its producer's lane stored: perhaps this batch too.
+
+    Do: look for the message by its key before sending it anew; raise ``maxProducerLanes`` if it comes often.
     """
 
 
@@ -269,6 +283,13 @@ class ClientClosed(Refused, code=45, status=Status.CANCELLED):
     """The producer, consumer or admin was closed; make a new one.
 
     Do: make a new client; do not close one that other threads still use.
+    """
+
+
+class LimitReached(Refused, code=46, status=Status.RESOURCE_EXHAUSTED):
+    """A limit on what clients may make a broker hold; the message names its key. Nothing was changed.
+
+    Do: remove what is not needed any more, ask for less at once, or raise the limit: see the page of limits.
     """
 
 
@@ -410,6 +431,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
 
 
 _HANDSHAKES = (
+    (("Method not found",), "the server there is of another kind or version (nameserver 9876, broker 10911): "),
     (("WRONG_VERSION_NUMBER",), "the port has no TLS: connect without it, or set tls.server.mode=enforcing there: "),
     (("CERTIFICATE_VERIFY_FAILED",), "the server's certificate is not accepted: "),
     (("Hostname Verification",), "the server's certificate is for another host name: "),

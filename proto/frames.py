@@ -52,7 +52,11 @@ def allocate(header: Message, body_bytes: int) -> tuple[bytes, int]:
     return message, address + start
 
 
-def unpack(message: bytes, header_type: type[M]) -> tuple[M, memoryview]:
+HEADER_BYTES_MAX = 4 << 20
+"""A longer header is refused unread: reading it alone would take long."""
+
+
+def unpack(message: bytes, header_type: type[M], header_bytes_max: int = HEADER_BYTES_MAX) -> tuple[M, memoryview]:
     """The header and a view of the body of ``message``.
 
     Raises:
@@ -64,6 +68,10 @@ def unpack(message: bytes, header_type: type[M]) -> tuple[M, memoryview]:
     end = PREFIX.size + length
     if end > len(message):
         raise InvalidArgument(f"frame of {len(message)} bytes: header length {length} does not fit")
+    if length > header_bytes_max:
+        raise InvalidArgument(
+            f"frame header of {length} bytes: a {header_type.__name__} has at most {header_bytes_max}"
+        )
     header = header_type()
     try:
         header.ParseFromString(message[PREFIX.size : end])

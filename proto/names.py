@@ -26,6 +26,12 @@ STAGE_TOPIC = "rmq_sys_PENSTOCK_STAGE"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """RocketMQ's, a queue per delay level: messages that are delivered to their own topic a fixed time later."""
 
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""RocketMQ's: halves of transactions, until they are decided."""
+
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+"""Begins the name of RocketMQ's topic for POP: check points, and what was acknowledged."""
+
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Internal topic, one queue, RocketMQ's: messages that are delivered to their own topic later."""
 
@@ -81,7 +87,7 @@ _SYSTEM_TOPICS = frozenset(
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
         SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "CHECKPOINT_TOPIC",

@@ -157,8 +157,10 @@ def register_of_json(text: str) -> Register:
     """The register in ``text``. Raises ``ValueError`` for anything else."""
     try:
         document = json.loads(text)
+        if unknown := document.keys() - {field.name for field in fields(Register)}:
+            raise ValueError(f"{', '.join(sorted(unknown))}: a newer release wrote it: upgrade this nameserver")
         register = Register(**{**document, "sync_state_set": frozenset(document["sync_state_set"])})
-    except (TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a register: {error!r}") from error
     for name in ("epoch", "master_id", "version", "former_id", "unclean_epoch"):
         if type(getattr(register, name)) is not int:

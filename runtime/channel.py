@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
-from penstock.proto.errors import PenstockError, to_metadata
+from penstock.proto.errors import InvalidArgument, MessageTooLarge, PenstockError, to_metadata
 
 from .security.credentials import PLAIN, Security
 from .security.signed_channel import SignedChannel
 
 log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 KEEPALIVE_TIME_MS = 1000
@@ -51,13 +57,17 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )
+CALLS_PER_CONNECTION_MAX = 4096
+"""More wait at the client until others of its connection, which is its own, are over."""
 SERVER_OPTIONS = (
     *_KEEPALIVE,
     *_LIMITS,
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message may unpack to anything
     ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
 )
 
 
@@ -99,9 +109,21 @@ def _open(kind: Any, address: str, security: Security, connect_timeout_ms: int) 
     return channel if credentials is None else SignedChannel(channel, credentials)
 
 
-def new_server(interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
-    """A server for the running event loop with Penstock's limits and keepalive."""
-    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=None)
+async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    """True once ``channel`` has a connection; False if it cannot be made now, so that nothing was sent over it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+            return True
+    return False
+
+
+def new_server(interceptors: Sequence[Any] = (), calls_max: int | None = None) -> grpc.aio.Server:
+    """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
+    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
 
 
 def reported(error: Exception, method: str) -> PenstockError:
@@ -118,7 +140,59 @@ def reported(error: Exception, method: str) -> PenstockError:
 async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
     """End a call of ``method`` with ``error``, as :func:`reported`."""
     error = reported(error, method)
-    await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
+    try:
+        await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
+    except grpc.aio.InternalError:  # the caller is gone; to end as a cancelled call is what gRPC logs no error for
+        raise asyncio.CancelledError from None
+
+
+def decoded(kind: type[M], content: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
+    """The message in ``content``. gRPC's own way to decode logs an error, with a trace, for whatever a stranger sends.
+
+    Raises:
+        InvalidArgument: it is none. MessageTooLarge: longer than ``bytes_max``, so it is not even looked at.
+    """
+    if len(content) > bytes_max:
+        raise MessageTooLarge(f"request of {len(content)} bytes: at most {bytes_max} are allowed, ask for less")
+    try:
+        return kind.FromString(content)
+    except DecodeError as error:
+        raise InvalidArgument(f"{len(content)} bytes that are no {kind.DESCRIPTOR.full_name}: {error}") from None
+
+
+class Decoded(Generic[M]):
+    """The messages of a stream, decoded one by one; raises as :func:`decoded`."""
+
+    def __init__(self, kind: type[M], contents: AsyncIterator[bytes], bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self._kind = kind
+        self._contents = contents
+        self._bytes_max = bytes_max
+
+    def __aiter__(self) -> Decoded[M]:
+        return self
+
+    async def __anext__(self) -> M:
+        return decoded(self._kind, await anext(self._contents), self._bytes_max)
+
+
+def add_service(server: grpc.aio.Server, wire: ServiceDescriptor, servicer: object) -> None:
+    """Have ``server`` answer by the coroutines of ``servicer``, one for each method that the service declares.
+
+    A :class:`PenstockError` that one raises reaches the caller as itself, any other as an internal error.
+    """
+    handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in wire.methods}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.full_name, handlers),))
+
+
+def _handler(declared: MethodDescriptor, method: Unary) -> Any:
+    kind, is_stream = GetMessageClass(declared.input_type), declared.client_streaming
+
+    @functools.wraps(method)
+    async def call(content: Any, context: Any) -> Any:
+        return await method(Decoded(kind, content) if is_stream else decoded(kind, content), context)
+
+    make = grpc.stream_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
+    return make(reporting(call), response_serializer=GetMessageClass(declared.output_type).SerializeToString)
 
 
 Unary = Callable[..., Awaitable[Any]]

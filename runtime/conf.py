@@ -11,9 +11,12 @@ A section is a frozen dataclass whose fields name the key they read::
 
 A configuration is a dataclass of sections, and :func:`bind` fills all of them from one file. Everything that is
 wrong with a file is a :class:`ConfigError` that names file, line, key and value and says what is allowed.
-RocketMQ itself ignores unknown keys, so a misspelt ``flushDiskTyp`` silently costs durability; here it is an error.
+RocketMQ ignores unknown keys without a word, so a misspelt ``flushDiskTyp`` silently costs durability; here each is a
+warning with the name that was probably meant. Keys of RocketMQ that its users rely on, and that do nothing here, end
+the start: :class:`Relied`.
 
-Syntax: one setting per line, ``=`` or ``:`` between key and value, ``#`` or ``!`` in front of a comment, UTF-8.
+Syntax: one setting per line, ``=`` or ``:`` between key and value, ``#`` or ``!`` in front of a comment, UTF-8;
+``<!-- … -->`` is a comment too, as some of RocketMQ's own samples begin with one.
 Of Java's property files, continuation lines and backslash escapes are left out: a value is what stands there.
 """
 
@@ -31,7 +34,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.proto.errors import ConfigError
 
-from .nearest import nearest
+from .nearest import hint, nearest
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,21 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9.]*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+IGNORED_KEY = "ignoreUnsupported"
+"""The key of the list that a file itself gives, of keys that need not have an effect."""
+
+
+class Relied(NamedTuple):
+    """A key of RocketMQ whose users rely on what it does, and that does nothing here.
+
+    ``same``: a regular expression of the values with which nothing is missing. ``why``: what is missing else, and what
+    to do.
+    """
+
+    same: str
+    why: str
 
 
 class Setting(NamedTuple):
@@ -119,11 +137,14 @@ def load_properties(path: str | Path) -> dict[str, Setting]:
 
 def lines_of(text: str) -> Iterator[tuple[int, str, str, str]]:
     """(number, line, key, value) of each line that is neither blank nor a comment; without a separator all is key."""
+    is_comment = False
     for number, line in enumerate(map(str.strip, text.split("\n")), start=1):
-        if line and line[0] not in "#!":
+        is_comment = is_comment or line.startswith("<!--")
+        if line and line[0] not in "#!" and not is_comment:
             separator = re.search("[=:]", line)
             at = separator.start() if separator else len(line)
             yield number, line, line[:at].strip(), line[at + 1 :].strip()
+        is_comment = is_comment and not line.endswith("-->")
 
 
 def read_limited(path: str | Path) -> bytes:
@@ -171,25 +192,53 @@ def _check_line(line: str, name: str, value: str, place: str) -> None:
 
 
 def bind(
-    cls: type[T], settings: Mapping[str, Setting], *, known_unsupported: Collection[str] = (), path: str | Path
+    cls: type[T],
+    settings: Mapping[str, Setting],
+    *,
+    known_unsupported: Collection[str] = (),
+    relied_on: Mapping[str, Relied] | None = None,
+    accepted: Collection[str] = (),
+    strict: bool = False,
+    path: str | Path,
 ) -> T:
     """A ``cls`` filled from ``settings``; what is not set keeps its default.
 
-    A key in ``known_unsupported`` (RocketMQ has it, we do not) is a warning that names it, any other key that
-    ``cls`` does not read is an error with the nearest key that it does.
+    A key that ``cls`` does not read is a warning: one in ``known_unsupported`` (RocketMQ has it, we do not), and any
+    other, with the nearest key that ``cls`` does read. One in ``relied_on`` whose value asks for what is missing ends
+    the start, unless ``accepted`` or the file's own :data:`IGNORED_KEY` names it. So does an unknown one of TLS, which
+    would leave a port open; with ``strict`` any unknown one.
 
     Raises:
-        ConfigError: with file and line: unknown key, missing key, value of the wrong form or out of its range.
+        ConfigError: with file and line: a key that is relied on, missing key, value of the wrong form or out of its
+            range.
     """
     known = {name for name, _ in keyed_fields(cls)}
-    for name, setting in settings.items():
+    relied_on = relied_on or {}
+    ignored = {*accepted, *_parse(tuple[str, ...], settings[IGNORED_KEY].value if IGNORED_KEY in settings else "")}
+    for name in sorted(ignored - relied_on.keys()):
+        raise ConfigError(f"{path}: {name!r} cannot be ignored: no start is refused for it{hint(name, relied_on)}")
+    missed = []
+    for name, (value, number) in settings.items():
         if name in known:
             continue
-        if name not in known_unsupported:
+        relied = relied_on.get(name)
+        if relied is not None and not re.fullmatch(relied.same, value, re.IGNORECASE):
+            if name not in ignored:
+                missed.append((name, f"{path}:{number}: {name} = {_shown(value)}: {relied.why}"))
+            else:
+                log.warning("key ignored, as was asked for key=%s file=%s line=%d: %s", name, path, number, relied.why)
+        elif name in known_unsupported:
+            log.warning("key ignored key=%s file=%s line=%d reason=not supported by Penstock", name, path, number)
+        elif relied is None:
             near = nearest(name, known)
             advice = f"did you mean {near!r}?" if near else "no key has a name like that"
-            raise ConfigError(f"{path}:{setting.line}: unknown key {_shown(name)}: {advice}")
-        log.warning("key ignored key=%s file=%s line=%d reason=not supported by Penstock", name, path, setting.line)
+            if strict or name.startswith("tls."):
+                raise ConfigError(f"{path}:{number}: unknown key {_shown(name)}: {advice}")
+            log.warning("key ignored key=%s file=%s line=%d reason=unknown: %s", name, path, number, advice)
+    if missed:
+        names = ",".join(name for name, _ in missed)
+        remedy = f"to start without that: --ignore-unsupported {names} (or {IGNORED_KEY} = {names.replace(',', ';')})"
+        raise ConfigError("; ".join([*(told for _, told in missed), remedy]))
     try:
         return _build(cls, settings, path)
     except ConfigError as error:

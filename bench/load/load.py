@@ -70,14 +70,17 @@ def run_load(
         plan = replace(plan, consume_from=int(time.time() * 1000) - 1000)
     crew: list[Worker] = []
     with tempfile.TemporaryDirectory(prefix="penstock-load-") as scratch:
-        paths = [Path(scratch) / f"seen-{number}.npy" for number in range(plan.consumers)]
-        paths = paths if plan.verify and plan.kind != "produce" else []
+        paths = [Path(scratch) / f"seen-{number}.npy" for number in range(plan.consumers) if plan.kind != "produce"]
         try:
-            consumers = [] if plan.kind == "produce" else _consumers(plan, paths, start, crew)
-            producers = [] if plan.kind == "consume" else _producers(plan, start, crew)
+            jobs = [plan.consumer_job(number, path) for number, path in enumerate(paths)]
+            first_producer = len(jobs)
+            jobs += [plan.share(number) for number in range(plan.producers) if plan.kind != "consume"]
+            for job in jobs:
+                crew.append(start(job))
             for worker in crew:
                 worker.await_ready()
-            return _conduct(plan, producers, consumers, paths, progress)
+            seen = paths if plan.verify else []
+            return _conduct(plan, crew[first_producer:], crew[:first_producer], seen, progress)
         finally:
             for worker in crew:
                 worker.kill()
@@ -94,23 +97,6 @@ def ensure_topic(plan: LoadPlan) -> None:
             admin.create_topic(plan.topic, queues=plan.queues)
         except TopicExists:
             return
-
-
-def _consumers(plan: LoadPlan, paths: Sequence[Path], start: Callable[..., Worker], crew: list[Worker]) -> list[Worker]:
-    made = []
-    for number in range(plan.consumers):
-        path = str(paths[number]) if paths else None
-        made.append(start(plan.consumer_job(number, path)))
-        crew.append(made[-1])
-    return made
-
-
-def _producers(plan: LoadPlan, start: Callable[..., Worker], crew: list[Worker]) -> list[Worker]:
-    made = []
-    for number in range(plan.producers):
-        made.append(start(plan.share(number)))
-        crew.append(made[-1])
-    return made
 
 
 def _conduct(

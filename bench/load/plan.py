@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock.formats.record.layout import BODY_BYTES_MAX
@@ -85,9 +86,10 @@ class LoadPlan:
         share = {"number": number, "count": count, "seconds": seconds, "rate": rate}
         return {**asdict(self), **share, "role": "produce", "effective_batch": self.effective_batch}
 
-    def consumer_job(self, number: int, received_path: str | None) -> dict[str, Any]:
-        """What consumer ``number`` is told; ``received_path`` is where it leaves what it saw."""
-        return {**asdict(self), "role": "consume", "number": number, "received_path": received_path}
+    def consumer_job(self, number: int, received_path: Path) -> dict[str, Any]:
+        """What consumer ``number`` is told; with ``verify`` it leaves in ``received_path`` what it saw."""
+        path = str(received_path) if self.verify else None
+        return {**asdict(self), "role": "consume", "number": number, "received_path": path}
 
 
 def _require(holds: bool, message: str) -> None:

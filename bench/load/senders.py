@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,17 @@ class Outcomes:
                 self.failed_uncounted += count
             else:
                 self.failed.setdefault(numbers[0], []).extend(numbers[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """Messages under way. ``due`` and ``began_ns``: monotonic."""
+
+    stream: int
+    first: int
+    bodies: Sequence[bytes]
+    due: float
+    began_ns: int
 
 
 class Budget:
@@ -176,12 +187,14 @@ class Load:
         """Stream → how many messages were numbered in it."""
         return {stream: count for stream, count in self._next.items() if count}
 
-    def _body(self, stream: int) -> bytes:
-        number = self._next[stream]
-        self._next[stream] = number + 1
+    def _bodies(self, stream: int, count: int = 1) -> tuple[int, list[bytes]]:
+        """The next messages of a stream: the first one's number, and their bodies."""
+        first = self._next[stream]
+        self._next[stream] = first + count
         if self._run is None:
-            return self._payload
-        return HEADER.pack(self._run, stream, number, time.time_ns()) + self._padding
+            return first, [self._payload] * count
+        numbers = range(first, first + count)
+        return first, [HEADER.pack(self._run, stream, number, time.time_ns()) + self._padding for number in numbers]
 
     def _options(self, number: int) -> dict[str, Any]:
         if not self._keys:
@@ -189,17 +202,30 @@ class Load:
         key = self._keys[number % len(self._keys)]
         return {"keys": [key], "sharding_key": key}
 
+    def _begin(self, stream: int, due: float, count: int = 1) -> _Sending:
+        """Count messages that are sent now, and were due then."""
+        first, bodies = self._bodies(stream, count)
+        self.outcomes.on_sent(count)
+        return _Sending(stream, first, bodies, due, time.monotonic_ns())
+
+    def _end(self, sending: _Sending, ended: Sequence[SendReceipt] | BaseException) -> None:
+        """Count what became of them, and tell who wants to know."""
+        count = len(sending.bodies)
+        if isinstance(ended, BaseException):
+            self.outcomes.on_failed(ended, count, (sending.stream, range(sending.first, sending.first + count)))
+            ended = [ended] * count  # type: ignore[list-item]
+        else:
+            # From when it was due: a sender that fell behind its rate must not hide what its messages waited.
+            self.outcomes.on_acknowledged(count, (time.monotonic() - sending.due) * 1000)
+        if self._note is not None:
+            for number, (each, body) in enumerate(zip(ended, sending.bodies, strict=True), sending.first):
+                self._note(each, sending.stream, number, sending.began_ns, body)
+
     def _send_in_threads(self, budget: Budget) -> None:
-        streams = range(self._stream, self._stream + self._job["threads"])
-        threads = [
-            threading.Thread(target=self._send_each, args=(budget, stream), name=f"sender-{stream}", daemon=True)
-            for stream in streams[1:]
-        ]
-        for thread in threads:
-            thread.start()
-        self._send_each(budget, self._stream)
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(self._job["threads"], "sender") as threads:
+            streams = range(self._stream, self._stream + self._job["threads"])
+            for sender in [threads.submit(self._send_each, budget, stream) for stream in streams]:
+                sender.result()
 
     def _send_each(self, budget: Budget, stream: int) -> None:
         from penstock.client import Message
@@ -208,35 +234,23 @@ class Load:
             granted, due = budget.take(self._batch, whole=True)
             if not granted:
                 return
-            first = self._next[stream]
-            bodies = [self._body(stream) for _ in range(granted)]
-            self.outcomes.on_sent(granted)
-            began_ns = time.monotonic_ns()
-            ended: Sequence[SendReceipt | BaseException]
+            sending = self._begin(stream, due, granted)
             try:
                 if granted == 1:
-                    ended = [self._sender.send(self._topic, bodies[0], **self._options(first))]
-                else:
-                    messages = [
-                        Message(topic=self._topic, body=body, **self._options(first + index))
-                        for index, body in enumerate(bodies)
-                    ]
-                    ended = self._sender.send_batch(messages)
+                    self._end(
+                        sending, [self._sender.send(self._topic, sending.bodies[0], **self._options(sending.first))]
+                    )
+                    continue
+                numbered = enumerate(sending.bodies, sending.first)
+                messages = [Message(topic=self._topic, body=body, **self._options(number)) for number, body in numbered]
+                self._end(sending, self._sender.send_batch(messages))
             except PenstockError as error:
-                ended = [error] * granted
-                self.outcomes.on_failed(error, granted, (stream, range(first, first + granted)))
-            else:
-                # From when it was due: a sender that fell behind its rate must not hide what its messages waited.
-                self.outcomes.on_acknowledged(granted, (time.monotonic() - due) * 1000)
-            if self._note is not None:
-                for number, (each, body) in enumerate(zip(ended, bodies, strict=True), first):
-                    self._note(each, stream, number, began_ns, body)
+                self._end(sending, error)
 
     async def _send_in_tasks(self, budget: Budget) -> None:
-        streams = range(self._stream, self._stream + self._job["threads"])
         turn = asyncio.Lock()
         async with asyncio.TaskGroup() as group:
-            for stream in streams:
+            for stream in range(self._stream, self._stream + self._job["threads"]):
                 group.create_task(self._send_each_awaited(budget, stream, turn))
 
     async def _send_each_awaited(self, budget: Budget, stream: int, turn: asyncio.Lock) -> None:
@@ -250,65 +264,38 @@ class Load:
                 granted, due = budget.take(1)
             if not granted:
                 return
-            number = self._next[stream]
-            body = self._body(stream)
-            self.outcomes.on_sent(1)
-            began_ns = time.monotonic_ns()
-            ended: SendReceipt | BaseException
+            sending = self._begin(stream, due)
             try:
-                ended = await self._awaited.send(self._topic, body, **self._options(number))
+                self._end(
+                    sending, [await self._awaited.send(self._topic, sending.bodies[0], **self._options(sending.first))]
+                )
             except PenstockError as error:
-                ended = error
-                self.outcomes.on_failed(error, 1, (stream, range(number, number + 1)))
-            else:
-                self.outcomes.on_acknowledged(1, (time.monotonic() - due) * 1000)
-            if self._note is not None:
-                self._note(ended, stream, number, began_ns, body)
+                self._end(sending, error)
 
     def _send_async(self, budget: Budget) -> None:
         room = threading.Semaphore(IN_FLIGHT_MAX)
+
+        def settle(sending: _Sending, future: Future[Any]) -> None:
+            error = future.exception()
+            self._end(sending, [future.result()] if error is None else error)
+            room.release()
+
         while not self._stop.is_set():
             granted, due = budget.take(1)
             if not granted:
                 break
             room.acquire()
-            number = self._next[self._stream]
-            body = self._body(self._stream)
-            self.outcomes.on_sent(1)
             due = due if self._job["rate"] is not None else time.monotonic()
-            note = partial(self._note_end, number, time.monotonic_ns(), body)
+            sending = self._begin(self._stream, due)
             try:
-                future = self._sender.send_async(self._topic, body, **self._options(number))
+                future = self._sender.send_async(self._topic, sending.bodies[0], **self._options(sending.first))
             except PenstockError as error:
-                self.outcomes.on_failed(error, 1, (self._stream, range(number, number + 1)))
-                note(error)
+                self._end(sending, error)
                 room.release()
                 continue
-            future.add_done_callback(self._settle(number, due, room, note))
+            future.add_done_callback(partial(settle, sending))
         for _ in range(IN_FLIGHT_MAX):
             room.acquire()
-
-    def _note_end(self, number: int, began_ns: int, body: bytes, ended: SendReceipt | BaseException) -> None:
-        if self._note is not None:
-            self._note(ended, self._stream, number, began_ns, body)
-
-    def _settle(
-        self,
-        number: int,
-        due: float,
-        room: threading.Semaphore,
-        note: Callable[[SendReceipt | BaseException], None],
-    ) -> Callable[[Future[Any]], None]:
-        def settled(future: Future[Any]) -> None:
-            error = future.exception()
-            if error is None:
-                self.outcomes.on_acknowledged(1, (time.monotonic() - due) * 1000)
-            else:
-                self.outcomes.on_failed(error, 1, (self._stream, range(number, number + 1)))
-            note(error if error is not None else future.result())
-            room.release()
-
-        return settled
 
     def _produce(self, budget: Budget) -> None:
         produce, topic, outcomes = self._sender.produce, self._topic, self.outcomes
@@ -334,14 +321,20 @@ class Load:
         self._flush()
 
     def _produce_one(self) -> None:
-        number = self._next[self._stream]
+        number, (body,) = self._bodies(self._stream)
         self.outcomes.on_sent(1)
+        self._accept(number, 1, partial(self._sender.produce, self._topic, body, **self._options(number)))
+
+    def _accept(self, first: int, count: int, produce: Callable[[], object]) -> None:
+        """Hand messages over to the fast path, whose outcome :meth:`_flush` tells."""
         try:
-            self._sender.produce(self._topic, self._body(self._stream), **self._options(number))
+            produce()
         except PenstockError as error:
-            self.outcomes.on_failed(error, 1, (self._stream, range(number, number + 1)))
+            # Where the buffer is full, a part of many may have been accepted before.
+            known = count == 1 or not isinstance(error, BufferFull)
+            self.outcomes.on_failed(error, count, (self._stream, range(first, first + count)) if known else None)
         else:
-            self._accepted += 1
+            self._accepted += count
 
     def _produce_many(self, budget: Budget) -> None:
         plain = [self._payload] * self._batch
@@ -356,14 +349,8 @@ class Load:
                 bodies = numbered_rows(self._size, self._run, self._stream, first, granted, time.time_ns())
             keys = [self._keys[(first + index) % len(self._keys)] for index in range(granted)] if self._keys else None
             self.outcomes.on_sent(granted)
-            try:
-                self._sender.produce_many(self._topic, bodies, keys=keys, sharding_keys=keys)
-            except BufferFull as error:
-                self.outcomes.on_failed(error, granted)  # a part of them may have been accepted before
-            except PenstockError as error:
-                self.outcomes.on_failed(error, granted, (self._stream, range(first, first + granted)))
-            else:
-                self._accepted += granted
+            many = partial(self._sender.produce_many, self._topic, bodies, keys=keys, sharding_keys=keys)
+            self._accept(first, granted, many)
         self._flush()
 
     def _flush(self) -> None:
@@ -382,18 +369,11 @@ class Load:
 
     def _probe(self, budget: Budget, done: threading.Event) -> None:
         """Send one message every 50 ms and wait for it: what a waiting sender sees beside this load."""
-        stream = self._probe_stream
         while not done.wait(PROBE_PAUSE_S):
             if not budget.take(1)[0]:
                 return
-            number = self._next[stream]
-            body = self._body(stream)
-            began = time.monotonic()
+            sending = self._begin(self._probe_stream, time.monotonic())
             try:
-                self._sender.send(self._topic, body, **self._options(number))
+                self._end(sending, [self._sender.send(self._topic, sending.bodies[0], **self._options(sending.first))])
             except PenstockError as error:
-                self.outcomes.on_sent(1)
-                self.outcomes.on_failed(error, 1, (stream, range(number, number + 1)))
-            else:
-                self.outcomes.on_sent(1)
-                self.outcomes.on_acknowledged(1, (time.monotonic() - began) * 1000)
+                self._end(sending, error)

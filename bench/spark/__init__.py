@@ -1,4 +1,4 @@
-"""``make bench-spark``: the speed of the store source and of the jobs, on stores that are generated for it."""
+"""The cases of Spark: the speed of its sources, its sink and the jobs, on stores and topics made for them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Cases over a generated store: scans and jobs; and the same messages as plain Parquet, the peer of all cases."""
+"""Figures over a generated store: scans and jobs; and the same messages as plain Parquet, the peer of all."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +13,22 @@ from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify import job as verify
 
-from .ceiling import CeilingSource
+from ..rig import Rig
+from ..runner import Turns
 from .generate import QUEUES, generate
-from .measuring import Case, Peer
+from .turns import Run, bench_session, per_second, records_of, turns_of
 
 HEADER_SCHEMA = "topic string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
-NAMES = ("Spark alone", "scan", "header scan", "archive", "rebuild of queues", "rebuild of queues and index", "verify")
-ALONE, SCAN, HEADERS, ARCHIVE, REBUILD, REBUILD_ALL, VERIFY = NAMES
-LARGE = "large store"
-"""One scan, for its memory, which must not grow with the bytes nor with the queues."""
-QUEUES_LARGE = 1_024
-TARGETS = {
-    (SCAN, 1024): 400_000,
-    (SCAN, 100): 1_500_000,
-    (HEADERS, 1024): 700_000,
-    (HEADERS, 100): 2_400_000,
-    (ARCHIVE, 1024): 85_000,  # 100 MB/s of records of 1,177 bytes
-    (ARCHIVE, 100): 270_000,
-    (REBUILD, 1024): 300_000,
-    (REBUILD, 100): 700_000,
-    (VERIFY, 1024): 255_000,  # 300 MB/s
-}
-"""Rows per second on two cores with a warm cache; 80 % of them are the floor."""
+SEGMENT_BYTES = 256 << 20
+LARGE_GIB, LARGE_QUEUES = 20, 1_024
 
 
 @contextlib.contextmanager
-def parquet(spark: Any, folder: Path, body: int, gib: float) -> Iterator[Peer]:
-    """As many messages as a store of ``gib`` GiB has, in Parquet files in ``folder`` for the ``with`` block."""
+def parquet(spark: Any, folder: Path, body: int) -> Iterator[Run]:
+    """A scan of as many messages as a store has, in Parquet files in ``folder`` for the ``with`` block."""
     store, lake = folder / f"peer-store-{body}", folder / f"peer-{body}"
-    records = int(gib * (1 << 30) / (body + 177))
-    generate(store, records=records, body_bytes=body, segment_bytes=256 << 20)
+    records = records_of(body)
+    generate(store, records=records, body_bytes=body, segment_bytes=SEGMENT_BYTES)
     archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
     shutil.rmtree(store)
 
@@ -49,22 +36,33 @@ def parquet(spark: Any, folder: Path, body: int, gib: float) -> Iterator[Peer]:
         files = spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
         files.write.format("noop").mode("overwrite").save()
 
-    try:
-        yield Peer(records, scan)
-    finally:
-        shutil.rmtree(lake, ignore_errors=True)
+    yield per_second(records, scan)
 
 
-def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ...]) -> Iterator[Case]:
-    """The wanted cases over a store of ``gib`` GiB, which is there while they run."""
-    store, lake, queues = folder / f"store-{body}", folder / "lake", folder / "queues"
-    records = int(gib * (1 << 30) / (body + 177))
-    count = QUEUES_LARGE if LARGE in wanted else QUEUES
-    size = generate(store, records=records, body_bytes=body, queues=count, segment_bytes=256 << 20)
+def _scan(spark: Any, store: Path, schema: str | None = None) -> None:
+    reader = spark.read.format("penstock_store")
+    (reader.schema(schema) if schema else reader).load(str(store)).write.format("noop").mode("overwrite").save()
 
-    def read(schema: str | None) -> None:
-        reader = spark.read.format("penstock_store")
-        (reader.schema(schema) if schema else reader).load(str(store)).write.format("noop").mode("overwrite").save()
+
+def large(rig: Rig) -> Turns:
+    """One scan of a large store, for its memory, which must not grow with the bytes nor with the queues."""
+    records = records_of(1024, LARGE_GIB)
+    with rig.folder() as folder, bench_session() as spark:
+        generate(folder / "store", records=records, body_bytes=1024, queues=LARGE_QUEUES, segment_bytes=SEGMENT_BYTES)
+        yield from turns_of(rig, {"scan": per_second(records, lambda: _scan(spark, folder / "store"))}, warm_ups=0)
+
+
+def turns(rig: Rig, body: int) -> Turns:
+    """Scans and jobs over a store of messages of ``body`` bytes."""
+    with rig.folder() as folder, bench_session() as spark, parquet(spark, folder, body) as peer:
+        generate(
+            folder / "store", records=records_of(body), body_bytes=body, queues=QUEUES, segment_bytes=SEGMENT_BYTES
+        )
+        yield from turns_of(rig, _runs(spark, folder, records_of(body)), peer=peer)
+
+
+def _runs(spark: Any, folder: Path, records: int) -> dict[str, Run]:
+    store, lake, queues = folder / "store", folder / "lake", folder / "queues"
 
     def fill() -> object:
         return archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
@@ -72,28 +70,12 @@ def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ..
     def build(*, index: bool) -> object:
         return rebuild.run(spark, rebuild.Config(store=str(store), into=str(queues), index=index))
 
-    def clear(path: Path) -> None:
-        shutil.rmtree(path, ignore_errors=True)
-
-    def pass_on() -> None:
-        spark.dataSource.register(CeilingSource)
-        reader = spark.read.format(CeilingSource.name()).option("storePath", str(store)).option("rows", records)
-        reader.load().write.format("noop").mode("overwrite").save()
-
-    runs: dict[str, Any] = {
-        ALONE: (pass_on, lambda: None),
-        SCAN: (lambda: read(None), lambda: None),
-        HEADERS: (lambda: read(HEADER_SCHEMA), lambda: None),
-        ARCHIVE: (fill, lambda: clear(lake)),
-        REBUILD: (lambda: build(index=False), lambda: clear(queues)),
-        REBUILD_ALL: (lambda: build(index=True), lambda: clear(queues)),
-        VERIFY: (lambda: verify.run(spark, verify.Config(store=(str(store),), index=False)), lambda: None),
-        LARGE: (lambda: read(None), lambda: None),
+    clear = partial(shutil.rmtree, ignore_errors=True)
+    return {
+        "scan": per_second(records, lambda: _scan(spark, store)),
+        "header scan": per_second(records, lambda: _scan(spark, store, HEADER_SCHEMA)),
+        "archive": per_second(records, fill, lambda: clear(lake)),
+        "rebuild of queues": per_second(records, lambda: build(index=False), lambda: clear(queues)),
+        "rebuild of queues and index": per_second(records, lambda: build(index=True), lambda: clear(queues)),
+        "verify": per_second(records, lambda: verify.run(spark, verify.Config(store=(str(store),), index=False))),
     }
-    try:
-        for name in wanted:
-            run, prepare = runs[name]
-            yield Case(name, body, records, size, run, TARGETS.get((name, body)), prepare)
-    finally:
-        for path in (store, lake, queues):
-            clear(path)

@@ -1,11 +1,10 @@
-"""Cases over topics of a real broker on the same machine: batch read, streams, the sink, and an empty micro-batch."""
+"""Figures over topics of a real broker on the same machine: batch read, streams, the sink, and an empty micro-batch."""
 
 from __future__ import annotations
 
 import shutil
 import statistics
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 
 from penstock.client import Admin, Producer
 from penstock.client.cluster import again
-from penstock.deploy import LocalCluster
 from penstock.pipeline.columns.schema import MESSAGE_COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.topics.cluster import cluster
@@ -23,52 +21,37 @@ from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.read.reading import SliceReader
 from penstock.pipeline.topics.read.starting import ending_offsets, starting_offsets
 
-from ..rig import FULL_SIZE_FILES
+from ..rig import Rig
+from ..runner import Turns
 from .discarding import discarding
-from .measuring import Case
+from .stores import parquet
+from .turns import Run, bench_session, per_second, records_of, turns_of
 
-NAMES = (
-    *("bare loop", "topic read", "topic stream", "sink", "sink alone", "stream to stream", "empty batch"),
-    "empty batch to sink",
-)
-LOOP, READ, STREAM, SINK, SINK_ALONE, THROUGH, EMPTY, EMPTY_SINK = NAMES
-TARGETS: dict[tuple[str, int], float] = {
-    (READ, 1024): 300_000,
-    (READ, 100): 900_000,
-    (STREAM, 1024): 160_000,
-    (STREAM, 100): 550_000,
-    (SINK_ALONE, 1024): 350_000,  # measured where no broker limited it
-    (SINK_ALONE, 100): 1_500_000,
-    (THROUGH, 1024): 70_000,
-    (THROUGH, 100): 250_000,
-    (EMPTY, 100): 170,
-    (EMPTY_SINK, 100): 240,
-}
 ROWS_PER_BATCH = {1024: 200_000, 100: 300_000}
 SMALL_BATCHES = 20
 TOPIC, SMALL, TARGET = "bench-read", "bench-small", "bench-write"
 QUEUES = 8
+EMPTY, EMPTY_SINK = "empty batch", "empty batch to sink"
 
 
-def cases(spark: Any, folder: Path, body: int, gib: float, wanted: tuple[str, ...]) -> Iterator[Case]:
-    """The wanted cases; the broker lives while they run, and so does its data."""
-    records = int(gib * (1 << 30) / (body + 177))
-    brokers = LocalCluster(folder / "cluster")
-    brokers.up(shards=1, replicas=1, nameservers=1, mode="async", base_port=0, settings=FULL_SIZE_FILES)
-    try:
-        server = brokers.plan.nameserver_addresses
+def turns(rig: Rig, body: int) -> Turns:
+    """Reads, writes and streams of topics with messages of ``body`` bytes."""
+    records = records_of(body)
+    with (
+        rig.folder() as folder,
+        bench_session() as spark,
+        parquet(spark, folder, body) as peer,
+        rig.cluster() as bench,
+        discarding(TARGET, QUEUES) as nobody,
+    ):
+        server = bench.cluster.plan.nameserver_addresses
         with Admin(server) as admin:
             for topic in (TOPIC, SMALL, TARGET):
                 # A broker that accepts connections may not be registered yet.
                 again(partial(admin.create_topic, topic, queues=QUEUES), 60.0)
         _fill(server, body, records)
-        with discarding(TARGET, QUEUES) as nobody:
-            topics = _Topics(spark, server, nobody, folder, body, records)
-            for name in wanted:
-                yield topics.case(name)
-    finally:
-        brokers.down()
-        shutil.rmtree(folder / "cluster", ignore_errors=True)
+        runs = _Topics(spark, server, nobody, folder, body, records).runs()
+        yield from turns_of(rig, runs, peer=peer, alone=frozenset({EMPTY, EMPTY_SINK}))
 
 
 def _fill(server: str, body: int, records: int) -> None:
@@ -90,26 +73,19 @@ class _Topics:
         self._body = body
         self._records = records
 
-    def case(self, name: str) -> Case:
-        """The case of that name."""
-        runs = {
-            LOOP: self._loop,
-            READ: self._read,
-            STREAM: lambda: self._stream(TOPIC, "noop", ROWS_PER_BATCH.get(self._body, 200_000)),
-            SINK: lambda: self._write(self._server),
-            SINK_ALONE: lambda: self._write(self._nobody),
-            THROUGH: lambda: self._stream(TOPIC, "penstock", ROWS_PER_BATCH.get(self._body, 200_000)),
-            EMPTY: lambda: self._stream(SMALL, "noop", QUEUES),
-            EMPTY_SINK: lambda: self._stream(SMALL, "penstock", QUEUES),
+    def runs(self) -> dict[str, Run]:
+        """The figures by name."""
+        rows = ROWS_PER_BATCH[self._body]
+        return {
+            "bare loop": per_second(self._records, self._loop),
+            "topic read": per_second(self._records, self._read),
+            "topic stream": lambda: _rows_per_s(self._stream(TOPIC, "noop", rows)),
+            "sink": per_second(self._records, lambda: self._write(self._server)),
+            "sink alone": per_second(self._records, lambda: self._write(self._nobody)),
+            "stream to stream": lambda: _rows_per_s(self._stream(TOPIC, "penstock", rows)),
+            EMPTY: lambda: _batch_ms(self._stream(SMALL, "noop", QUEUES)),
+            EMPTY_SINK: lambda: _batch_ms(self._stream(SMALL, "penstock", QUEUES)),
         }
-        target, run = TARGETS.get((name, self._body)), runs[name]
-        if name in (EMPTY, EMPTY_SINK):
-            rows = SMALL_BATCHES * QUEUES
-            return Case(name, self._body, rows, 0, run, target, value=_batch_ms, unit="ms a batch")
-        size = self._records * (self._body + 177)
-        if name in (STREAM, THROUGH):
-            return Case(name, self._body, self._records, size, run, target, value=_rows_per_s)
-        return Case(name, self._body, self._records, size, run, target)
 
     def _loop(self) -> None:
         """The same columns of the same messages in this process alone: what a program without Spark has."""

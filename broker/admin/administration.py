@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from prometheus_client.core import Metric
 
+from penstock.formats.record.layout import decode_record
 from penstock.proto import names
-from penstock.proto.errors import Forbidden, InvalidArgument, TopicNotFound
+from penstock.proto.errors import FlowControl, Forbidden, InvalidArgument, LimitReached, TopicNotFound
 from penstock.proto.wire import broker_pb2, common_pb2
 
 from ..config import MetricsExporterType
@@ -18,14 +19,17 @@ from ..core.feature import Feature
 from ..core.intake import check_creatable
 from ..core.metrics import Families, MetricsServer
 from ..core.tables.topics import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
-from ..core.wire import Service, service
+from ..core.wire import Service, in_turns, service
+from ..limits import check_attributes
 from .topics import removed_queues, topic_to_create
 
 NODE_TYPE = "broker"
-QUERY_COUNT_MAX = 10_000
+QUERY_COUNT_MAX = 1000
 QUERY_COUNT_DEFAULT = 32
 REPLY_BYTES_MAX = 32 * 1024 * 1024
 TIMESTAMP_MAX = (1 << 63) - 1
+REGISTRATION_BYTES_MAX = 32 << 20
+"""Of all topics: a nameserver is told of them in one message of at most 64 MiB, and so are administrators."""
 
 
 class Administration(Feature):
@@ -97,13 +101,17 @@ class Administration(Feature):
         """
         name = request.config.topic
         existing = self.core.tables.topic(name)
-        wanted = topic_to_create(request, existing, self.core.config.topics)
+        wanted = topic_to_create(request, existing, self.core.config.topics, len(self.core.tables.topics))
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
             return existing
-        journal = self.core.writable()
+        self.core.writable()
         check_creatable(self.core, name)
-        self._check_drained(wanted, removed_queues(existing, wanted))
+        self._check_room(existing, wanted)
+        await self._check_drained(wanted, removed_queues(existing, wanted))
+        if self.core.tables.topic(name) is not existing:
+            raise FlowControl(f"topic {name} was changed by somebody else meanwhile: try again")
+        journal = self.core.writable()
         if existing is None:
             wanted = replace(wanted, extra={**wanted.extra, CREATED_MS: self.core.clock.wall_ms()})
         await self.core.acknowledgements.safe(journal.put(TOPIC, wanted.to_json()), f"topic {name}")
@@ -144,20 +152,41 @@ class Administration(Feature):
         return broker_pb2.MessageRecords(records=records)
 
     async def view_message(self, request: broker_pb2.ViewMessageRequest) -> broker_pb2.MessageRecords:
-        """The record at a physical offset. Raises MessageNotFound, InvalidArgument."""
-        if request.physical_offset < 0:
-            raise InvalidArgument(f"physical offset {request.physical_offset} may not be negative")
-        return broker_pb2.MessageRecords(records=[bytes(self.core.store.lookup.view(request.physical_offset))])
+        """The record at a physical offset, if it is a message of a topic that may be read.
 
-    def _check_drained(self, topic: Topic, queues: range) -> None:
+        Raises:
+            MessageNotFound, InvalidArgument, Forbidden: see the message.
+        """
+        offset = request.physical_offset
+        if offset < 0:
+            raise InvalidArgument(f"physical offset {offset} may not be negative")
+        record = bytes(self.core.store.lookup.view(offset))
+        name = decode_record(record).topic
+        topic = self.core.tables.topic(name)
+        if name in (names.STATE_TOPIC, names.STAGE_TOPIC) or (topic is not None and not topic.is_readable):
+            raise Forbidden(f"the record at physical offset {offset} is of topic {name}, which clients may not read")
+        return broker_pb2.MessageRecords(records=[record])
+
+    def _check_room(self, existing: Topic | None, wanted: Topic) -> None:
+        """Refuse what would make the broker hold, or tell nameservers at once, more than they take."""
+        check_attributes(f"topic {wanted.name}", wanted.attributes, self.core.config.limits)
+        size = (
+            self.core.tables.topics.wire_bytes
+            + wanted.wire_bytes
+            - (existing.wire_bytes if existing is not None else 0)
+        )
+        if size > REGISTRATION_BYTES_MAX:
+            raise LimitReached(
+                f"topic {wanted.name}: names and attributes of all topics would take {size} bytes, and "
+                f"{REGISTRATION_BYTES_MAX} fit into a registration: delete some, or their attributes"
+            )
+
+    async def _check_drained(self, topic: Topic, queues: range) -> None:
         table = self.core.tables.offsets
-        for queue_id in queues:
+        groups = [group for group, name in table.pairs() if name == topic.name] if queues else []
+        async for queue_id in in_turns(queues):
             low, high = self.core.store.reader.queue_range(topic.name, queue_id)
-            behind = [
-                group
-                for group, name in table.pairs()
-                if name == topic.name and low <= table.get(group, name, queue_id) < high
-            ]
+            behind = [group for group in groups if low <= table.get(group, topic.name, queue_id) < high]
             if behind:
                 raise InvalidArgument(
                     f"topic {topic.name}: queue {queue_id} still has messages for group {behind[0]}: let it drain"
@@ -173,4 +202,6 @@ class Administration(Feature):
         return common_pb2.Empty()
 
     async def _list_topics(self, request: common_pb2.Empty) -> broker_pb2.TopicConfigs:
-        return broker_pb2.TopicConfigs(topics=[topic.to_wire() for topic in self.core.tables.topics.values()])
+        return broker_pb2.TopicConfigs(
+            topics=[topic.to_wire() async for topic in in_turns(self.core.tables.topics.values())]
+        )

@@ -15,16 +15,18 @@ from ..core.tables.topics import RETENTION_MS, Topic
 QUEUES_MAX = 65_536
 
 
-def topic_to_create(request: CreateTopicRequest, existing: Topic | None, settings: TopicsConfig) -> Topic | None:
-    """The topic as it should be, or None if it is so already.
+def topic_to_create(
+    request: CreateTopicRequest, existing: Topic | None, settings: TopicsConfig, count: int = 0
+) -> Topic | None:
+    """The topic as it should be, or None if it is so already; ``count``: of the topics that there are.
 
     In a request, 0 means the default, or no change. The answer to a repeated request is the same topic. Whether removed
     queues are drained is the caller's to check, see :func:`removed_queues`.
 
     Raises:
         InvalidName, InvalidArgument: what was asked for makes no topic.
-        Forbidden: the name is internal.
-        TopicNotFound: automatic creation, and autoCreateTopicEnable is false.
+        Forbidden: the name is internal, or that of a group's retries or dead letters.
+        TopicNotFound: automatic creation, and autoCreateTopicEnable is false, or there are autoCreateTopicMax topics.
         TopicExists: it exists with another shape, and ``update`` was not asked for.
     """
     name = names.check_topic(request.config.topic)
@@ -34,6 +36,16 @@ def topic_to_create(request: CreateTopicRequest, existing: Topic | None, setting
         return None
     if request.auto and not settings.auto_create:
         raise TopicNotFound(f"topic {name} does not exist and autoCreateTopicEnable is false: create it", topic=name)
+    if request.auto and count >= settings.auto_create_max:
+        raise TopicNotFound(
+            f"topic {name} does not exist and is not made by its use: there are {count} topics, autoCreateTopicMax is "
+            f"{settings.auto_create_max}: create it",
+            topic=name,
+        )
+    if existing is None and name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
+        raise Forbidden(
+            f"topic {name}: such names are for what consumer groups could not handle: clients may not create it"
+        )
     wanted = _wanted(request.config, existing if request.update else None, settings.default_queues)
     if existing is None:
         return wanted
@@ -42,7 +54,8 @@ def topic_to_create(request: CreateTopicRequest, existing: Topic | None, setting
         return None
     if not request.update:
         raise TopicExists(
-            f"topic {name} exists with {_shape(existing)}, not {_shape(wanted)}: ask for an update to change it"
+            f"topic {name} exists with {_shape(existing)}, not {_shape(wanted)}: `penstock topic update`, "
+            "or update_topic of an Admin, changes it"
         )
     if wanted.read_queues < existing.write_queues and wanted.read_queues < existing.read_queues:
         raise InvalidArgument(
@@ -84,6 +97,7 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
 
 
 def _shape(topic: Topic) -> str:
-    return f"{topic.read_queues} read queues, {topic.write_queues} write queues, perm {topic.perm}" + (
+    perm = {names.PERM_READ: "r", names.PERM_WRITE: "w", names.PERM_READ_WRITE: "rw"}.get(topic.perm, topic.perm)
+    return f"{topic.read_queues} read queues, {topic.write_queues} write queues, perm {perm}" + (
         f", {dict(topic.attributes)}" if topic.attributes else ""
     )

@@ -21,10 +21,11 @@ from ..core.metrics import Families
 from ..core.tables.groups import GROUP, GROUP_DELETED, RETRY_MAX_TIMES_DEFAULT, Group
 from ..core.tables.retry_policy import RetryPolicy
 from ..core.tables.topics import TOPIC_DELETED, Topic
-from ..core.wire import Service, service
+from ..core.wire import Service, in_turns, service
+from ..limits import check_attributes
 from .consumer_sessions import ConsumerSessions
 from .fetch import Fetch
-from .offsets import OffsetService, PendingCommits, each_queue, to_wire
+from .offsets import OffsetService, PendingCommits, check_group_count, to_wire
 
 RETRY_SETTING_MAX: Final = 1024
 
@@ -40,6 +41,7 @@ class Consume(Feature):
             queue_range=core.store.reader.queue_range,
             join_group=lambda group: self.offsets.join_group(group),
             clock=core.clock,
+            limits=core.config.limits,
             catch_up=core.dispatcher.catch_up,
         )
         self.offsets = OffsetService(core, self.sessions, self.pending)
@@ -58,7 +60,7 @@ class Consume(Feature):
             DeleteGroup=self._delete_group,
             ListGroups=self._list_groups,
             DescribeGroup=self.describe_group,
-            CommitOffsets=self._commit_offsets,
+            CommitOffsets=self.offsets.commit,
             QueryOffsets=self.offsets.query,
             QueryQueueRanges=self.offsets.ranges,
             SearchOffset=self.offsets.search,
@@ -76,6 +78,7 @@ class Consume(Feature):
         ):
             families.counters(name, doc, ("topic",), [((topic,), getattr(c, attribute)) for topic, c in topics])
         families.gauge("penstock_fetches_waiting", "Fetches that wait for messages", len(self.fetch.waiters))
+        families.gauge("penstock_fetch_bytes_held", "Of replies not taken yet", self.fetch.load.reply_bytes)
         families.gauge("rocketmq_consumer_group_number", "Consumer groups", len(self.core.tables.groups))
         families.gauges(
             "rocketmq_consumer_lag_messages", "Messages not consumed yet", ("topic", "consumer_group"), self._lags()
@@ -114,6 +117,9 @@ class Consume(Feature):
             retry_queues=asked.retry_queues or existing.retry_queues,
             retry_policy=policy if asked.HasField("retry_policy") else existing.retry_policy,
         )
+        check_attributes(f"group {group.name}", group.attributes, self.core.config.limits)
+        if group.name not in self.core.tables.groups:
+            check_group_count(self.core, group.name)
         if group != self.core.tables.group(asked.group):
             journal.put(GROUP, group.to_json())
         return group
@@ -133,7 +139,8 @@ class Consume(Feature):
         journal.put(GROUP_DELETED, {"groupName": name})  # last: until then all of it can be asked for again
 
     async def describe_group(self, request: broker_pb2.GroupName) -> broker_pb2.GroupDescription:
-        """Settings, members and committed offsets of a group."""
+        """Settings, members and committed offsets of a group. Raises NotCurrent."""
+        self.offsets.check_current()
         name = request.group
         group = self.core.tables.group(names.check_group(name))
         if group is None:
@@ -168,19 +175,13 @@ class Consume(Feature):
         return common_pb2.Empty()
 
     async def _list_groups(self, request: common_pb2.Empty) -> broker_pb2.GroupConfigs:
-        return broker_pb2.GroupConfigs(groups=[group.to_wire() for group in self.core.tables.groups.values()])
-
-    async def _commit_offsets(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsReply:
-        refused = self.offsets.commit(
-            request.group, each_queue(request.offsets), session_id=request.session_id, force=request.force
-        )
-        return broker_pb2.CommitOffsetsReply(
-            refused=[common_pb2.TopicQueues(topic=topic, queue_ids=queues) for topic, queues in refused.items()]
-        )
+        groups = [group.to_wire() async for group in in_turns(self.core.tables.groups.values())]
+        return broker_pb2.GroupConfigs(groups=groups)
 
     async def _consumer_session(
         self, requests: AsyncIterator[broker_pb2.ConsumerRequest], context: Any
     ) -> AsyncIterator[broker_pb2.ConsumerEvent]:
+        self.offsets.check_current()
         async with contextlib.aclosing(self.sessions.serve(requests, context)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event

@@ -16,15 +16,24 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
-from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgument, PenstockError, Retryable
-from penstock.proto.names import check_group
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    FlowControl,
+    InvalidArgument,
+    LimitReached,
+    PenstockError,
+    Retryable,
+)
+from penstock.proto.names import DERIVED_TOPIC_LENGTH_MAX, check_group
 from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter, GroupMember
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 from penstock.runtime.clock import Clock
 
+from ..core.wire import QUEUES_MAX, TURN, check_queues
+from ..limits import Limits
 from .groups import Changes, Groups, Mismatch
 
 log = logging.getLogger(__name__)
@@ -33,7 +42,8 @@ HEARTBEAT_INTERVAL_MS = 1000
 SILENCE_S = 3.0
 WATCH_INTERVAL_S = 0.25
 COMPARE_AFTER_S = 1.0
-CLAIMS_MAX = 100_000
+CLAIMS_MAX = QUEUES_MAX
+EXPRESSIONS_LENGTH_MAX = 256 * 1024  # characters, of all subscriptions of one consumer, with the topics' names
 CLIENT_ID_LENGTH_MAX = 255
 # Above every claim's grant there is room for what the group and an administrator cause meanwhile.
 OUTGOING_MAX = CLAIMS_MAX + 10_000
@@ -107,6 +117,7 @@ class ConsumerSessions:
         queue_range: Callable[[str, int], tuple[int, int]],
         join_group: Callable[[str], None],
         clock: Clock,
+        limits: Limits = Limits(),  # noqa: B008  frozen
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends."""
@@ -114,6 +125,7 @@ class ConsumerSessions:
         self._queue_range = queue_range
         self._join_group = join_group
         self._clock = clock
+        self._limits = limits
         self._catch_up = catch_up
         self._groups = Groups()
         self._sessions: dict[int, _Session] = {}
@@ -189,7 +201,7 @@ class ConsumerSessions:
             async for request in requests:
                 if not session.ended:  # while the request was on its way
                     session.heard_s = self._clock.monotonic_s()
-                    self._handle(session, request)
+                    await self._handle(session, request)
                 if session.ended:
                     return
             self._end(session, None)
@@ -218,17 +230,16 @@ class ConsumerSessions:
         # Also where the stream itself cannot notice, because it waits for a client that reads nothing.
         self._end(session, session.error)
 
-    def _handle(self, session: _Session, request: ConsumerRequest) -> None:
+    async def _handle(self, session: _Session, request: ConsumerRequest) -> None:
         kind = request.WhichOneof("request")
         if kind == "join":
             self._join(session, request.join)
         elif not session.group:
             raise InvalidArgument(f"consumer session began with {kind or 'an empty request'}: it must begin with join")
         elif kind == "claim":
-            self._claim(session, request.claim)
+            await self._claim(session, request.claim)
         elif kind == "release":
-            released = self._groups.release(session.session_id, request.release.topic, request.release.queue_ids)
-            self._publish(released)
+            await self._release(session, request.release)
         elif kind == "heartbeat":
             session.send(ConsumerEvent(heartbeat=Empty()))
         else:
@@ -240,12 +251,14 @@ class ConsumerSessions:
             raise InvalidArgument(
                 f"client id of {len(join.client_id)} characters: 1..{CLIENT_ID_LENGTH_MAX} are allowed"
             )
+        self._check_subscriptions(join)
         is_new = not session.group
         if not is_new and (session.group, session.client_id) != (join.group, join.client_id):
             raise InvalidArgument("a session may change its subscriptions, not its group or client id")
         self._join_group(join.group)
         if is_new:
             self._end_former(join)
+            self._check_room(join)
             session.group, session.client_id = join.group, join.client_id
             self._sessions[session.session_id] = session
             joined = ConsumerEvent.Joined(session_id=session.session_id, heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS)
@@ -256,18 +269,54 @@ class ConsumerSessions:
         # Not at once: a member subscribes its topics one after the other, and members are changed one by one.
         session.compare_at_s = self._clock.monotonic_s() + COMPARE_AFTER_S
 
+    def _check_subscriptions(self, join: ConsumerRequest.Join) -> None:
+        count, length = len(join.subscriptions), 0
+        if count > self._limits.subscriptions_max:
+            raise LimitReached(
+                f"client {join.client_id}: {count} subscriptions: at most {self._limits.subscriptions_max} are allowed "
+                "(maxSubscriptionsPerClient)"
+            )
+        for topic, wanted in join.subscriptions.items():
+            length += len(topic) + len(wanted.expression)
+        if length > EXPRESSIONS_LENGTH_MAX:
+            raise LimitReached(
+                f"client {join.client_id}: subscriptions of {length} characters: at most {EXPRESSIONS_LENGTH_MAX}"
+            )
+
+    def _check_room(self, join: ConsumerRequest.Join) -> None:
+        if len(self._sessions) >= self._limits.sessions_max:
+            raise LimitReached(f"group {join.group}: {len(self._sessions)} consumers are here (maxConsumerSessions)")
+        count = len(self._groups.sessions(join.group))
+        if count >= self._limits.members_max:
+            raise LimitReached(f"group {join.group}: it has {count} consumers at this broker (maxClientsPerGroup)")
+
     def _end_former(self, join: ConsumerRequest.Join) -> None:
         former = self._sessions.get(self._groups.superseded(join.group, join.client_id) or 0)
         if former is not None:
             log.warning("consumer joined again, former session ended group=%s client=%s", join.group, join.client_id)
             self._end(former, BrokerUnavailable(f"client {join.client_id} has joined again in another session"))
 
-    def _claim(self, session: _Session, claim: TopicQueues) -> None:
+    async def _claim(self, session: _Session, claim: TopicQueues) -> None:
         if len(self._groups.member(session.session_id).wanted) + len(claim.queue_ids) > CLAIMS_MAX:
             raise FlowControl(f"client {session.client_id} claims more than {CLAIMS_MAX} queues at one broker")
+        check_queues(claim.topic, claim.queue_ids)
+        if len(claim.topic) > DERIVED_TOPIC_LENGTH_MAX:
+            raise InvalidArgument(f"claim of topic {claim.topic[:64]!r}: no topic has so long a name")
         if any(queue_id < 0 for queue_id in claim.queue_ids):
-            raise InvalidArgument(f"claim of a negative queue id of topic {claim.topic!r}")
-        self._publish(self._groups.claim(session.session_id, claim.topic, claim.queue_ids))
+            raise InvalidArgument(f"claim of a negative queue id of topic {claim.topic!r:.80}")
+        for part in _parts(claim.queue_ids):
+            self._publish(self._groups.claim(session.session_id, claim.topic, part))
+            await asyncio.sleep(0)
+            if session.ended:
+                return
+
+    async def _release(self, session: _Session, release: TopicQueues) -> None:
+        check_queues(release.topic, release.queue_ids)
+        for part in _parts(release.queue_ids):
+            self._publish(self._groups.release(session.session_id, release.topic, part))
+            await asyncio.sleep(0)
+            if session.ended:
+                return
 
     def _end(self, session: _Session, error: PenstockError | None) -> None:
         known = self._sessions.pop(session.session_id, None)
@@ -302,13 +351,16 @@ class ConsumerSessions:
                     self._sessions[session_id].send(members)
 
     def _compare_subscriptions(self, session: _Session) -> None:
-        for each in self._groups.mismatches(session.session_id):
-            log.warning(
-                "subscription mismatch group=%s topic=%s client=%s expression=%r other_client=%s other_expression=%r: "
-                "members of a group must subscribe alike, or messages go to members that do not want them",
-                *each,
-            )
+        found = self._groups.mismatches(session.session_id)
+        for each in found:
             self._tell_mismatch(each)
+        if found:
+            log.warning(
+                "subscription mismatch group=%s topic=%s client=%s expression=%.100r other_client=%s "
+                "other_expression=%.100r topics=%d: members of a group must subscribe alike, or messages go to members "
+                "that do not want them",
+                *(*found[0], len(found)),
+            )
 
     def _tell_mismatch(self, found: Mismatch) -> None:
         """Tell both members: each of them may be the one that is wrong."""
@@ -324,6 +376,10 @@ class ConsumerSessions:
                         )
                     )
                 )
+
+
+def _parts(queue_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (queue_ids[start : start + TURN] for start in range(0, len(queue_ids), TURN))
 
 
 def _text_of(wanted: Filter) -> str:

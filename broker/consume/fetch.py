@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 
 from penstock.formats.hashing import string_hash
+from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
 from penstock.proto.frames import unpack
 from penstock.proto.wire.broker_pb2 import FetchHeader, Filter
 
 from ..core.core import Core
+from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
 from .answer import Answer
+from .fetch_load import FetchLoad
 from .fetch_waiters import Waiter, Waiters, Wanted, finish
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from ..store.filter.conditions import Condition
 
 WAIT_MS_MAX = 60_000
-QUEUES_MAX = 100_000
 _BRINGERS = 4
 """Threads that wait for the disk; more consumers than this that read far behind wait for each other."""
 EXPRESSION_LENGTH_MAX = 8192
@@ -44,6 +46,7 @@ class Fetch:
 
     def __init__(self, core: Core) -> None:
         self.waiters = Waiters()
+        self.load = FetchLoad(core.config.limits)
         self.is_open = True
         self._core = core
         self._takes_sql = core.config.topics.property_filter
@@ -65,7 +68,14 @@ class Fetch:
         header, _ = unpack(request, FetchHeader)
         if not self.is_open:
             raise BrokerUnavailable("the broker is shutting down")
-        wanted = self._wanted(header)
+        wanted = await self._wanted(header)
+        peer = context.peer()
+        with self.load.counted(peer, len(wanted)):
+            message = await self._answered(header, wanted)
+        self.load.hold(peer, len(message), context)
+        return message
+
+    async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> bytes:
         answer = Answer(self._core, header, wanted, self._knows_all_topics)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
@@ -100,37 +110,54 @@ class Fetch:
         await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
         return True
 
-    def _wanted(self, header: FetchHeader) -> list[Wanted]:
+    async def _wanted(self, header: FetchHeader) -> list[Wanted]:
         group = self._tables.group(header.group) if header.group else None
         if group is not None and not group.consume_enable:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
+        check_count("topics", len(header.topics), QUEUES_MAX)
+        count = sum(len(part.queue_ids) for part in header.topics)
+        if not 1 <= count <= QUEUES_MAX:
+            raise InvalidArgument(f"a fetch of {count} queues: 1..{QUEUES_MAX} are allowed")
         wanted: list[Wanted] = []
+        left = TURN
         for index, part in enumerate(header.topics):
-            if len(part.queue_ids) != len(part.offsets):
-                raise InvalidArgument(
-                    f"topic {part.topic}: {len(part.queue_ids)} queues with {len(part.offsets)} offsets"
-                )
-            topic = self._tables.topic(part.topic)
-            if topic is not None and not topic.is_readable:
-                raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
-            self._store.reader.check_readable(part.topic)
-            if len(part.ends) not in (0, len(part.offsets)):
-                raise InvalidArgument(f"topic {part.topic}: {len(part.offsets)} offsets with {len(part.ends)} ends")
-            tags, condition = self._filter(part.filter.kind, part.filter.expression)
-            ends = part.ends or itertools.repeat(_NO_END, len(part.offsets))
-            for queue_id, offset, end in zip(part.queue_ids, part.offsets, ends, strict=True):
-                if offset < 0 or queue_id < 0:
-                    raise InvalidArgument(
-                        f"topic {part.topic} queue {queue_id} offset {offset}: neither may be negative"
-                    )
-                if end <= offset or (header.in_order and not part.ends):
-                    raise InvalidArgument(
-                        f"topic {part.topic} queue {queue_id} offset {offset}: it must have an end behind it"
-                    )
-                wanted.append(Wanted(index, part.topic, queue_id, offset, offset, end, tags, condition))
-        if not 1 <= len(wanted) <= QUEUES_MAX:
-            raise InvalidArgument(f"a fetch of {len(wanted)} queues: 1..{QUEUES_MAX} are allowed")
+            queues = iter(self._wanted_of(index, part, header))
+            some: list[Wanted] | None = None
+            while some is None or some:
+                some = list(itertools.islice(queues, TURN))
+                wanted += some
+                left -= len(some) + 1
+                if left <= 0:
+                    left = TURN
+                    await asyncio.sleep(0)
         return wanted
+
+    def _wanted_of(self, index: int, part: FetchHeader.Topic, header: FetchHeader) -> Iterable[Wanted]:
+        """The queues of one topic."""
+        if len(part.queue_ids) != len(part.offsets):
+            raise InvalidArgument(f"topic {part.topic}: {len(part.queue_ids)} queues with {len(part.offsets)} offsets")
+        if len(part.ends) not in (0, len(part.offsets)):
+            raise InvalidArgument(f"topic {part.topic}: {len(part.offsets)} offsets with {len(part.ends)} ends")
+        if len(part.topic) > names.DERIVED_TOPIC_LENGTH_MAX:
+            raise InvalidArgument(
+                f"topic {part.topic[:64]!r}: a name has at most {names.DERIVED_TOPIC_LENGTH_MAX} characters"
+            )
+        if len(part.queue_ids) > 1:
+            check_queues(part.topic, part.queue_ids)
+        topic = self._tables.topic(part.topic)
+        if topic is not None and not topic.is_readable:
+            raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
+        self._store.reader.check_readable(part.topic)
+        tags, condition = self._filter(part.filter.kind, part.filter.expression)
+        ends = part.ends or itertools.repeat(_NO_END, len(part.offsets))
+        for queue_id, offset, end in zip(part.queue_ids, part.offsets, ends, strict=True):
+            if offset < 0 or queue_id < 0:
+                raise InvalidArgument(f"topic {part.topic} queue {queue_id} offset {offset}: neither may be negative")
+            if end <= offset or (header.in_order and not part.ends):
+                raise InvalidArgument(
+                    f"topic {part.topic} queue {queue_id} offset {offset}: it must have an end behind it"
+                )
+            yield Wanted(index, part.topic, queue_id, offset, offset, end, tags, condition)
 
     def _filter(self, kind: int, expression: str) -> tuple[frozenset[int] | None, Condition | None]:
         """(tag hashes, None), (None, condition), or (None, None) if every message is wanted."""

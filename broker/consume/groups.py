@@ -10,10 +10,12 @@ belong to sessions that exist.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MISMATCHES_MAX: Final = 10
+"""Topics on which members differ that are told of, by one member."""
 
 
 class Grant(NamedTuple):
@@ -50,7 +52,7 @@ class Member:
     group: str
     client_id: str
     subscriptions: dict[str, str]
-    wanted: set[tuple[str, int]] = field(default_factory=set)
+    wanted: dict[tuple[str, int], None] = field(default_factory=dict)
 
 
 class _Group:
@@ -60,7 +62,7 @@ class _Group:
         self.generation = generation
         self.sessions: dict[str, int] = {}  # client id -> session id
         # (topic, queue id) -> session ids in order of arrival; the first one holds the queue.
-        self.claims: dict[tuple[str, int], OrderedDict[int, None]] = {}
+        self.claims: dict[tuple[str, int], dict[int, None]] = {}
 
 
 class Groups:
@@ -73,7 +75,9 @@ class Groups:
     def __init__(self) -> None:
         self._sessions: dict[int, Member] = {}
         self._groups: dict[str, _Group] = {}
-        self._generations: dict[str, int] = {}  # of groups without members: a generation is never used twice
+        self._newest_generation = (
+            0  # of all groups that went: one that comes again begins above it, so none is used twice
+        )
 
     def join(self, session_id: int, group: str, client_id: str, subscriptions: Mapping[str, str]) -> Changes:
         """Make the session a member, or replace the subscriptions of a session that is one."""
@@ -97,8 +101,8 @@ class Groups:
             key = (topic, queue_id)
             if key in session.wanted:
                 continue
-            session.wanted.add(key)
-            line = group.claims.setdefault(key, OrderedDict())
+            session.wanted[key] = None
+            line = group.claims.setdefault(key, {})
             line[session_id] = None
             if len(line) == 1:
                 changes.grants.append(Grant(session_id, topic, queue_id))
@@ -110,7 +114,7 @@ class Groups:
         changes = Changes()
         for queue_id in queue_ids:
             if (topic, queue_id) in session.wanted:
-                session.wanted.discard((topic, queue_id))
+                del session.wanted[topic, queue_id]
                 self._leave_line(session.group, session_id, (topic, queue_id), changes)
         return changes
 
@@ -120,7 +124,7 @@ class Groups:
         session = self._sessions.pop(session_id, None)
         if session is None:
             return changes
-        for key in sorted(session.wanted):
+        for key in session.wanted:
             self._leave_line(session.group, session_id, key, changes)
         group = self._groups[session.group]
         del group.sessions[session.client_id]
@@ -128,7 +132,7 @@ class Groups:
         changes.groups.append(session.group)
         if not group.sessions:
             assert not group.claims, "claims without members"
-            self._generations[session.group] = group.generation
+            self._newest_generation = max(self._newest_generation, group.generation)
             del self._groups[session.group]
         return changes
 
@@ -152,7 +156,7 @@ class Groups:
         """Generation and client ids, sorted."""
         found = self._groups.get(group)
         if found is None:
-            return self._generations.get(group, 0), []
+            return self._newest_generation, []
         return found.generation, sorted(found.sessions)
 
     def sessions(self, group: str) -> dict[str, int]:
@@ -161,7 +165,10 @@ class Groups:
         return dict(found.sessions) if found else {}
 
     def mismatches(self, session_id: int) -> list[Mismatch]:
-        """The first other member that subscribed differently, per topic: naming every pair would drown the log."""
+        """The first other member that subscribed differently, per topic: naming every pair would drown the log.
+
+        At most :data:`MISMATCHES_MAX`, for the same reason.
+        """
         session = self._sessions[session_id]
         found: dict[str, Mismatch] = {}
         group = self._groups[session.group]
@@ -172,6 +179,8 @@ class Groups:
             for topic in sorted(session.subscriptions.keys() | others.keys()):
                 mine, theirs = session.subscriptions.get(topic), others.get(topic)
                 if mine != theirs and topic not in found:
+                    if len(found) == MISMATCHES_MAX:
+                        return list(found.values())
                     found[topic] = Mismatch(session.group, topic, session.client_id, mine, client_id, theirs)
         return list(found.values())
 
@@ -180,7 +189,7 @@ class Groups:
         changes = self.end(former) if former is not None else Changes()
         found = self._groups.get(group)
         if found is None:
-            found = self._groups[group] = _Group(self._generations.pop(group, 0))
+            found = self._groups[group] = _Group(self._newest_generation)
         self._sessions[session_id] = Member(group, client_id, dict(subscriptions))
         found.sessions[client_id] = session_id
         found.generation += 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from penstock.proto import names
 from penstock.proto.errors import (
     DiskFull,
+    FlowControl,
     GroupNotFound,
     InvalidArgument,
+    LimitReached,
+    NotCurrent,
     NotMaster,
     OffsetOutOfRange,
     PenstockError,
@@ -24,11 +29,15 @@ from ..core.journal import Journal
 from ..core.tables.groups import GROUP, Group
 from ..core.tables.offsets import OffsetsByQueue, offset_records
 from ..core.tables.tables import Tables
+from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues, in_turns
 from .consumer_sessions import ConsumerSessions
 
 log = logging.getLogger(__name__)
 
 TopicOffsets = common_pb2.TopicOffsets
+
+PENDING_MAX: Final = 500_000
+"""Offsets that a slave keeps for its master, of all groups."""
 
 
 class PendingCommits:
@@ -49,6 +58,10 @@ class PendingCommits:
         What is kept is offered to the master again and again, and would undo an administrator's reset there.
         """
         if offset > self._tables.committed(group, topic, queue_id):
+            if len(self._offsets) >= PENDING_MAX and (group, topic, queue_id) not in self._offsets:
+                raise FlowControl(
+                    f"{PENDING_MAX} offsets wait for the master to come back: commit again when it is there"
+                )
             self._offsets[group, topic, queue_id] = offset
 
     def on_applied(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -97,6 +110,22 @@ class OffsetService:
         """Commits are taken by any master, however few replicas are in sync; None at a slave."""
         return self._core.events.journal
 
+    def check_current(self) -> None:
+        """Refuse to say what groups have committed, unless all that was acknowledged is here.
+
+        A consumer that believed less would read messages again, or, if nothing of its group is here, begin behind
+        messages that nobody has read.
+
+        Raises:
+            NotCurrent: this broker may be behind.
+        """
+        identity = self._core.config.identity
+        if not self._core.role.is_current:
+            raise NotCurrent(
+                f"broker {identity.broker_name}/{identity.broker_id} may lack what was acknowledged, and so what "
+                "consumers have committed: ask again when there is a master"
+            )
+
     def join_group(self, group: str) -> None:
         """Make sure that ``group`` may be used: created where that is allowed.
 
@@ -111,6 +140,7 @@ class OffsetService:
             raise GroupNotFound(
                 f"group {group} does not exist and autoCreateSubscriptionGroup is false: create it", group=group
             )
+        check_group_count(self._core, group)
         if self._journal is not None:
             self._core.role.check_master()
             _ensure_group(self._journal, self._tables, group)
@@ -119,41 +149,54 @@ class OffsetService:
         """Next offset of the group in the queue, -1 when it never committed."""
         return self._pending.committed(group, topic, queue_id)
 
-    def commit(
-        self, group: str, offsets: Iterable[tuple[str, int, int]], *, session_id: int = 0, force: bool = False
-    ) -> dict[str, list[int]]:
-        """Take what is allowed of (topic, queue id, offset); the refused queues by topic.
+    async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsReply:
+        """Take what is allowed of the offsets; the refused queues by topic.
 
         A member commits the queues that its session holds. Offsets go forward; back only with ``force``, which
         also tells the member that holds the queue where to go on.
 
         Raises:
-            InvalidArgument: a negative queue or offset; nothing was taken.
+            InvalidArgument: a negative queue or offset, lists that do not fit, or too many; nothing was taken.
             TopicNotFound, OffsetOutOfRange: from a non-member (``session_id`` 0), who named a queue or offset that
                 does not exist; nothing was taken. A member gets these as refused, so that its other queues go on.
             NotMaster: ``force`` at a slave.
         """
-        if force or self._journal is not None:
+        group, is_member = request.group, request.session_id != 0
+        if request.force or self._journal is not None:
             self._core.role.check_master()
+        queues = _checked(request.offsets)
         self.join_group(group)
-        accepted: dict[str, dict[int, int]] = {}
+        if not is_member:
+            async for queue in in_turns(queues):
+                if (problem := self._problem(*queue)) is not None:
+                    raise problem
         refused: dict[str, list[int]] = {}
-        for topic, queue_id, offset in offsets:
-            if queue_id < 0 or offset < 0:
-                raise InvalidArgument(f"commit of topic {topic} queue {queue_id}: offset {offset} may not be negative")
-            problem = self._problem(topic, queue_id, offset)
-            if problem is not None and not session_id:
-                raise problem
-            is_holder = not session_id or self._owners.owns(session_id, group, topic, queue_id)
-            is_allowed = is_holder and (force or offset >= self.committed(group, topic, queue_id))
-            if problem is not None or not is_allowed:
+        for start in range(0, len(queues), TURN):
+            if request.force:
+                self._core.role.check_master()
+            for topic, queue_id in self._commit(request, queues[start : start + TURN]):
                 refused.setdefault(topic, []).append(queue_id)
-            else:
+            await asyncio.sleep(0)
+        return broker_pb2.CommitOffsetsReply(
+            refused=[common_pb2.TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in refused.items()]
+        )
+
+    def _commit(
+        self, request: broker_pb2.CommitOffsetsRequest, queues: Iterable[tuple[str, int, int]]
+    ) -> list[tuple[str, int]]:
+        """Take some of them in one go, since who holds a queue may change between two; the refused ones."""
+        group, accepted, refused = request.group, dict[str, dict[int, int]](), []
+        for topic, queue_id, offset in queues:
+            is_holder = not request.session_id or self._owners.owns(request.session_id, group, topic, queue_id)
+            is_allowed = is_holder and (request.force or offset >= self.committed(group, topic, queue_id))
+            if is_allowed and self._problem(topic, queue_id, offset) is None:
                 accepted.setdefault(topic, {})[queue_id] = offset
+            else:
+                refused.append((topic, queue_id))
         self._take(group, accepted)
-        if force:
-            for topic, queues in accepted.items():
-                for queue_id, offset in queues.items():
+        if request.force:
+            for topic, taken in accepted.items():
+                for queue_id, offset in taken.items():
                     self._owners.notify_reset(group, topic, queue_id, offset)
         return refused
 
@@ -191,18 +234,27 @@ class OffsetService:
                 self._pending.forget(commits)
 
     async def query(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
-        """Committed offsets of the queues asked for, or of all that the group has; -1: never committed."""
+        """Committed offsets of the queues asked for, or of all that the group has; -1: never committed.
+
+        Raises NotCurrent.
+        """
+        self.check_current()
         group, table = names.check_group(request.group), self._tables.offsets
-        wanted: Mapping[str, Iterable[int]] = {part.topic: part.queue_ids for part in request.queues}
-        wanted = wanted or {topic: sorted(table.row(group, topic)) for topic in table.topics_of(group)}
-        found = {topic: {q: self.committed(group, topic, q) for q in ids} for topic, ids in wanted.items()}
+        check_count("queues", sum(len(part.queue_ids) for part in request.queues), QUEUES_MAX)
+        check_count("topics", len(request.queues), QUEUES_MAX)
+        wanted: list[tuple[str, Iterable[int]]] = [(part.topic, part.queue_ids) for part in request.queues]
+        wanted = wanted or [(topic, sorted(table.row(group, topic))) for topic in table.topics_of(group)]
+        found: dict[str, dict[int, int]] = {}
+        async for topic, queue_id in in_turns((topic, each) for topic, queue_ids in wanted for each in queue_ids):
+            found.setdefault(topic, {})[queue_id] = self.committed(group, topic, queue_id)
         return broker_pb2.QueryOffsetsReply(offsets=to_wire(found))
 
     async def ranges(self, request: common_pb2.TopicQueues) -> broker_pb2.QueueRanges:
         """What can be read of the queues asked for, or of all of the topic."""
         topic, read_queues = request.topic, self._read_queues(request.topic)
+        check_queues(topic, request.queue_ids)
         reply = broker_pb2.QueueRanges(topic=topic)
-        for queue_id in request.queue_ids or range(read_queues):
+        async for queue_id in in_turns(request.queue_ids or range(read_queues)):
             low, high = self._store.reader.queue_range(topic, queue_id) if 0 <= queue_id < read_queues else (0, 0)
             last = self._store.lookup.store_timestamp_at(topic, queue_id, high - 1) if high > low else None
             reply.ranges.add(queue_id=queue_id, min_offset=low, max_offset=high, last_store_timestamp_ms=last or 0)
@@ -245,6 +297,8 @@ class OffsetService:
         if queue_id >= self._tables.read_queues(topic):
             return TopicNotFound(f"topic {topic} has no queue {queue_id} at this broker", topic=topic)
         low, high = self._store.reader.queue_range(topic, queue_id)
+        if not high and topic.startswith(names.LIGHT_PREFIX):
+            return TopicNotFound(f"light queue {topic[:100]} does not exist at this broker", topic=topic)
         # A slave may be behind what the consumer has read at the master.
         if offset > high + hidden_records_max(self._store) and self._journal is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
@@ -270,10 +324,32 @@ def record_offsets(journal: Journal, tables: Tables, group: str, offsets: Offset
         journal.put(kind, document)
 
 
+def check_group_count(core: Core, group: str) -> None:
+    """Refuse one more group than there may be. Raises LimitReached."""
+    count, most = len(core.tables.groups), core.config.limits.groups_max
+    if count >= most:
+        raise LimitReached(
+            f"group {group}: there are {count} groups (maxSubscriptionGroupNum): delete some, or raise the limit"
+        )
+
+
 def _ensure_group(journal: Journal, tables: Tables, group: str) -> None:
     """Create ``group`` with default settings unless it exists."""
     if tables.group(group) is None:
         journal.put(GROUP, Group(names.check_group(group)).to_json())
+
+
+def _checked(offsets: Collection[TopicOffsets]) -> list[tuple[str, int, int]]:
+    """(topic, queue id, offset) of a client's message. Raises InvalidArgument for what is too much, or no offset."""
+    check_count("topics", len(offsets), QUEUES_MAX)
+    check_count("queues", sum(len(part.queue_ids) for part in offsets), QUEUES_MAX)
+    for part in offsets:
+        check_queues(part.topic, part.queue_ids)
+    queues = list(each_queue(offsets))
+    for topic, queue_id, offset in queues:
+        if queue_id < 0 or offset < 0:
+            raise InvalidArgument(f"commit of topic {topic} queue {queue_id}: offset {offset} may not be negative")
+    return queues
 
 
 def each_queue(offsets: Iterable[TopicOffsets]) -> Iterable[tuple[str, int, int]]:

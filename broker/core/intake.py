@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, NotEnoughReplicas, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    Forbidden,
+    InvalidArgument,
+    LimitReached,
+    NotEnoughReplicas,
+    TopicNotFound,
+)
 
 from .journal import Target
 from .tables.producers import mark_of
@@ -66,9 +73,15 @@ def client_mark(records: memoryview) -> ProducerMark | None:
         CorruptBatch: see :func:`mark_of`.
     """
     mark = mark_of(records)
-    if mark is not None and mark.producer_id in RESERVED_PRODUCERS:
-        raise Forbidden(f"producer id {mark.producer_id:016x} is kept for the broker's own deliveries: use another")
+    if mark is not None:
+        check_producer(mark.producer_id)
     return mark
+
+
+def check_producer(producer_id: int) -> None:
+    """Refuse a client that uses an id of the broker's own. Raises Forbidden."""
+    if producer_id in RESERVED_PRODUCERS:
+        raise Forbidden(f"producer id {producer_id:016x} is kept for the broker's own deliveries: use another")
 
 
 def writable_topic(core: Core, name: str) -> Topic:
@@ -89,10 +102,16 @@ def writable_topic(core: Core, name: str) -> Topic:
 
 
 def check_creatable(core: Core, name: str) -> None:
-    """Refuse to make a topic anew whose deletion is not dispatched yet: it would show its old messages.
+    """Refuse to make a topic that is one too many, or whose deletion is not dispatched yet: it would show old messages.
 
     Raises:
         NotEnoughReplicas: the record that deletes it is not confirmed.
+        LimitReached: there are enough topics.
     """
+    topics, most = core.tables.topics, core.config.limits.topics_max
+    if name not in topics and len(topics) >= most:
+        raise LimitReached(
+            f"topic {name}: there are {len(topics)} topics (maxTopicNum): delete some, or raise the limit"
+        )
     if core.tables.topics.deleted_at(name) >= core.store.dispatched_offset:
         raise NotEnoughReplicas(f"topic {name} is being deleted: try again")

@@ -24,6 +24,8 @@ from penstock.proto.errors import ConfigError
 log = logging.getLogger(__name__)
 
 SCRAPE_TIMEOUT_S: Final = 5.0
+SCRAPE_PAUSE_S: Final = 0.5
+"""Scrapes within so long get the same figures: the endpoint is open to all, and making them takes the event loop."""
 APPEND_BOUNDS_S: Final = tuple(float(f"{digits}e{power}") for power in range(-4, 1) for digits in ("1", "2.5", "5"))
 
 
@@ -169,13 +171,16 @@ class _OnLoop(Collector):
     def __init__(self, collect: Callable[[], list[Metric]], loop: asyncio.AbstractEventLoop) -> None:
         self._collect = collect
         self._loop = loop
+        self._made: tuple[float, list[Metric]] = (-SCRAPE_PAUSE_S, [])  # when, by the loop alone
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterable[Metric]:
         async def on_loop() -> list[Metric]:
-            return self._collect()
+            if self._loop.time() - self._made[0] >= SCRAPE_PAUSE_S:
+                self._made = (self._loop.time(), self._collect())
+            return self._made[1]
 
         if self._loop.is_closed():
             return []

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, NamedTuple
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import InvalidArgument
-from penstock.runtime.channel import reporting, reporting_stream
+from penstock.runtime.channel import Decoded, decoded, reporting, reporting_stream
+
+T = TypeVar("T")
 
 NAME_LENGTH_MAX: Final = 200
+REQUEST_BYTES_MAX: Final = 8 << 20
+"""Of a request that carries no records: what is longer is not even looked at, since that alone would take long."""
+QUEUES_MAX: Final = 1 << 16
+"""Queues that one request may name: as many as a topic may have."""
+TURN: Final = 1024
+"""After so many of a long list others get their turn: some milliseconds of the event loop."""
 
 Answer = Callable[[Any], Awaitable[Any]]
 """A unary method: request -> answer."""
@@ -46,21 +57,55 @@ def service(
         declared = wire.methods_by_name[name]
         is_stream = declared.client_streaming
         assert is_stream == declared.server_streaming, "no method of Penstock streams one way"
+        kind = GetMessageClass(declared.input_type)
         handlers[name] = _KINDS[is_stream, is_stream](
-            reporting_stream(method) if is_stream else reporting(_unary(f"{wire.name}/{name}", method, before)),  # type: ignore[arg-type]
-            request_deserializer=GetMessageClass(declared.input_type).FromString,
+            reporting_stream(_stream(kind, method))  # type: ignore[arg-type]
+            if is_stream
+            else reporting(_unary(f"{wire.name}/{name}", kind, method, before)),  # type: ignore[arg-type]
             response_serializer=GetMessageClass(declared.output_type).SerializeToString,
         )
     return Service(wire.full_name, handlers)
 
 
-def _unary(name: str, method: Answer, before: Callable[[], None] | None) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def call(request: Any, context: Any) -> Any:
+def _unary(
+    name: str, kind: type[Message], method: Answer, before: Callable[[], None] | None
+) -> Callable[[bytes, Any], Awaitable[Any]]:
+    async def call(content: bytes, context: Any) -> Any:
+        request = decoded(kind, content, REQUEST_BYTES_MAX)
         if before is not None:
             before()
         return await method(request)
 
     call.__qualname__ = name  # as the caller is told of an internal error
+    return call
+
+
+def check_count(what: str, count: int, most: int) -> None:
+    """Refuse a list that is too long, before it is looked at. Raises InvalidArgument."""
+    if count > most:
+        raise InvalidArgument(f"{count} {what}: at most {most} are allowed in one request")
+
+
+def check_queues(topic: str, queue_ids: Collection[int]) -> None:
+    """Refuse too many queues of one topic, and any that is named twice. Raises InvalidArgument."""
+    check_count(f"queues of topic {topic[:100]!r}", len(queue_ids), QUEUES_MAX)
+    if len(set(queue_ids)) < len(queue_ids):
+        raise InvalidArgument(f"topic {topic[:100]!r}: of {len(queue_ids)} queues at least one is named twice")
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items of a long list; others have their turn after each :data:`TURN` of them."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _stream(kind: type[Message], method: Converse) -> Converse:
+    @functools.wraps(method)
+    def call(contents: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        return method(Decoded(kind, contents, REQUEST_BYTES_MAX), context)
+
     return call
 
 

@@ -50,6 +50,11 @@ class ElectedRole:
         return self.inner.is_master and self.lease is not None and self.lease.is_valid(self._clock.monotonic_s())
 
     @property
+    def is_current(self) -> bool:
+        """True if this broker is known to have what the group has acknowledged, committed offsets among it."""
+        return self.leadership.is_current
+
+    @property
     def waits_for_replicas(self) -> bool:
         return self._waits
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from penstock.proto.errors import Corrupt, WrongStore
+from penstock.runtime.clock import boot_id
 from penstock.runtime.whole_files import replace_file
 
 FILE_NAME: Final = "penstockMembership.json"
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,6 @@ class Membership:
     coordinator: str = ""
     broker_id: int = -1
     boot: str = ""
-
-
-def boot_id() -> str:
-    """A text that is another after the machine has booted; empty where the system does not tell."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 class MembershipFile:

@@ -50,7 +50,10 @@ class LeaderStore(GrowingLog, Protocol):
 
     @property
     def end_offset(self) -> int: ...
+    @property
+    def confirm_offset(self) -> int: ...
     def cut_unfinished(self) -> int: ...
+    def end_doubt(self) -> None: ...
 
 
 class Leadership:
@@ -144,6 +147,20 @@ class Leadership:
     def sync_state_set(self) -> list[int]:
         """The set as last read, ascending."""
         return sorted(self.register.sync_state_set) if self.register is not None else []
+
+    @property
+    def is_current(self) -> bool:
+        """True if this broker knows what the group has acknowledged.
+
+        A member of the set that has had all of it in this life knows it, as slave and if it is elected. An acting
+        master that has not, as after a crash of all, knows what its last checkpoint says until that reaches the
+        begin of its epoch.
+        """
+        if self._role.is_master:
+            is_confirmed = self._store.confirm_offset >= self._epochs.history.latest_start
+            return self._role.is_acting and (is_confirmed or self._is_level)
+        register = self.register
+        return self._is_level and register is not None and self._broker_id in register.sync_state_set
 
     async def hand_over(self, to_id: int) -> Register:
         """Make the slave ``to_id`` master, with no message refused for good; the register afterwards.
@@ -332,6 +349,7 @@ class Leadership:
             self._role.inner.close()
         end = self._store.cut_unfinished()
         self._epochs.begin(register.epoch, end)
+        self._end_doubt()  # this log is the group's from now on
         lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
         lease.on_coordinator(self._confirmed_asked_at)
         members = register.sync_state_set
@@ -393,11 +411,20 @@ class Leadership:
             return False
         return not self._membership.is_known or self._may_have_lost
 
+    def _end_doubt(self) -> None:
+        """The log has everything, or nobody has more."""
+        if self._may_have_lost:
+            self._may_have_lost = False
+            try:
+                self._store.end_doubt()
+            except OSError as error:
+                log.warning("doubt not taken back, the next start has it again error=%s", error)
+
     def _look_level(self) -> None:
         inner = self._role.inner
-        if not self._is_level and isinstance(inner, SlaveRole) and inner.replica.is_level:
+        if not self._is_level and isinstance(inner, SlaveRole) and inner.replica.has_been_level:
             self._is_level = True
-            self._may_have_lost = False
+            self._end_doubt()
         register = self.register
         if self._is_level and register is not None and self._broker_id in register.sync_state_set:
             if not self._membership.is_known and self._reading is None:

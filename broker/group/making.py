@@ -116,7 +116,8 @@ class RoleMaker:
         waits = is_sync and settings.in_sync_replicas > 1
         role = ElectedRole(self._identity, self.make_slave(), waits=waits, clock=self._clock)
         membership = MembershipFile(self._config.store.root)
-        lost = is_sync and not self._sync_flush and not opened.store.recovery.clean and membership.has_booted_since()
+        is_unsynced = not self._sync_flush and not opened.store.recovery.clean and membership.has_booted_since()
+        lost = is_sync and (bool(opened.store.doubt) or is_unsynced)
         role.leadership = Leadership(
             self._identity.broker_id,
             role,

@@ -18,7 +18,7 @@ from penstock.proto.errors import (
 from penstock.proto.register import Register, register_of_wire
 from penstock.proto.wire import common_pb2, coordination_pb2
 from penstock.proto.wire.coordination_pb2_grpc import CoordinationStub
-from penstock.runtime.channel import CONNECT_TIMEOUT_MS, HASTY_CONNECT_TIMEOUT_MS, open_async_channel
+from penstock.runtime.channel import CONNECT_TIMEOUT_MS, HASTY_CONNECT_TIMEOUT_MS, has_connected, open_async_channel
 from penstock.runtime.security.credentials import PLAIN, Security
 
 TIMEOUT_S = 0.5
@@ -84,7 +84,10 @@ class Registers:
                 patience_ms = self._patience_ms.setdefault(address, HASTY_CONNECT_TIMEOUT_MS)
                 channel = open_async_channel(address, self._security, connect_timeout_ms=patience_ms)
                 self._channels[address] = channel
+            is_reached = repeat or await has_connected(channel, TIMEOUT_S)
             try:
+                if not is_reached:
+                    raise BrokerUnavailable(f"{address}: no connection")
                 async with asyncio.timeout(2 * TIMEOUT_S):
                     message = await call(CoordinationStub(channel))  # type: ignore[no-untyped-call]
                 answer = register_of_wire(message), message.coordinator
@@ -95,18 +98,21 @@ class Registers:
                 problem: PenstockError = from_rpc_error(error, address)
                 if not isinstance(problem, (CoordinatorUnavailable, BrokerUnavailable, OutcomeUnknown)):
                     raise problem from None
+            except BrokerUnavailable as error:
+                problem = error
             except TimeoutError:
                 problem = CoordinatorUnavailable(f"{address}: no answer within {2 * TIMEOUT_S} s")
             except ValueError as error:
                 problem = CoordinatorUnavailable(f"{address}: answered what is no register: {error}")
             said = problem.message
             is_patient = self._patience_ms[address] >= CONNECT_TIMEOUT_MS
-            if "failed to connect" in said and (self._security.tls is not None or not is_patient):
+            has_failed = channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+            if has_failed and (self._security.tls is not None or not is_patient):
                 # The next call opens another, with the certificates as they are then, and more patience: the peer may
                 # be far away. Not closed, since that would cancel the calls of others that wait on it.
                 self._channels.pop(address, None)
                 self._patience_ms[address] = min(2 * self._patience_ms[address], CONNECT_TIMEOUT_MS)
             self._addresses.append(self._addresses.pop(0))
-            if not repeat and not problem.details.get("none") and "failed to connect" not in said:
+            if is_reached and not repeat and not problem.details.get("none"):
                 break
         raise CoordinatorUnavailable(f"the register of {self._identity.broker_name} cannot be had: {said}")

@@ -33,6 +33,7 @@ class _Role:
     instance = ""
     is_master = False
     is_acting = False
+    is_current = True
     waits_for_replicas = False
     master_address: str | None = None
 
@@ -159,6 +160,11 @@ class SlaveRole(_Role):
     def epoch(self) -> int:
         """The latest epoch that this broker has seen."""
         return self._epochs.history.latest
+
+    @property
+    def is_current(self) -> bool:  # type: ignore[override]
+        """True if it has had, since it began, what its master had acknowledged."""
+        return self.replica.has_been_level
 
     def check_master(self) -> None:
         """Refuse a write, and say where it belongs."""

@@ -39,6 +39,9 @@ class Produce(Feature):
         families.counters(
             "penstock_append_duplicates", "Batches answered from the table", (), [((), producers.duplicates)]
         )
+        families.counters(
+            "penstock_producer_lanes_evicted", "Lanes forgotten for others", (), [((), producers.evicted)]
+        )
         families.gauge("penstock_producer_lanes", "Lanes in the duplicate table", len(producers))
 
     async def stop(self) -> None:

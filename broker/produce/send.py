@@ -132,7 +132,7 @@ class Send:
         if header.writer:
             self._core.features.admit(header.writer, header.run)
         found = self._producers.find_duplicate(
-            header.producer_id, header.producer_epoch, target.topic, header.lane, header.sequence
+            *(header.producer_id, header.producer_epoch, target.topic, header.lane, header.sequence), again=header.again
         )
         if found is None:
             return None

@@ -7,6 +7,7 @@ gave them. Errors are plain ``OSError``; :func:`storage_error` gives them Pensto
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -14,7 +15,6 @@ import mmap
 import os
 import shutil
 import struct
-import threading
 
 import numpy as np
 import numpy.typing as npt
@@ -204,15 +204,20 @@ def storage_error(error: OSError, path: str, doing: str) -> StorageError:
 
 def write_durably(disk: Disk, path: str, content: bytes) -> None:
     """Replace the small file ``path``: after a crash it is the old one or the new one, whole."""
-    temporary = f"{path}.tmp-{os.getpid()}-{threading.get_ident()}"
+    temporary = f"{path}.tmp"
     descriptor = disk.open(temporary, create=True)
     try:
-        disk.truncate(descriptor, 0)
-        disk.pwrite(descriptor, content, 0)
-        disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
-    disk.rename(temporary, path)
+        try:
+            disk.truncate(descriptor, 0)
+            disk.pwrite(descriptor, content, 0)
+            disk.sync(descriptor)
+        finally:
+            disk.close(descriptor)
+        disk.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
     disk.sync_directory(os.path.dirname(path))
 
 

@@ -158,6 +158,20 @@ class Store:
         """A start after a crash needs nothing of the log below this."""
         return self._checkpoints.derived
 
+    @property
+    def doubt(self) -> str:
+        """Why the log may lack bytes that counted as synced, or acknowledged; empty if nothing says so."""
+        return self._parts.doubt.read()
+
+    def end_doubt(self) -> None:
+        """The log has everything again: the owner has compared it with the others'. Durable on return.
+
+        Raises:
+            OSError: the doubt is still noted.
+        """
+        if self._parts.doubt.exists():
+            self._parts.doubt.remove()
+
     def want_checkpoint(self) -> None:
         """Have a checkpoint written soon; returns at once."""
         self._checkpointer.want()
@@ -439,6 +453,10 @@ class Store:
 
     def _tell_fatal(self, error: SyncFailed) -> None:
         log.error("store fenced root=%s error=%s", self._config.root, error)
+        try:
+            self._parts.doubt.create(str(error))
+        except OSError as failure:
+            log.error("the failure could not be noted for the next start root=%s error=%s", self._config.root, failure)
         if self.on_fatal is not None:
             self.on_fatal(error)
 

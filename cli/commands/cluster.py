@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..options import dir_option, json_option, key_values, namesrv_option
-from ..output import ProgressLine, note, print_json, print_table
+from ..options import asking, dir_option, json_option, key_values
+from ..output import Answer, ProgressLine, note, print_json, print_table
+from ..signals import deferred_interrupts
 
 if TYPE_CHECKING:
-    from penstock.deploy import LocalCluster, NodeState, Plan
+    from penstock.client import Admin
+    from penstock.deploy import LocalCluster, NodeState, Plan, UpReport
     from penstock.proto.wire.broker_pb2 import BrokerStatus
+
+T = TypeVar("T")
 
 MODE_NAMES = ("async", "flush", "sync", "durable")
 BASE_PORT_HELP = (
-    "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each. "
-    "A second cluster beside this one needs a base at least 10 away, and not about 200, 1035 or 1235. [9876] 0: free "
-    "ones"
+    "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each; a "
+    "second cluster beside this one: 2000 more, as 11876. [9876] 0: free ones"
 )
 OFFSETS = ("min_offset", "max_offset", "flushed_offset", "confirm_offset", "lag_bytes")
 
@@ -31,10 +37,12 @@ def cluster() -> None:
     """A local cluster in the background, under one directory."""
 
 
-def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluster:
+def _opened(
+    directory: str, progress: Callable[[str], None] = note, pause: Callable[[float], None] = time.sleep
+) -> LocalCluster:
     from penstock.bench.health import open_cluster
 
-    return open_cluster(directory, progress.show if progress else note)
+    return open_cluster(directory, progress, pause)
 
 
 @cluster.command()
@@ -54,7 +62,14 @@ def _opened(directory: str, progress: ProgressLine | None = None) -> LocalCluste
     help="Who elects masters: nobody (id 0 is master); the first nameserver; every nameserver, with an etcd that is "
     "started too (Debian package etcd-server). [file]",
 )
-@click.option("--set", "settings", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Into broker.conf.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=key_values,
+    metavar="KEY=VALUE",
+    help="Into broker.conf, or namesrv.conf, or both.",
+)
 @json_option
 def up(directory: str, as_json: bool, **options: Any) -> None:
     """Start the cluster in DIR, or what is missing of it; repeating it is harmless.
@@ -67,13 +82,25 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
 
     began = time.monotonic()
     progress = ProgressLine(every_s=2.0)
+    report: UpReport | None = None
     try:
-        made = _opened(directory, progress)
-        if not made.is_complete:
+        if not _opened(directory).is_complete:
             warm_up(progress)
-        report = made.up(**options, check=_require_good_settings)
-        late = await_replicas(made)
-        refused = refusals(made) if late else {}
+        with deferred_interrupts() as check:
+
+            def pause(seconds: float) -> None:
+                check()
+                time.sleep(seconds)
+
+            made = _opened(directory, progress.show, pause)
+            report = made.up(**options, check=_require_good_settings)
+            late = await_replicas(made, pause=pause)
+            refused = refusals(made) if late else {}
+    except KeyboardInterrupt:
+        progress.clear()
+        runs = f"the cluster runs: `penstock cluster down --dir {directory}` ends it"
+        note(f"interrupted: {'what this command had started was ended again' if report is None else runs}")
+        raise
     finally:
         progress.clear()
     notes = [*report.notes, *(_late(name) for name in late if name not in refused)]
@@ -112,21 +139,35 @@ def _require_followers(refused: dict[str, str]) -> None:
 
 
 def _require_good_settings(plan: Plan) -> None:
-    """Refuse what brokers would refuse, before it stands in the cluster's plan and no broker starts any more."""
+    """Refuse what a node would refuse, before it stands in the cluster's plan and the node starts no more."""
     from penstock.broker.config import load_broker_config
     from penstock.deploy import DeployUsage
+    from penstock.deploy.plan import write_privately
+    from penstock.nameserver.config import load_nameserver_config
     from penstock.proto.errors import ConfigError
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "broker.conf"
         for node in plan.nodes:
-            if node.is_broker:
-                path.write_text(plan.config_text(node, Path(folder)))
+            if not node.is_coordinator:
+                path = Path(folder) / node.config_name
+                write_privately(path, plan.config_text(node, Path(folder)))
                 try:
-                    load_broker_config(path)
+                    load_broker_config(path, strict=True) if node.is_broker else load_nameserver_config(path)
                 except ConfigError as error:
                     told = re.sub(rf"^{re.escape(str(path))}:(\d+: )?", "", error.message)
                     raise DeployUsage(f"--set: {told.strip()}") from error
+    if plan.settings.get("authenticationEnabled", "").lower() == "true" and not os.environ.get(
+        "PENSTOCK_CREDENTIALS_FILE"
+    ):
+        raise DeployUsage(
+            "--set authenticationEnabled=true: set PENSTOCK_CREDENTIALS_FILE to the file of a user, with which this "
+            "and other commands look at the cluster"
+        )
+    if plan.settings.get("tls.server.mode") == "enforcing" and not os.environ.get("PENSTOCK_TLS_CA_FILE"):
+        raise DeployUsage(
+            "--set tls.server.mode=enforcing: set PENSTOCK_TLS_CA_FILE to the authority's certificate, with which "
+            "this and other commands look at the cluster"
+        )
 
 
 def _late(name: str) -> str:
@@ -136,32 +177,37 @@ def _late(name: str) -> str:
 
 @cluster.command()
 @click.argument("broker_name")
-@namesrv_option
-@json_option
-def forget(broker_name: str, namesrv: str, as_json: bool) -> None:
+@asking
+def forget(admin: Admin, answer: Answer, broker_name: str) -> None:
     """Have the nameservers tell no more of a broker group that is gone for good.
 
     They remember one of which no member lives, so that nobody takes what is left of its topics for all of it.
     """
-    from penstock.client import Admin
+    admin.forget_shard(broker_name)
+    answer({"broker_name": broker_name, "forgotten": True}, f"{broker_name} forgotten")
 
-    with Admin(namesrv) as admin:
-        admin.forget_shard(broker_name)
-    if as_json:
-        print_json({"broker_name": broker_name, "forgotten": True})
-    else:
-        print(f"{broker_name} forgotten")
+
+def _on_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--dir`` and ``--json``, of a command that is called with the cluster and an ``Answer``."""
+
+    @dir_option
+    @json_option
+    @functools.wraps(function)
+    def command(*, directory: str, as_json: bool, **options: Any) -> Any:
+        return function(_opened(directory), Answer(as_json), **options)
+
+    return command
 
 
 @cluster.command()
-@dir_option
-@json_option
-def status(directory: str, as_json: bool) -> None:
+@_on_cluster
+def status(made: LocalCluster, answer: Answer) -> None:
     """Roles, epochs, offsets, lag and process ids."""
-    document = cluster_document(_opened(directory))
-    if as_json:
-        print_json(document)
-        return
+    document = cluster_document(made)
+    answer(document, lambda: _print_status(document))
+
+
+def _print_status(document: dict[str, Any]) -> None:
     others = [*document["coordinators"], *document["nameservers"]]
     for node in [*others, *document["brokers"]]:
         node["pid"] = str(node["pid"] or "-")  # a name more than a number
@@ -239,37 +285,34 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
 
 
 @cluster.command()
-@dir_option
-@json_option
-def down(directory: str, as_json: bool) -> None:
+@_on_cluster
+def down(made: LocalCluster, answer: Answer) -> None:
     """End every node in order: slaves, masters, nameservers, etcd. Data stay."""
+    ended, seconds = _timed(made.down)
+    told = f"ended: {', '.join(ended)} ({seconds:.1f} s)" if ended else "nothing was running"
+    answer({"ended": ended, "seconds": seconds}, told)
+
+
+def _timed(action: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+    """What the action answers, and its seconds."""
     began = time.monotonic()
-    ended = _opened(directory).down()
-    seconds = round(time.monotonic() - began, 3)
-    if as_json:
-        print_json({"ended": ended, "seconds": seconds})
-    else:
-        print(f"ended: {', '.join(ended)} ({seconds:.1f} s)" if ended else "nothing was running")
+    return action(*arguments), round(time.monotonic() - began, 3)
 
 
 @cluster.command()
 @click.argument("node", required=False)
-@dir_option
 @click.option("-n", "--lines", default=20, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
-@json_option
-def logs(node: str | None, directory: str, lines: int, follow: bool, as_json: bool) -> None:
+@_on_cluster
+def logs(made: LocalCluster, answer: Answer, node: str | None, lines: int, follow: bool) -> None:
     """The last lines of NODE's log, or of every node's."""
-    made = _opened(directory)
     plan = made.plan
     nodes = [plan.node(node)] if node else list(plan.nodes)
-    if as_json:
-        shown = [
-            {"name": n.name, "path": str(made.state(n).log_path), "lines": made.log_lines(n.name, lines)} for n in nodes
-        ]
+    paths = {n.name: made.state(n).log_path for n in nodes}
+    if answer.as_json:
+        shown = [{"name": n, "path": str(path), "lines": made.log_lines(n, lines)} for n, path in paths.items()]
         print_json({"logs": shown})
         return
-    paths = {n.name: made.state(n).log_path for n in nodes}
     positions = {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
     prefix = len(nodes) > 1
     for n in nodes:
@@ -284,23 +327,19 @@ def logs(node: str | None, directory: str, lines: int, follow: bool, as_json: bo
 @cluster.command()
 @click.argument("shard")
 @click.option("--to", "to_id", required=True, type=click.IntRange(0), help="The slave's broker id.")
-@dir_option
-@json_option
-def switch(shard: str, to_id: int, directory: str, as_json: bool) -> None:
+@_on_cluster
+def switch(made: LocalCluster, answer: Answer, shard: str, to_id: int) -> None:
     """Make the slave --to the master of SHARD, as planned: no message is refused for good."""
     from penstock.bench.health import switch_master
     from penstock.deploy import DeployUsage
 
-    made = _opened(directory)
     nodes = [node for node in made.plan.nodes if node.broker_name == shard]
     if not nodes:
         shards = sorted({node.broker_name for node in made.plan.nodes if node.broker_name})
         raise DeployUsage(f"no shard {shard!r} in this cluster: {', '.join(shards)}")
     if to_id not in [node.broker_id for node in nodes]:
         raise DeployUsage(f"{shard} has no broker {to_id}: {', '.join(str(node.broker_id) for node in nodes)}")
-    began = time.monotonic()
-    switched = switch_master([node.address for node in nodes], shard, to_id)
-    seconds = round(time.monotonic() - began, 3)
+    switched, seconds = _timed(switch_master, [node.address for node in nodes], shard, to_id)
     document = {
         "shard": shard,
         "former": switched.former_broker_id,
@@ -308,10 +347,7 @@ def switch(shard: str, to_id: int, directory: str, as_json: bool) -> None:
         "epoch": switched.epoch,
         "seconds": seconds,
     }
-    if as_json:
-        print_json(document)
-    else:
-        print(f"{shard}: broker {to_id} is master in epoch {switched.epoch} ({seconds:.2f} s)")
+    answer(document, f"{shard}: broker {to_id} is master in epoch {switched.epoch} ({seconds:.2f} s)")
 
 
 def print_new(name: str, path: Path, position: int) -> int:
@@ -335,19 +371,14 @@ def _fault(action: str, text: str, done: str) -> None:
 
     @cluster.command(name=action, help=text)
     @click.argument("node")
-    @dir_option
-    @json_option
-    def command(node: str, directory: str, as_json: bool) -> None:
-        began = time.monotonic()
-        getattr(_opened(directory), action)(node)
-        seconds = round(time.monotonic() - began, 3)
-        if as_json:
-            print_json({"node": node, "action": action, "seconds": seconds})
-        else:
-            print(f"{node} {done} ({seconds:.2f} s)")
+    @_on_cluster
+    def command(made: LocalCluster, answer: Answer, node: str) -> None:
+        _, seconds = _timed(getattr(made, action), node)
+        answer({"node": node, "action": action, "seconds": seconds}, f"{node} {done} ({seconds:.2f} s)")
 
 
 _fault("kill", "SIGKILL: NODE ends as in a crash.", "was killed")
+_fault("stop", "SIGTERM: NODE ends in order; a master hands over first.", "has ended")
 _fault("freeze", "SIGSTOP: NODE keeps its connections and answers nothing.", "is frozen")
 _fault("thaw", "SIGCONT: NODE goes on.", "goes on")
 _fault("restart", "End NODE if it runs, start it, and wait until it serves.", "serves again")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import click
 from penstock.proto.names import DLQ_PREFIX
 
 from ..options import compose, json_option, namesrv_option
-from ..output import note, print_json, print_table
+from ..output import note, print_json, print_json_line, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Admin, MessageView, PullConsumer
@@ -81,7 +80,7 @@ def show(group: str, also_resent: bool, count: int, namesrv: str, as_json: bool)
         for page in _letters(namesrv, group, consumer, also_resent=also_resent, count=count):
             for found in map(_document, page):
                 if as_json:
-                    print(json.dumps(found, ensure_ascii=False), flush=True)
+                    print_json_line(found)
                 else:
                     body = found.get("body") or found.get("body_base64", "")
                     rows.append([*(found[column] for column in _COLUMNS), body[:SHOWN_BYTES]])

@@ -29,6 +29,7 @@ VERDICTS = {True: "holds", False: "VIOLATED", None: "not judged"}
 @click.option("--report", metavar="FILE.html", type=click.Path(dir_okay=False), help="A page with timelines.")
 @click.option("--steady", default=10.0, show_default=True, metavar="S", help="Seconds of load before the fault.")
 @click.option("--fault", default=20.0, show_default=True, metavar="S", help="Seconds that the fault lasts.")
+@click.option("--minutes", type=float, metavar="M", help="The same in minutes, for nemesis.")
 @click.option("--shards", default=2, show_default=True, type=click.IntRange(1, 8))
 @click.option("--replicas", default=3, show_default=True, type=click.IntRange(1, 9), help="Brokers per shard.")
 @click.option("--nameservers", default=2, show_default=True, type=click.IntRange(1, 9))
@@ -78,7 +79,10 @@ def _list(as_json: bool) -> int:
 
 def _judge(folder: Path, report: str | None, as_json: bool) -> int:
     from penstock.drill.result import judged
+    from penstock.judge.conditions import FILE
 
+    if not (folder / FILE).is_file():
+        raise click.UsageError(f"--dir {folder}: no drill was recorded there: give a folder such as DIR/master-kill-1")
     try:
         document = judged(folder)
     except ValueError as error:
@@ -99,7 +103,8 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
     chosen = list(DRILLS) if "all" in names else list(dict.fromkeys(names))
     try:
         shape = Shape(**{name: options[name] for name in SHAPE})
-        timing = Timing(options["steady"], options["fault"], max(options["fault"] / 2, 2.0))
+        fault_s = options["fault"] if options["minutes"] is None else options["minutes"] * 60
+        timing = Timing(options["steady"], fault_s, min(max(fault_s / 2, 2.0), 30.0))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     progress = ProgressLine(every_s=5.0)
@@ -114,9 +119,13 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
                 check()
                 progress.show(text)
 
+            def tell(text: str) -> None:
+                progress.clear()
+                note(text)
+
             for seed in range(options["seed"], options["seed"] + options["rounds"]):
                 for name in chosen:
-                    documents.append(_one(name, seed, directory, shape, timing, options, show, existing))
+                    documents.append(_one(name, seed, directory, shape, timing, options, show, tell, existing))
                     progress.clear()
                     if not as_json:
                         note(_line(documents[-1]))
@@ -148,6 +157,7 @@ def _one(
     timing: Timing,
     options: dict[str, Any],
     show: Callable[[str], None],
+    tell: Callable[[str], None],
     existing: bool,
 ) -> Document:
     from penstock.deploy import DeployError, LocalCluster
@@ -175,6 +185,7 @@ def _one(
             timing=timing,
             command=command,
             progress=show,
+            tell=tell,
             existing=used,
         )
     except (DrillFailed, DeployError, NetworkUnavailable, DiskFaultUnavailable, PenstockError) as error:
@@ -189,7 +200,7 @@ def _command(name: str, seed: int, directory: Path, options: dict[str, Any]) -> 
     """What repeats this drill; only what differs from the defaults is told."""
     words = ["penstock", "drill", name, "--dir", str(directory), "--seed", str(seed)]
     defaults = {each.name: each.default for each in drill.params}
-    for option in ("steady", "fault", *SHAPE):
+    for option in ("steady", "fault", "minutes", *SHAPE):
         if options[option] != defaults[option]:
             value = options[option]
             words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..options import compose, json_option, namesrv_option
-from ..output import note, print_json, print_table
+from ..output import Answer, print_table
 
 DEFAULT_NAMESPACE = "DEFAULT"
 TIMEOUT_S = 3.0
@@ -22,34 +22,35 @@ def kv() -> None:
 _where = compose(click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True), namesrv_option, json_option)
 
 
-def _everywhere(namesrv: str, method: str, request: Any) -> list[str]:
-    """Call ``method`` at every nameserver; all have to take it."""
+def _write(method: str, entry: Any, namesrv: str, as_json: bool, document: dict[str, Any]) -> None:
+    """Call ``method`` at every nameserver, all of which have to take it, and answer."""
     from penstock.client.cluster import Calls
 
     with closing(Calls.to(namesrv)) as calls:
-        _, errors = calls.at_nameservers(method, request, TIMEOUT_S)
+        _, errors = calls.at_nameservers(method, entry, TIMEOUT_S)
         for error in errors.values():
             raise error
-        return calls.connections.addresses
+        asked = calls.connections.addresses
+    Answer(as_json)({**document, "nameservers": asked}, f"done at {', '.join(asked)}")
 
 
-def _ask(namesrv: str, method: str, request: Any) -> Any:
+def _read(namesrv: str, method: str, namespace: str, key: str = "") -> Any:
     from penstock.client.cluster import Connections
+    from penstock.proto.wire.nameserver_pb2 import KeyQuery
 
     with closing(Connections(namesrv)) as connections:
-        return connections.query_nameserver(method, request, TIMEOUT_S)
+        return connections.query_nameserver(method, KeyQuery(namespace=namespace, key=key), TIMEOUT_S)
 
 
 @kv.command()
 @click.argument("key")
 @click.argument("value")
 @_where
-def put(key: str, value: str, namespace: str, namesrv: str, as_json: bool) -> None:
+def put(namesrv: str, as_json: bool, **entry: str) -> None:
     """Set KEY to VALUE."""
     from penstock.proto.wire.nameserver_pb2 import KeyValue
 
-    asked = _everywhere(namesrv, "PutKeyValue", KeyValue(namespace=namespace, key=key, value=value))
-    _done({"namespace": namespace, "key": key, "value": value, "nameservers": asked}, as_json)
+    _write("PutKeyValue", KeyValue(**entry), namesrv, as_json, entry)
 
 
 @kv.command()
@@ -57,41 +58,25 @@ def put(key: str, value: str, namespace: str, namesrv: str, as_json: bool) -> No
 @_where
 def get(key: str, namespace: str, namesrv: str, as_json: bool) -> None:
     """Print the value of KEY."""
-    from penstock.proto.wire.nameserver_pb2 import KeyQuery
-
-    found = _ask(namesrv, "GetKeyValue", KeyQuery(namespace=namespace, key=key))
-    if as_json:
-        print_json({"namespace": namespace, "key": key, "value": found.value})
-    else:
-        print(found.value)
+    value = _read(namesrv, "GetKeyValue", namespace, key).value
+    Answer(as_json)({"namespace": namespace, "key": key, "value": value}, value)
 
 
 @kv.command(name="list")
 @_where
 def list_(namespace: str, namesrv: str, as_json: bool) -> None:
     """Every key of the namespace."""
-    from penstock.proto.wire.nameserver_pb2 import KeyQuery
-
-    found = _ask(namesrv, "ListKeyValues", KeyQuery(namespace=namespace)).values
-    if as_json:
-        print_json({"values": [{"namespace": v.namespace, "key": v.key, "value": v.value} for v in found]})
-    else:
-        print_table(["namespace", "key", "value"], [[v.namespace, v.key, v.value] for v in found])
+    names = ["namespace", "key", "value"]
+    rows = [[getattr(each, name) for name in names] for each in _read(namesrv, "ListKeyValues", namespace).values]
+    document = {"values": [dict(zip(names, row, strict=True)) for row in rows]}
+    Answer(as_json)(document, lambda: print_table(names, rows))
 
 
 @kv.command()
 @click.argument("key")
 @_where
-def delete(key: str, namespace: str, namesrv: str, as_json: bool) -> None:
+def delete(namesrv: str, as_json: bool, **entry: str) -> None:
     """Remove KEY."""
     from penstock.proto.wire.nameserver_pb2 import KeyQuery
 
-    asked = _everywhere(namesrv, "DeleteKeyValue", KeyQuery(namespace=namespace, key=key))
-    _done({"namespace": namespace, "key": key, "nameservers": asked}, as_json)
-
-
-def _done(document: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        note(f"done at {', '.join(document['nameservers'])}")
+    _write("DeleteKeyValue", KeyQuery(**entry), namesrv, as_json, entry)

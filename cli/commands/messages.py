@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import ConsumeFrom, Timestamp, compose, json_option, key_values, namesrv_option
-from ..output import note, print_fields, print_json
+from ..options import ConsumeFrom, Timestamp, asking, compose, json_option, key_values, namesrv_option, queue_place
+from ..output import Answer, harmless, note, on_terminal, print_fields, print_json_line
 
 if TYPE_CHECKING:
-    from penstock.client import MessageView
+    from penstock.client import Admin, MessageView
 
 POLL_S = 0.5
 IN_FLIGHT = 1000
+BODY_SHOWN = 2000
+"""Characters of a body on a terminal."""
 
 _asked = compose(namesrv_option, json_option)
 
@@ -33,8 +34,14 @@ _asked = compose(namesrv_option, json_option)
 @_asked
 def send(topic: str, body: str | None, namesrv: str, as_json: bool, **options: Any) -> int:
     """Send BODY, or each line of standard input where BODY is - or missing. Prints where each message lies."""
-    from penstock.client import Producer
+    from penstock.client import Admin, Producer
+    from penstock.proto.errors import TopicNotFound
 
+    with Admin(namesrv) as admin:
+        try:
+            admin.topic(topic)
+        except TopicNotFound as error:
+            note(f"{error.message}: making it, if the brokers allow that")
     attributes = {**options, "keys": list(options["keys"]) or None, "properties": options["properties"] or None}
     bodies = iter([body.encode()]) if body not in (None, "-") else _lines()
     with Producer(namesrv) as producer:
@@ -62,7 +69,7 @@ def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: di
             note(f"error: message {sent}: {error}")
             return False
         if as_json:
-            print(json.dumps(receipt._asdict()), flush=True)
+            print_json_line(receipt._asdict())
         else:
             print(f"{receipt.message_id} {receipt.broker_name}:{receipt.queue_id}:{receipt.queue_offset}", flush=True)
         return True
@@ -112,7 +119,10 @@ def tail(
             consumer.assign(consumer.queues(topic), expression)
         while not ended and left != 0:
             for message in consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500)):
-                print(json.dumps(message.as_document(), ensure_ascii=False) if as_json else _line(message), flush=True)
+                if as_json:
+                    print_json_line(message.as_document())
+                else:
+                    print(_line(message), flush=True)
                 left = left - 1 if left is not None else None
 
 
@@ -124,11 +134,22 @@ def passing_group() -> str:
 
 
 def _line(message: MessageView) -> str:
+    """One line for people; on a terminal without what could move its cursor, and with the beginning of the body."""
+    from penstock.proto.errors import PenstockError
+
     stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
     place = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
     tag = f" [{message.tag}]" if message.tag else ""
     keys = f" ({' '.join(message.keys)})" if message.keys else ""
-    return f"{stored} {place}{tag}{keys} {message.body.decode(errors='backslashreplace')}"
+    try:
+        body = message.body.decode(errors="backslashreplace")
+    except PenstockError as error:
+        body = f"<{error}>"
+    if on_terminal():
+        cut = len(body) > BODY_SHOWN
+        body = body[:BODY_SHOWN] + (f" … ({len(body):,} characters)" if cut else "")
+        return harmless(f"{stored} {place}{tag}{keys} {body}")
+    return f"{stored} {place}{tag}{keys} {body}"
 
 
 @click.group()
@@ -139,38 +160,29 @@ def message() -> None:
 @message.command()
 @click.argument("message_id", metavar="ID", required=False)
 @click.option("--topic", metavar="T", help="With ID: where to look for a producer's message id.")
-@click.option("--queue", type=int, metavar="Q")
+@click.option("--queue", metavar="[BROKER:]Q", help="With --topic and --offset.")
 @click.option("--offset", type=int, metavar="N")
-@click.option("--broker", metavar="NAME", help="Broker group, where the topic lies on several.")
-@_asked
+@click.option("--broker", metavar="NAME", help="Broker group, where the topic lies on several and --queue names none.")
+@asking
 def show(
+    admin: Admin,
+    answer: Answer,
     message_id: str | None,
     topic: str | None,
-    queue: int | None,
+    queue: str | None,
     offset: int | None,
     broker: str | None,
-    namesrv: str,
-    as_json: bool,
 ) -> None:
     """The message with that ID, or at that place: --topic T --queue Q --offset N."""
-    by_place = topic is not None and queue is not None and offset is not None
-    if bool(message_id) == by_place:
-        raise click.UsageError("give an ID, or --topic, --queue and --offset")
-    from penstock.client import Admin
-
-    with Admin(namesrv) as admin:
-        if message_id:
-            found = admin.message_by_id(message_id, topic)
-        else:
-            assert topic is not None
-            assert queue is not None
-            assert offset is not None
-            found = admin.message_at(topic, queue, offset, broker_name=broker)
-        document = found.as_document()
-    if as_json:
-        print_json(document)
+    if message_id and queue is None and offset is None:
+        found = admin.message_by_id(message_id, topic)
+    elif not message_id and topic is not None and queue is not None and offset is not None:
+        name, number = queue_place(queue)
+        found = admin.message_at(topic, number, offset, broker_name=name or broker)
     else:
-        print_fields(document)
+        raise click.UsageError("give an ID, or --topic, --queue and --offset")
+    document = found.as_document()
+    answer(document, lambda: print_fields(document))
 
 
 @message.command()
@@ -179,18 +191,14 @@ def show(
 @click.option("--begin", "begin_ms", type=Timestamp(), default=0, help="Stored at that time or later.")
 @click.option("--end", "end_ms", type=Timestamp(), default=0, help="Stored before that time.")
 @click.option("--max", "max_count", default=32, show_default=True, type=click.IntRange(1, 10_000))
-@_asked
-def query(topic: str, key: str, begin_ms: int, end_ms: int, max_count: int, namesrv: str, as_json: bool) -> None:
+@asking
+def query(admin: Admin, answer: Answer, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int) -> None:
     """Messages with a key, oldest first."""
-    from penstock.client import Admin
+    found = admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
 
-    with Admin(namesrv) as admin:
-        found = admin.query_messages(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
-        documents = [each.as_document() for each in found]
-        lines = [_line(each) for each in found]
-    if as_json:
-        print_json({"messages": documents})
-    else:
-        for line in lines:
-            print(line)
-        note(f"{len(lines)} messages")
+    def people() -> None:
+        for each in found:
+            print(_line(each))
+        note(f"{len(found)} messages")
+
+    answer({"messages": [each.as_document() for each in found]}, people)

@@ -12,25 +12,35 @@ from penstock.proto import distribution
 from ..options import json_option
 from ..output import print_json
 
+_ignore = click.option(
+    "--ignore-unsupported",
+    "ignored",
+    default="",
+    metavar="KEY[,KEY]",
+    help="Start although these keys of the file, which RocketMQ's users rely on, do nothing here.",
+)
 
-def _become(module: str, config: str | None) -> None:
+
+def _become(module: str, config: str | None, ignored: str) -> None:
     """Replace this process by the server: signals and exit codes are then the server's own."""
-    arguments = [sys.executable, "-m", module]
+    arguments = [sys.executable, "-m", module, "--ignore-unsupported", ignored]
     os.execv(sys.executable, [*arguments, "-c", config] if config else arguments)  # noqa: S606
 
 
 @click.command()
 @click.option("-c", "--config", metavar="FILE", help="namesrv.conf; without it everything has its default.")
-def nameserver(config: str | None) -> None:
+@_ignore
+def nameserver(config: str | None, ignored: str) -> None:
     """Run one nameserver in the foreground until SIGTERM or Ctrl-C."""
-    _become("penstock.nameserver", config)
+    _become("penstock.nameserver", config, ignored)
 
 
 @click.command()
 @click.option("-c", "--config", metavar="FILE", help="broker.conf; without it everything has its default.")
-def broker(config: str | None) -> None:
+@_ignore
+def broker(config: str | None, ignored: str) -> None:
     """Run one broker in the foreground until SIGTERM or Ctrl-C."""
-    _become("penstock.broker", config)
+    _become("penstock.broker", config, ignored)
 
 
 @click.command()

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..options import Timestamp, compose, json_option
-from ..output import ProgressLine, note, print_fields, print_json, print_table
+from ..options import Timestamp, json_option
+from ..output import Answer, ProgressLine, note, print_fields, print_table
 
 if TYPE_CHECKING:
     from penstock.inspection import StoreDirectory
     from penstock.inspection.messages import StoredRecord
+    from penstock.inspection.query import TimeAnswer
 
 SHOWN_MAX = 100
 """Problems, notes and topics on a terminal; JSON has all."""
 
 T = TypeVar("T")
-
-_store_options = compose(
-    click.argument("directory", metavar="DIR", required=False, type=click.Path()),
-    click.option("--dir", "dir_option", metavar="DIR", type=click.Path(), help="The same as DIR."),
-    click.option("--commitlog", metavar="DIR[,DIR…]", help="Where the log is, if not in DIR/commitlog."),
-    json_option,
-)
 
 
 @click.group()
@@ -45,18 +40,30 @@ def _prepared(what: str, action: Callable[[], T]) -> T:
         line.clear()
 
 
-def _open(directory: str | None, dir_option: str | None, commitlog: str | None) -> StoreDirectory:
-    if bool(directory) == bool(dir_option):
-        raise click.UsageError("give the data directory, once")
-    root = Path(directory or dir_option or "")
-    logs = [Path(part) for part in commitlog.split(",") if part] if commitlog else []
+def _on_store(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``DIR``, ``--commitlog`` and ``--json``, of a command that is called with the store and an ``Answer``."""
 
-    def listed() -> StoreDirectory:
-        from penstock.inspection import list_store
+    @click.argument("directory", metavar="DIR", required=False, type=click.Path())
+    @click.option("--dir", "dir_option", metavar="DIR", type=click.Path(), help="The same as DIR.")
+    @click.option("--commitlog", metavar="DIR[,DIR…]", help="Where the log is, if not in DIR/commitlog.")
+    @json_option
+    @functools.wraps(function)
+    def command(
+        *, directory: str | None, dir_option: str | None, commitlog: str | None, as_json: bool, **options: Any
+    ) -> Any:
+        if bool(directory) == bool(dir_option):
+            raise click.UsageError("give the data directory, once")
+        root = Path(directory or dir_option or "")
+        logs = [Path(part) for part in commitlog.split(",") if part] if commitlog else []
 
-        return list_store(root, logs)
+        def listed() -> StoreDirectory:
+            from penstock.inspection import list_store
 
-    return _prepared(str(root), listed)
+            return list_store(root, logs)
+
+        return function(_prepared(str(root), listed), Answer(as_json), **options)
+
+    return command
 
 
 def _run(what: str, action: Callable[[Callable[[int, int], None]], T], *, counts_bytes: bool = True) -> T:
@@ -68,16 +75,16 @@ def _run(what: str, action: Callable[[Callable[[int, int], None]], T], *, counts
 
 
 @store.command()
-@_store_options
-def inspect(directory: str | None, dir_option: str | None, commitlog: str | None, as_json: bool) -> None:
+@_on_store
+def inspect(found: StoreDirectory, answer: Answer) -> None:
     """Files, ranges, topics, queues, keys, checkpoint and health of DIR in one screen."""
-    found = _open(directory, dir_option, commitlog)
     from penstock.inspection import summarize
 
     document = _run("reading queues", lambda show: summarize(found, show), counts_bytes=False)
-    if as_json:
-        print_json(document)
-        return
+    answer(document, lambda: _print_summary(document))
+
+
+def _print_summary(document: dict[str, Any]) -> None:
     log = document["log"]
     times = f"{_time(log['first_store_timestamp_ms'])} to {_time(log['last_store_timestamp_ms'])}"
     checkpoint = document["checkpoint"] or {}
@@ -134,16 +141,17 @@ def _print_findings(document: dict[str, Any]) -> None:
 
 
 @store.command()
-@_store_options
-def verify(directory: str | None, dir_option: str | None, commitlog: str | None, as_json: bool) -> int:
+@_on_store
+def verify(found: StoreDirectory, answer: Answer) -> int:
     """Check every record of DIR, and that queues, index and checkpoint say the same; 1 when they do not."""
-    found = _open(directory, dir_option, commitlog)
     from penstock.inspection import verify as check
 
     document = _run("verifying", lambda show: check(found, show)).as_document()
-    if as_json:
-        print_json(document)
-        return 0 if document["ok"] else 1
+    answer(document, lambda: _print_verification(document))
+    return 0 if document["ok"] else 1
+
+
+def _print_verification(document: dict[str, Any]) -> None:
     rate = f"{document['bytes_per_s'] / 1e6:,.0f} MB/s"
     print_fields(
         {
@@ -154,25 +162,23 @@ def verify(directory: str | None, dir_option: str | None, commitlog: str | None,
         }
     )
     _print_findings(document)
-    return 0 if document["ok"] else 1
 
 
 @store.command()
-@_store_options
+@_on_store
 @click.option("--into", required=True, metavar="NEW", type=click.Path(), help="A directory that does not exist yet.")
-def rebuild(directory: str | None, dir_option: str | None, commitlog: str | None, into: str, as_json: bool) -> None:
+def rebuild(found: StoreDirectory, answer: Answer, into: str) -> None:
     """Make a new store of the valid records of DIR: the log copied, queues and index built afresh."""
-    found = _open(directory, dir_option, commitlog)
     from penstock.inspection import rebuild as make
 
-    report = _run("rebuilding", lambda show: make(found, Path(into), show), counts_bytes=False).as_document()
-    if as_json:
-        print_json(report)
-        return
-    replaced = report.pop("replaced")
-    print_fields(report)
-    for each in replaced[:SHOWN_MAX]:
-        note(f"replaced {each['start']} to {each['end']}: {each['reason']}")
+    report = asdict(_run("rebuilding", lambda show: make(found, Path(into), show), counts_bytes=False))
+
+    def people() -> None:
+        print_fields({name: value for name, value in report.items() if name != "replaced"})
+        for each in report["replaced"][:SHOWN_MAX]:
+            note(f"replaced {each['start']} to {each['end']}: {each['reason']}")
+
+    answer(report, people)
 
 
 @store.command()
@@ -183,8 +189,14 @@ def rebuild(directory: str | None, dir_option: str | None, commitlog: str | None
 @click.option("--kind", help="What the file is, where neither its folder nor its content tell.")
 @json_option
 def dump(file: str, root: str | None, at: int | None, count: int | None, kind: str | None, as_json: bool) -> None:
-    """Annotated bytes of a log, queue, index or checkpoint FILE: position, field, bytes, value."""
+    """Annotated bytes of a log, queue, index or checkpoint FILE: position, field, bytes, value.
+
+    FILE is one of a store, such as DIR/commitlog/00000000000000000000 or DIR/consumequeue/TOPIC/0/00000000000000000000.
+    """
     path = Path(root, file) if root else Path(file)
+    if path.is_dir():
+        example = next((each for each in sorted(path.rglob("*")) if each.is_file() and each.name.isdigit()), "")
+        raise click.UsageError(f"{path} is a directory: give one of its files" + (f", as {example}" if example else ""))
 
     def read() -> tuple[Any, list[Any]]:
         from penstock.inspection.dump import KINDS
@@ -196,20 +208,20 @@ def dump(file: str, root: str | None, at: int | None, count: int | None, kind: s
         return made, list(made.items)
 
     made, items = _prepared(str(path), read)
-    if as_json:
-        print_json({"path": str(path), "kind": made.kind, "items": [item.as_document() for item in items]})
-        return
-    from penstock.inspection.annotations import lines
 
-    for item in items:
-        for line in lines(item):
-            print(line)
-    if not items:
-        note("nothing is written there")
+    def people() -> None:
+        from penstock.inspection.annotations import lines
+
+        for item in items:
+            print("\n".join(lines(item)))
+        if not items:
+            note("nothing is written there")
+
+    Answer(as_json)({"path": str(path), "kind": made.kind, "items": [item.as_document() for item in items]}, people)
 
 
 @store.command()
-@_store_options
+@_on_store
 @click.option("--topic", required=True, metavar="T")
 @click.option("--key", metavar="K", help="A key or unique key.")
 @click.option("--time", "time_ms", type=Timestamp(), help="The first messages stored then or later, one per queue.")
@@ -220,10 +232,8 @@ def dump(file: str, root: str | None, at: int | None, count: int | None, kind: s
 @click.option("--max", "max_count", default=64, show_default=True, type=click.IntRange(1, 1_000_000))
 @click.option("--scan", is_flag=True, help="With --key: read the whole log, whatever the index says.")
 def query(
-    directory: str | None,
-    dir_option: str | None,
-    commitlog: str | None,
-    as_json: bool,
+    found: StoreDirectory,
+    answer: Answer,
     topic: str,
     key: str | None,
     time_ms: int | None,
@@ -232,60 +242,54 @@ def query(
     **options: Any,
 ) -> None:
     """Messages by --key, by --time, or at --queue and --offset; says when the files did not suffice."""
-    by_offset = offset is not None
-    if [key is not None, time_ms is not None, by_offset].count(True) != 1 or (by_offset and queue_id is None):
-        raise click.UsageError("give --key, or --time, or --queue and --offset")
-    found = _open(directory, dir_option, commitlog)
     from penstock.inspection import StoreQuery
 
     bar = ProgressLine(every_s=2.0, counts=True, counts_bytes=True)
     asked = StoreQuery(found, functools.partial(bar.show, "scanning the log"))
     try:
-        if key is not None:
-            answer = asked.by_key(topic, key, **options)
-            _print_messages(answer.messages[::-1], answer.source, bar, as_json)
-        elif offset is not None:
-            assert queue_id is not None
+        if key is not None and time_ms is None and offset is None:
+            by_key = asked.by_key(topic, key, **options)
+            _tell_messages(by_key.messages[::-1], by_key.source, bar, answer)
+        elif offset is not None and queue_id is not None and key is None and time_ms is None:
             single = asked.by_offset(topic, queue_id, offset)
-            _print_messages([single.message], single.source, bar, as_json)
+            _tell_messages([single.message], single.source, bar, answer)
+        elif time_ms is not None and key is None and offset is None:
+            _tell_times(asked.by_time(topic, time_ms, queue_id), bar, answer)
         else:
-            assert time_ms is not None
-            _print_times(asked.by_time(topic, time_ms, queue_id), bar, as_json)
+            raise click.UsageError("give --key, or --time, or --queue and --offset")
     finally:
         bar.clear()
         asked.close()
 
 
-def _print_messages(messages: list[StoredRecord], source: str, bar: ProgressLine, as_json: bool) -> None:
+def _tell_messages(messages: list[StoredRecord], source: str, bar: ProgressLine, answer: Answer) -> None:
     """Oldest first."""
     from penstock.inspection import message_document
 
-    bar.clear()
     documents = [message_document(message) for message in messages]
-    if as_json:
-        print_json({"messages": documents, "source": source})
-        return
-    for document in documents:
-        print_fields(document)
-        print()
-    note(f"{len(documents)} messages, found through: {source}")
+
+    def people() -> None:
+        for document in documents:
+            print_fields(document)
+            print()
+        note(f"{len(documents)} messages, found through: {source}")
+
+    bar.clear()
+    answer({"messages": documents, "source": source}, people)
 
 
-def _print_times(answers: list[Any], bar: ProgressLine, as_json: bool) -> None:
+def _tell_times(answers: list[TimeAnswer], bar: ProgressLine, answer: Answer) -> None:
     from penstock.inspection import message_document
 
-    bar.clear()
-    rows: list[dict[str, Any]] = []
-    for answer in answers:
-        row = {"queue_id": answer.queue_id, "offset": answer.offset, "upper_offset": answer.upper_offset}
-        message = None if answer.message is None else message_document(answer.message)
-        rows.append({**row, "source": answer.source, "message": message})
-    if as_json:
-        print_json({"queues": rows})
-        return
+    rows = [
+        {**each._asdict(), "message": None if each.message is None else message_document(each.message)}
+        for each in answers
+    ]
     table = []
     for row in rows:
         found = row["message"] or {}
         numbers = [row["queue_id"], row["offset"], row["upper_offset"]]
         table.append([*numbers, _time(found.get("store_timestamp_ms")), found.get("message_id"), row["source"]])
-    print_table(["queue", "offset", "last before", "stored", "message", "found through"], table)
+    columns = ["queue", "offset", "last before", "stored", "message", "found through"]
+    bar.clear()
+    answer({"queues": rows}, lambda: print_table(columns, table))

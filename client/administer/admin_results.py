@@ -127,7 +127,11 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group is behind: messages stored and not yet committed."""
+    """How far a group is behind: messages stored and not yet committed.
+
+    ``unreachable`` names broker groups that did not answer, or have only a slave now that may not know what was
+    committed; their queues are missing.
+    """
 
     group: str
     lag: int

@@ -43,7 +43,8 @@ def topic_stats(calls: Calls, topic: str, timeout_s: float) -> TopicStats:
 
 def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
     """Messages stored and not committed, over all topics that the group reads or has read."""
-    descriptions, unreachable = calls.describe_group(group, timeout_s)
+    descriptions, silent = calls.describe_group(group, timeout_s)
+    unreachable = list(silent)
     committed, holders = _committed(descriptions), _holders(descriptions)
     topics = {queue.topic for queue in (*committed, *holders)}
     for description in descriptions.values():
@@ -53,6 +54,8 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
         stats = topic_stats(calls, topic, timeout_s)
         unreachable += stats.unreachable
         for queue in stats.queues:
+            if queue.broker_name in silent:
+                continue  # what the group has committed there is not known
             key = MessageQueue(topic, queue.broker_name, queue.queue_id)
             offset = committed.get(key, -1)
             queues.append(

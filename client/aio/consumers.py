@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import inspect
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Self, TypeVar
 
 from penstock.runtime.conf import require
@@ -24,13 +22,11 @@ from ..consume.message_batch import MessageBatch
 from ..consume.workers import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
-from ..push_consumer import PushConsumer
+from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals
 from ..signatures import taking
 from .turns import Twin, at_once, in_thread
 
 T = TypeVar("T")
-
-WAIT_STEP_S = 0.5
 
 
 class _Consumer(Twin):
@@ -177,8 +173,8 @@ class AsyncPushConsumer(_Consumer):
         """
         check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        ended = asyncio.Event()
-        with _ending_signals(ended.set):
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        with ending_signals(lambda: loop.call_soon_threadsafe(ended.set)):
             while not ended.is_set():
                 # In slices, so that a failure and a close by somebody else are noticed.
                 left_s = WAIT_STEP_S if deadline_s is None else min(WAIT_STEP_S, deadline_s - time.monotonic())
@@ -209,19 +205,3 @@ class AsyncPushConsumer(_Consumer):
             if not self._is_closing:
                 raise
         return ConsumeResult.RETRY_LATER
-
-
-@contextlib.contextmanager
-def _ending_signals(end: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call ``end`` inside, where the loop may handle signals (the main thread's)."""
-    loop = asyncio.get_running_loop()
-    added = []
-    for each in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(RuntimeError, ValueError):
-            loop.add_signal_handler(each, functools.partial(end))
-            added.append(each)
-    try:
-        yield
-    finally:
-        for each in added:
-            loop.remove_signal_handler(each)

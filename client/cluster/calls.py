@@ -35,6 +35,9 @@ from .routes import covers, master_of
 
 log = logging.getLogger(__name__)
 
+HINT_TOPICS_MAX = 1000
+"""Topics among which a new one's likeness is looked for: more would hold up who makes many."""
+
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -254,9 +257,18 @@ class Calls:
             reason = failure.message if failure else "no broker group has a living master"
             kind = RouteNotFound if failure is None or failure.retryable else TopicNotFound
             raise kind(f"topic {topic!r} does not exist and was not created: {reason}")
-        log.info("topic created topic=%s brokers=%s", topic, sorted(answers))
+        near = self._like(topic, left_s())
+        (log.warning if near else log.info)("topic created topic=%s brokers=%s%s", topic, sorted(answers), near)
         route = self.directory.wait_for(topic, lambda candidate: covers(candidate, set(answers)), left_s())
         return route if route is not None else self.directory.topic(topic, 0.0)
+
+    def _like(self, topic: str, timeout_s: float) -> str:
+        """A hint with the existing topic that may have been meant; empty where none is like it, or there are many."""
+        try:
+            known = [each for each in self.directory.topics(timeout_s) if not names.is_system_topic(each)]
+        except PenstockError:
+            return ""
+        return hint(topic, set(known) - {topic}) if len(known) <= HINT_TOPICS_MAX else ""
 
 
 def _gathered(calls: Iterable[tuple[K, str, Any]]) -> tuple[dict[K, Any], dict[K, PenstockError]]:

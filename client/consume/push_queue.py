@@ -42,11 +42,13 @@ class RedeliveredMessage(RetriedMessage):
         return super().reconsume_times + self._attempts
 
 
-def redelivered(message: MessageView, attempts: int) -> RedeliveredMessage:
-    """``message`` for another try."""
+def redelivered(item: Item, attempts: int) -> Item:
+    """``item`` for another try: copies of its messages, which know how often they were tried."""
     from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
 
-    return RedeliveredMessage(RecordBatch(message.record_bytes), message.broker_name, attempts)
+    if isinstance(item, list):
+        return [RedeliveredMessage(RecordBatch(each.record_bytes), each.broker_name, attempts) for each in item]
+    return RedeliveredMessage(RecordBatch(item.record_bytes), item.broker_name, attempts)
 
 
 class Slot:
@@ -167,16 +169,13 @@ class Failed:
         self.record_bytes = sum(each.size for each in messages)
 
     def for_next_try(self) -> None:
-        """Make copies that know how often they were tried."""
+        """Note that it has failed once more."""
         self.attempts += 1
         self.keep()
 
     def keep(self) -> None:
         """Make copies: it may take long until somebody is done with it."""
-        if isinstance(self.item, list):
-            self.item = [redelivered(each, self.attempts) for each in self.item]
-        else:
-            self.item = redelivered(self.item, self.attempts)
+        self.item = redelivered(self.item, self.attempts)
 
 
 class PushedQueue(LocalQueue):

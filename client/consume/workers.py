@@ -255,7 +255,7 @@ class Workers:
                 decision = self._redelivery.on_failure(item, run.attempts)
                 assert not isinstance(decision, Pending), "what is behind it would wait for nobody"
                 if isinstance(decision, Again):
-                    run.pending, run.pause_s = _again(item, run.attempts), decision.after_s
+                    run.pending, run.pause_s = redelivered(item, run.attempts), decision.after_s
                     return False
             run.pending, run.attempts = None, 0
             item = next(run.iterator, None)
@@ -429,7 +429,3 @@ def _complaint(outcome: object) -> BaseException | None:
     return InvalidArgument(
         f"the listener returned {reprlib.repr(outcome)}: it must return ConsumeResult.SUCCESS, RETRY_LATER or None"
     )
-
-
-def _again(item: Item, attempts: int) -> Item:
-    return [redelivered(each, attempts) for each in item] if isinstance(item, list) else redelivered(item, attempts)

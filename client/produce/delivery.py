@@ -188,7 +188,8 @@ class TopicDelivery:
                     timeout_ms=max(int(timeout_s * 900), 1),
                     no_wait=batch.parts[0].kind is Kind.ONEWAY,
                 )
-            answer = shipping.connections.append(address, batch.message, timeout_s)
+            message = shipping.encoder.again(batch.message) if batch.attempts else batch.message
+            answer = shipping.connections.append(address, message, timeout_s)
             if shipping.directory.master(name) not in (address, None):
                 shipping.connections.leave(address)  # the route changed meanwhile, and who left it then left too early
             if not wait:
@@ -199,7 +200,7 @@ class TopicDelivery:
             self._on_error(batch, error)
         except Exception as error:  # what cannot be encoded or sent must not stop the other batches
             log.exception("batch not sent topic=%s count=%d", self.topic, batch.count)
-            self._on_lost(batch, PenstockError(f"topic {self.topic}: batch not sent: {error!r}"))
+            self._on_error(batch, PenstockError(f"topic {self.topic}: batch not sent: {error!r}"), is_final=True)
         else:
             self._on_receipt(batch, receipt, address)
 
@@ -278,23 +279,20 @@ class TopicDelivery:
         if has_more:
             self._shipping.wake()
         if futures:
-            _resolve(futures, receipts_of(self.destination, batch, receipt, store_host_of(address)))
+            receipts = receipts_of(self.destination, batch, receipt, store_host_of(address))
+            for future, one in zip(futures, receipts, strict=True):
+                _complete(future, one)
         for part in batch.parts:
             self._report(part, batch.lane.broker_name, None)
 
-    def _on_error(self, batch: Batch, error: PenstockError) -> None:
+    def _on_error(self, batch: Batch, error: PenstockError, *, is_final: bool = False) -> None:
+        """A try has failed; ``is_final``: there can be no other."""
         log.debug("append failed topic=%s broker=%s %s", self.topic, batch.lane.broker_name, error)
         with self._lock:
             if batch.lane.batch is not batch:
                 return
-            self._fail(self._lanes.on_error(batch, error, time.monotonic()))
-        self._shipping.wake()
-        self._tell_all()
-
-    def _on_lost(self, batch: Batch, error: PenstockError) -> None:
-        with self._lock:
-            if batch.lane.batch is batch:
-                self._fail([self._lanes.failed(batch, error)])
+            lanes = self._lanes
+            self._fail([lanes.failed(batch, error)] if is_final else lanes.on_error(batch, error, time.monotonic()))
         self._shipping.wake()
         self._tell_all()
 
@@ -334,11 +332,6 @@ class TopicDelivery:
 
 def _closed() -> ClientClosed:
     return ClientClosed("the producer is closed: make a new one")
-
-
-def _resolve(futures: list[Future[SendReceipt]], receipts: list[SendReceipt]) -> None:
-    for future, receipt in zip(futures, receipts, strict=True):
-        _complete(future, receipt)
 
 
 def _complete(

@@ -15,7 +15,6 @@ from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, l
 from penstock.formats.destination import Destination, Later, Ordinary
 from penstock.formats.hashing import string_hash
 from penstock.formats.record.compression import compress
-from penstock.formats.record.properties import TIMER_DELIVER_MS, TIMER_OUT_MS
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
@@ -63,11 +62,8 @@ class Draft:
         Raises:
             InvalidArgument: what :func:`.keys.property_bytes` refuses, or no such time.
         """
-        properties = self.properties
-        if self.deliver_at is not None:
-            time = str(due_ms(self.deliver_at))
-            properties = {**(properties or {}), TIMER_DELIVER_MS: time, TIMER_OUT_MS: time}
-        return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key)
+        due = None if self.deliver_at is None else due_ms(self.deliver_at)
+        return property_bytes(self.tag, self.keys, self.properties, self.sharding_key, unique_key, due)
 
 
 def due_ms(deliver_at: DeliverAt) -> int:

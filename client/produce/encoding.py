@@ -9,6 +9,7 @@ from penstock.formats.destination import Destination
 from penstock.formats.record.framing import frame_batch, marked, record_sizes
 from penstock.formats.record.layout import Host, SysFlag
 from penstock.formats.record.producer_mark import mark_property
+from penstock.proto.frames import pack, unpack
 from penstock.proto.wire.broker_pb2 import AppendHeader
 
 from .parts import Batch, Part
@@ -54,6 +55,13 @@ class Encoder:
         return frame_batch(
             header, bodies, properties, topic=topic, queue_ids=queue_ids, sys_flag=sys_flag, born_host=self._born_host
         )
+
+    @staticmethod
+    def again(message: bytes) -> bytes:
+        """The Append message of a batch that was sent before, and may be stored."""
+        header, records = unpack(message, AppendHeader)
+        header.again = True
+        return pack(header, records)
 
 
 def _columns_of_one(part: Part, mark: bytes) -> tuple[Column, Column]:

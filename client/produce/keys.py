@@ -17,10 +17,16 @@ from penstock.formats.record.properties import (
     RESERVED,
     SHARDING_KEY,
     TAGS,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TRANSACTION_PREPARED,
     TRANSIENT_PREFIX,
     UNIQ_KEY,
+    UNKEPT,
 )
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
+
+_REFUSED = RESERVED | UNKEPT
 
 
 def checked_body(body: object, bytes_max: int) -> bytes:
@@ -46,8 +52,9 @@ def property_bytes(
     properties: Mapping[str, str] | None,
     sharding_key: str | None,
     unique_key: str | None = None,
+    due_ms: int | None = None,
 ) -> bytes | None:
-    """The property string of one message, ``None`` when it has none.
+    """The property string of one message, ``None`` when it has none. ``due_ms``: when it is to be delivered.
 
     Raises:
         InvalidArgument: a reserved name, a separator or no text in a name or value, or more bytes than fit.
@@ -67,6 +74,9 @@ def property_bytes(
     if sharding_key is not None:
         text += f"{SHARDING_KEY}\x01{checked_sharding_key(sharding_key)}\x02"
         pairs += 1
+    if due_ms is not None:
+        text += f"{TIMER_DELIVER_MS}\x01{due_ms}\x02{TIMER_OUT_MS}\x01{due_ms}\x02"
+        pairs += 2
     if properties:
         text += "".join([f"{name}\x01{_user_value(name, value)}\x02" for name, value in properties.items()])
         pairs += len(properties)
@@ -89,11 +99,19 @@ def property_bytes(
 def _user_value(name: object, value: object) -> str:
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"a property name must be non-empty text, not {name!r:.60}")
-    if name in RESERVED or name.startswith(TRANSIENT_PREFIX):
-        raise InvalidArgument(f"property {name!r} is reserved: give tag, keys and sharding_key as arguments")
+    if name in _REFUSED or name.startswith(TRANSIENT_PREFIX):
+        raise _refused(name)
     if not isinstance(value, str):
         raise InvalidArgument(f"property {name!r} must be text, not {type(value).__name__}")
     return value
+
+
+def _refused(name: str) -> InvalidArgument:
+    if name == TRANSACTION_PREPARED:
+        return InvalidArgument(f"property {name!r}: there are no transactional messages yet: leave it out")
+    if name in UNKEPT:
+        return InvalidArgument(f"property {name!r} would not delay the message: give deliver_at as an argument")
+    return InvalidArgument(f"property {name!r} is reserved: give tag, keys and sharding_key as arguments")
 
 
 def checked_tag(tag: object) -> str:

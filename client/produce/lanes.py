@@ -1,8 +1,8 @@
 """The order of one topic's messages on their way: who goes next, with whom, and what an answer means for them.
 
 A *lane* is one ordered stream of batches of this producer to one topic at one broker group. It has one batch under
-way, and a queue always belongs to the same lane (queue id modulo :data:`LANES`). So the order within a queue holds
-through every retry, and the broker knows a repeated batch by its lane and sequence number.
+way, and a queue always belongs to the same lane (queue id modulo ``LANES``). So the order within a queue holds through
+every retry, and the broker knows a repeated batch by its lane and sequence number.
 
 Messages without a sharding key are sticky: a whole batch goes to one queue, the next one to the next queue. Messages
 with one are spread over the lanes of their queues, where neighbours are joined to batches again; what waits without a
@@ -17,10 +17,7 @@ What happens to a batch that brought no receipt:
   until its word or the deadline. So it is stored once.
 * Refused: not tried again; where one message of several may be the reason, fewer are tried together.
 
-A key stays in its queue through a failover. It moves when its group has been without a master for
-:data:`KEY_AWAY_S`, when that is back, and when groups come or queues are added. While places change, a key whose old
-lane has a batch under way is held until that batch is settled: so of one key nothing is on its way at two places, and
-within a queue its messages never change their order.
+Where keys go, and how they move: :mod:`.key_moves`.
 
 Decisions only: no threads, no network, time is passed in.
 """
@@ -38,6 +35,7 @@ from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
     FlushTimeout,
+    LaneForgotten,
     MessageTooLarge,
     OutcomeUnknown,
     PenstockError,
@@ -48,16 +46,13 @@ from ..cluster.queues import WriteQueues
 from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
 from .health import BrokerHealth
-from .key_places import KeyPlaces
-from .parts import Batch, Kind, Lane, Line, Part
+from .key_moves import KeyMoves
+from .parts import LANES, Batch, Kind, Lane, Line, Part
 
-LANES = 8
 SMALL_PER_BROKER = 2
 """Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,
 senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
 MASTER_GONE_S = 1.0
-KEY_AWAY_S = 3.0
-"""How long a group is without a master before its keys go elsewhere: longer than a failover takes."""
 RECHECK_S = 0.25
 
 
@@ -79,17 +74,12 @@ class Lanes:
         self.waiting = Line()  # for whatever queue is free
         self.keyed = Line()  # for the queues of their keys, once there is a route
         self.lanes: dict[tuple[str, int], Lane] = {}  # by broker name and number; made when first needed, never dropped
-        self._places = KeyPlaces(queues)
-        self._settled_for = queues  # the route that the places follow already
-        # While places change: those before, and by old lane with a batch under way the messages that wait for its end.
-        self._former: KeyPlaces | None = None
-        self._held: dict[tuple[str, int], Line] = {}
+        self._moves = KeyMoves(queues)
         self.half_full = config.batch_bytes_max // 2
         self._config = config
         self._health = health
         self._turn = turn  # where the rotation over all queues stands
         self._in_flight: dict[str, int] = {}  # by broker name: lanes that have a batch
-        self._gone_since: dict[str, float] = {}  # by broker name: since when it has had no living master
 
     @property
     def has_waiting(self) -> bool:
@@ -114,17 +104,11 @@ class Lanes:
     def adopt(self, queues: WriteQueues, now: float) -> None:
         """The route changed: what waited for it goes on."""
         self.queues = queues
-        for name, _ in queues.shards:
-            self._gone_since.pop(name, None)
-        for name, _ in self._places.homes.shards:
-            if name not in queues:
-                self._gone_since.setdefault(name, now)
+        self._moves.adopt(queues, [lane.broker_name for lane in self.lanes.values()], now)
         for lane in self.lanes.values():
             lane.retry_at = 0.0
             if lane.batch is not None and lane.batch.retry_at is not None:
                 lane.batch.retry_at = now
-            if lane.broker_name not in queues:
-                self._gone_since.setdefault(lane.broker_name, now)
         for part in (*self.waiting, *self.keyed):
             part.not_before = 0.0
 
@@ -151,8 +135,8 @@ class Lanes:
 
     def start(self, now: float, per_broker: int, has_master: Callable[[str], bool]) -> list[Batch]:
         """Every batch that may be sent now, retries first."""
-        self._settle_places(now)
-        while self.keyed and self._places.homes.total and self.keyed[0].not_before <= now:
+        self._move_keys(now)
+        while self.keyed and self._moves.places.homes.total and self.keyed[0].not_before <= now:
             self._spread(self.keyed.popleft(), now)
         batches: list[Batch] = []
         for lane in self.lanes.values():
@@ -178,7 +162,7 @@ class Lanes:
         if part.hashes is None:
             self.waiting.append(part)
             return next(iter(self._start_waiting(now, self._config.in_flight_per_broker)), None)
-        self._settle_places(now)
+        self._move_keys(now)
         for lane in self._spread(part, now):
             if lane.batch is None and lane.retry_at <= now and lane.broker_name in self.queues:
                 return self._lane_batch(lane, now)
@@ -188,10 +172,9 @@ class Lanes:
         """When to call :meth:`start` or :meth:`expire` again, if nothing else happens before."""
         due = [line.earliest for line in self._lines()]
         due += [line[0].not_before for line in (self.waiting, self.keyed) if line and line[0].not_before > now]
-        if self.keyed and self.keyed[0].not_before <= now and self._places.homes.total:
+        if self.keyed and self.keyed[0].not_before <= now and self._moves.places.homes.total:
             due.append(now)  # back from another lane
-        if self._former is None:
-            due += [since + KEY_AWAY_S for name, since in self._gone_since.items() if self._may_go_away(name)]
+        due.append(self._moves.next_due())
         for lane in self.lanes.values():
             if lane.batch is not None and lane.batch.retry_at is not None:
                 due.append(min(lane.batch.retry_at, lane.batch.deadline))
@@ -221,6 +204,8 @@ class Lanes:
         # Not stored *this* time says nothing about an earlier try: it stays unknown.
         if outcome is Outcome.UNKNOWN:
             batch.unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(error.message)
+        if isinstance(error, LaneForgotten):
+            return [self.failed(batch, error)]  # nobody can tell any more: another try would be told the same
         if batch.deadline <= now or batch.parts[0].kind is Kind.ONEWAY:
             return [self._give_up(batch)]
         batch.retry_at = now + back_off_s(batch.attempts)
@@ -241,59 +226,13 @@ class Lanes:
 
     def _lines(self) -> list[Line]:
         """Every line in which parts wait."""
-        return [self.waiting, self.keyed, *self._held.values(), *(lane.pending for lane in self.lanes.values())]
+        return [self.waiting, self.keyed, *self._moves.held.values(), *(lane.pending for lane in self.lanes.values())]
 
-    # Where keys go.
-
-    def _may_go_away(self, broker_name: str) -> bool:
-        is_home = self._places.number(broker_name) >= 0
-        return is_home and broker_name not in self.queues and broker_name not in self._places.away
-
-    def _settle_places(self, now: float) -> None:
-        """Begin a change of the keys' places, if one is due and none is under way."""
-        if self._former is not None or (self.queues is self._settled_for and not self._gone_since):
-            return
-        self._settled_for = self.queues
-        gone = [
-            name for name, since in self._gone_since.items() if name not in self.queues and now - since >= KEY_AWAY_S
-        ]
-        wanted = self._places.changed(self.queues, frozenset(name for name in gone if self._places.number(name) >= 0))
-        if wanted == self._places:
-            return
-        for key, lane in self.lanes.items():
-            if lane.batch is not None and any(part.hashes is not None for part in lane.batch.parts):
-                self._held[key] = Line()
-            self._requeue(lane.pending, 0.0)
-            lane.pending.clear()
-        self._former = self._places if self._held else None
-        self._places = wanted
-
-    def _free_of_held(self, part: Part) -> Part | None:
-        """What is left of ``part`` when the messages that must wait for their old lanes are held; None if all must."""
-        assert self._former is not None
-        assert part.hashes is not None
-        old_shards, old_ids = self._former.places(part.hashes)
-        shards, queue_ids = self._places.places(part.hashes)
-        is_free = np.ones(part.count, dtype=np.bool_)
-        groups, lines = [], []
-        for (name, number), line in self._held.items():
-            was_there = (old_shards == self._former.number(name)) & (old_ids % LANES == number)
-            stays = (shards == self._places.number(name)) & (queue_ids % LANES == number)
-            moves = was_there & ~stays
-            if part.keyed is not None:
-                moves &= part.keyed
-            if moves.any():
-                groups.append(np.flatnonzero(moves))
-                lines.append(line)
-                is_free &= ~moves
-        if not groups:
-            return part
-        if is_free.any():
-            groups.append(np.flatnonzero(is_free))
-        pieces = part.split(groups)
-        for piece, line in zip(pieces, lines, strict=False):
-            line.append(piece)
-        return pieces[-1] if len(pieces) > len(lines) else None
+    def _move_keys(self, now: float) -> None:
+        if self._moves.begin(self.lanes.values(), now):
+            for lane in self.lanes.values():
+                self._requeue(lane.pending, 0.0)
+                lane.pending.clear()
 
     # Choosing.
 
@@ -315,7 +254,8 @@ class Lanes:
 
     def _next_queue(self, now: float, per_broker: int, small_per_broker: int = LANES) -> tuple[str, int] | None:
         avoided = self._avoided(now)
-        small = Counter(lane.broker_name for lane in self.lanes.values() if self._is_small(lane.batch))
+        batches = (lane.batch for lane in self.lanes.values() if lane.batch is not None)
+        small = Counter(batch.lane.broker_name for batch in batches if batch.is_small(self.half_full))
 
         def is_free(name: str, queue_id: int) -> bool:
             if name in avoided or self._in_flight.get(name, 0) >= per_broker or small[name] >= small_per_broker:
@@ -329,18 +269,14 @@ class Lanes:
         self._turn, name, queue_id = found
         return name, queue_id
 
-    def _is_small(self, batch: Batch | None) -> bool:
-        """True for a batch that others could have shared, and whose answer is near."""
-        if batch is None or batch.attempts or batch.retry_at is not None:
-            return False
-        first = batch.parts[0]
-        return first.kind is Kind.SEND and first.hashes is None and first.cost < self.half_full
-
-    def _lane(self, broker_name: str, queue_id: int) -> Lane:
+    def _lane(self, broker_name: str, queue_id: int, pending: Part | None = None) -> Lane:
+        """The lane of a queue, with ``pending`` behind what it has to send."""
         key = (broker_name, queue_id % LANES)
         lane = self.lanes.get(key)
         if lane is None:
             lane = self.lanes[key] = Lane(*key)
+        if pending is not None:
+            lane.pending.append(pending)
         return lane
 
     def _joined(self, line: Line, behind: Sequence[Part] = ()) -> list[Part]:
@@ -403,24 +339,24 @@ class Lanes:
 
     def _spread(self, part: Part, now: float) -> list[Lane]:
         """Give each message its queue by hash, and each lane its messages behind those that are pending; the lanes."""
-        if self._former is not None:
-            free = self._free_of_held(part)
-            if free is None:
-                return []
-            part = free
+        free = self._moves.hold(part)
+        return self._spread_free(free, now) if free is not None else []
+
+    def _spread_free(self, part: Part, now: float) -> list[Lane]:
+        places = self._moves.places
+        homes = places.homes
         assert part.hashes is not None
-        homes = self._places.homes
         if part.count == 1:
-            name, queue_id = self._places.place(int(part.hashes[0]))
+            name, queue_id = places.place(int(part.hashes[0]))
             part.queue_ids = np.array([queue_id], dtype=np.int32)
-            return [self._line_up(part, name, queue_id)]
-        shards, queue_ids = self._places.places(part.hashes)
+            return [self._lane(name, queue_id, part)]
+        shards, queue_ids = places.places(part.hashes)
         if part.keyed is not None:  # those without a key share one queue, as a batch of such would
             name, queue_id = self._next_queue(now, LANES) or homes.queue(self._turn % homes.total)
-            shard = self._places.number(name)
+            shard = places.number(name)
             if shard < 0:  # a group that has just come: not yet among the homes
                 name, queue_id = homes.queue(self._turn % homes.total)
-                shard = self._places.number(name)
+                shard = places.number(name)
             shards = np.where(part.keyed, shards, shard)
             queue_ids = np.where(part.keyed, queue_ids, queue_id).astype(np.int32)
         part.queue_ids = queue_ids
@@ -429,14 +365,9 @@ class Lanes:
         runs = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
         pieces = [part] if len(runs) == 1 else part.split(runs)
         return [
-            self._line_up(piece, homes.shards[int(shards[run[0]])][0], int(queue_ids[run[0]]))
+            self._lane(homes.shards[int(shards[run[0]])][0], int(queue_ids[run[0]]), piece)
             for piece, run in zip(pieces, runs, strict=True)
         ]
-
-    def _line_up(self, part: Part, name: str, queue_id: int) -> Lane:
-        lane = self._lane(name, queue_id)
-        lane.pending.append(part)
-        return lane
 
     # After a try.
 
@@ -446,18 +377,13 @@ class Lanes:
         assert lane.batch is batch
         lane.batch = None
         self._in_flight[lane.broker_name] -= 1
-        held = self._held.pop((lane.broker_name, lane.number), None)
-        if held is None:
-            return False
-        self.keyed.extendleft(reversed(held))
-        if not self._held:
-            self._former = None
-        return True
+        held = self._moves.left(lane)
+        self.keyed.extendleft(reversed(held or ()))
+        return held is not None
 
     def _may_leave(self, lane: Lane, now: float) -> bool:
-        since = self._gone_since.setdefault(lane.broker_name, now)
         may = self._config.retry_another_shard_on_unknown and self.queues.total > 0
-        return may and now - since >= MASTER_GONE_S
+        return self._moves.gone_s(lane.broker_name, now) >= MASTER_GONE_S and may
 
     def _on_refused(self, batch: Batch, error: PenstockError) -> list[Failure]:
         is_moving = self._leave(batch)
@@ -517,7 +443,7 @@ class Lanes:
     def _unsent(self, reason: PenstockError | None) -> PenstockError:
         if reason is not None:
             return reworded(reason, "not stored when the time was up")
-        missing = [name for name, _ in self._places.homes.shards if name not in self.queues]
+        missing = self._moves.missing
         if not self.queues.total:
             state = "no living master has a writable queue of it"
         elif missing:

@@ -24,6 +24,9 @@ RECORD_COST = 112
 """What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
 for its topic."""
 
+LANES = 8
+"""Lanes of one topic at one broker group. A queue always belongs to the same one: its id modulo this."""
+
 
 class Kind(enum.Enum):
     """Who waits for a message."""
@@ -259,6 +262,11 @@ class Lane:
         self.owes_a_turn = False  # the next batch is for what waits for any queue
 
     @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from the topic's other lanes."""
+        return self.broker_name, self.number
+
+    @property
     def is_free(self) -> bool:
         """True if a batch may start without overtaking anything."""
         return self.batch is None and not self.pending
@@ -288,3 +296,8 @@ class Batch:
     def deadline(self) -> float:
         """The latest of its parts' deadlines."""
         return max(part.deadline for part in self.parts)
+
+    def is_small(self, bytes_max: int) -> bool:
+        """True for a batch that other waiting messages could have shared, and whose answer is near."""
+        first, is_first_try = self.parts[0], not self.attempts and self.retry_at is None
+        return is_first_try and first.kind is Kind.SEND and first.hashes is None and first.cost < bytes_max

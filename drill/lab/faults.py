@@ -4,57 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
+from .actions import kill_consumer, kill_during_catch_up, kill_for_a_while, restart
 from .disks import SlowSyncs
 from .lab import DrillFailed, Lab
 
 SWITCHES = 5
 SHORT_S = 0.5
-ELECTION_S = 3.0
-"""Another master would have been elected by then, and have begun."""
-
-
-def _restart(lab: Lab, *names: str) -> None:
-    """Start what does not run, and return when all of it serves."""
-    for name in names:
-        if not lab.state(name).is_alive:
-            lab.cluster.start(name, wait=False)
-    lab.await_serving(names)
-
-
-def _kill_for_a_while(lab: Lab, what: str, *names: str) -> None:
-    with lab.broken(what, ", ".join(names), lambda: _restart(lab, *names)):
-        for name in names:
-            lab.cluster.kill(name)
-        lab.wait(lab.timing.fault_s, f"{', '.join(names)} killed")
-        lab.phase = f"starting {', '.join(names)}"
 
 
 def master_kill(lab: Lab) -> None:
     """SIGKILL to a master."""
-    _kill_for_a_while(lab, "SIGKILL", lab.master())
+    kill_for_a_while(lab, "SIGKILL", lab.master())
 
 
 def slave_kill(lab: Lab) -> None:
     """SIGKILL to a slave."""
-    _kill_for_a_while(lab, "SIGKILL", lab.slave())
+    kill_for_a_while(lab, "SIGKILL", lab.slave())
 
 
 def nameserver_kill(lab: Lab) -> None:
     """SIGKILL to one of several nameservers."""
-    _kill_for_a_while(lab, "SIGKILL", lab.nameserver_names[lab.plan.nameserver])
+    kill_for_a_while(lab, "SIGKILL", lab.nameserver_names[lab.plan.nameserver])
 
 
 def nameserver_all(lab: Lab) -> None:
     """SIGKILL to every nameserver; they come back empty."""
-    _kill_for_a_while(lab, "SIGKILL", *lab.nameserver_names)
+    kill_for_a_while(lab, "SIGKILL", *lab.nameserver_names)
 
 
 def kill_both(lab: Lab) -> None:
     """SIGKILL to all copies of a shard within a second."""
-    _kill_for_a_while(lab, "SIGKILL", *lab.names_of(lab.victim_shard))
+    kill_for_a_while(lab, "SIGKILL", *lab.names_of(lab.victim_shard))
 
 
 def master_freeze(lab: Lab) -> None:
@@ -67,21 +49,13 @@ def master_freeze(lab: Lab) -> None:
 
 def consumer_kill(lab: Lab) -> None:
     """SIGKILL to a consumer between processing and commit; another one joins after the window."""
-    number = lab.plan.consumer
-    name = f"consumer-{number}"
-
-    def join() -> None:
-        lab.start_worker("consume", number, f"{name}-again").await_ready()
-
-    with lab.broken("SIGKILL", name, join):
-        lab.workers[name].kill()
-        lab.wait(lab.timing.fault_s, f"{name} killed")
+    kill_consumer(lab, lab.plan.consumer, lab.timing.fault_s)
 
 
 def crash_loop(lab: Lab) -> None:
     """SIGKILL to a master again and again while it starts and recovers."""
     name = lab.master()
-    with lab.broken("SIGKILL, repeated", name, lambda: _restart(lab, name)):
+    with lab.broken("SIGKILL, repeated", name, lambda: restart(lab, name)):
         lab.cluster.kill(name)
         deadline = time.monotonic() + lab.timing.fault_s
         crashes = 1
@@ -104,43 +78,7 @@ def catch_up_kill(lab: Lab) -> None:
     The new master does not know what its predecessor had acknowledged: all were killed, and its checkpoint is an older
     one, as a power cut leaves it. Whoever lacks something must not be master after it.
     """
-    names = lab.names_of(lab.victim_shard)
-    first, late = lab.master(), lab.slave()
-    second = next(name for name in names if name not in (first, late))
-    late_id = lab.cluster.plan.node(late).broker_id
-    killed = [name for name in names if name != late]
-    with lab.broken("SIGKILL during catch-up", ", ".join(names), lambda: _restart(lab, *names)):
-        checkpoints = _checkpoints(lab, killed)
-        lab.cluster.kill(late)
-        lab.phase = f"{late} killed"
-        lab.await_status(first, f"a set without {late}", lambda status: late_id not in status.sync_state_set)
-        lab.wait(lab.timing.fault_s / 2, f"{late} misses messages")
-        for name in killed:
-            lab.cluster.kill(name)
-        for path, content in checkpoints.items():
-            path.write_bytes(content)
-        lab.phase = f"starting {second} and {late}"
-        for name in (second, late):
-            lab.cluster.start(name, wait=False)
-        status = lab.await_status(
-            second,
-            f"{late} follows it",
-            lambda status: any(each.broker_id == late_id for each in status.replicas),
-        )
-        lag = next(each.lag_bytes for each in status.replicas if each.broker_id == late_id)
-        lab.wait(lab.plan.catch_up_s, f"{late} catches up")
-        lab.cluster.kill(second)
-        lab.notes.append(f"{second} was killed {lab.plan.catch_up_s:.2f} s after {late} had come {lag:,} bytes behind")
-        lab.wait(ELECTION_S, f"{second} killed")
-        lab.phase = "starting all"
-
-
-def _checkpoints(lab: Lab, names: Sequence[str]) -> dict[Path, bytes]:
-    """What the stores say now of how far they are; in the order in which they can be put back to be believed."""
-    stores = [store for name in names if (store := lab.state(name).store_path) is not None]
-    return {
-        path: path.read_bytes() for store in stores for path in (store / "checkpoint", store / "penstockCheckpoint")
-    }
+    kill_during_catch_up(lab, lab.victim_shard, lab.plan.slave, lab.timing.fault_s / 2, lab.plan.catch_up_s)
 
 
 def rolling_restart(lab: Lab) -> None:
@@ -149,7 +87,7 @@ def rolling_restart(lab: Lab) -> None:
     slaves = [name for shard in lab.shards for name in lab.names_of(shard) if name not in masters]
     for name in [*slaves, *masters, *lab.nameserver_names]:
         lab.phase = f"restarting {name}"
-        with lab.broken("restart", name, lambda name=name: _restart(lab, name)):  # type: ignore[misc]
+        with lab.broken("restart", name, lambda name=name: restart(lab, name)):  # type: ignore[misc]
             lab.stop_node(name)
         lab.note_start(name)
         late = lab.await_level()
@@ -174,7 +112,7 @@ def planned_switch(lab: Lab) -> None:
 
 def coordinator_kill(lab: Lab) -> None:
     """SIGKILL to the coordinator store, or to the nameserver that holds it."""
-    _kill_for_a_while(lab, "SIGKILL", *lab.coordinator_names)
+    kill_for_a_while(lab, "SIGKILL", *lab.coordinator_names)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import psutil
 
 from penstock.deploy import NodeState
+from penstock.inspection import list_store, verify
+from penstock.inspection.directory import Segment
 from penstock.judge.conditions import LogComparison, StoreFinding
 from penstock.proto.errors import PenstockError
 
@@ -25,8 +27,6 @@ _OF_GRPC = re.compile(r"grpc\._cython\.cygrpc ExecuteBatchError raised in core")
 
 def check_store(name: str, path: Path) -> StoreFinding:
     """Run the whole of ``penstock store verify`` on a data directory."""
-    from penstock.inspection import list_store, verify
-
     try:
         found = verify(list_store(path))
     except PenstockError as error:
@@ -47,35 +47,23 @@ def compare_logs(shard: str, left: NodeState, right: NodeState, end: int, group:
     assert right.store_path is not None
     stores = (left.store_path, right.store_path)
     names = (left.node.name, right.node.name)
-    start = max(_log_start(store) for store in stores)
-    end = min(end, *(_log_end(store) for store in stores))
+    logs = [list_store(store).segments for store in stores]
+    start = max(log[0].start if log else 0 for log in logs)
+    end = min(end, *(log[-1].start + log[-1].size if log else 0 for log in logs))
     differ = _differing_offsets(stores, group) if group is not None else ""
     for position in range(start, end, PIECE_BYTES):
         until = min(position + PIECE_BYTES, end)
-        mine, other = (_log_bytes(store, position, until) for store in stores)
+        mine, other = (_log_bytes(log, position, until) for log in logs)
         if not np.array_equal(mine, other):
             first = position + int(np.argmax(mine != other)) if len(mine) == len(other) else position
             return LogComparison(shard, *names, start, end, first, differ)
     return LogComparison(shard, *names, start, end, -1, differ)
 
 
-def _segments(store: Path) -> list[tuple[int, Path]]:
-    return sorted((int(path.name), path) for path in (store / "commitlog").iterdir() if path.name.isdigit())
-
-
-def _log_start(store: Path) -> int:
-    return min((start for start, _ in _segments(store)), default=0)
-
-
-def _log_end(store: Path) -> int:
-    return max((start + path.stat().st_size for start, path in _segments(store)), default=0)
-
-
-def _log_bytes(store: Path, start: int, end: int) -> npt.NDArray[np.uint8]:
+def _log_bytes(segments: Sequence[Segment], start: int, end: int) -> npt.NDArray[np.uint8]:
     parts = []
-    for base, path in _segments(store):
+    for base, path, size in segments:
         first, last = max(start - base, 0), end - base
-        size = path.stat().st_size
         if first < size and last > 0:
             parts.append(np.fromfile(path, dtype=np.uint8, count=min(last, size) - first, offset=first))
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)
@@ -109,7 +97,8 @@ def find_on_disk(stores: Sequence[NodeState], needle: bytes) -> list[str]:
     """The stores whose logs hold these bytes: a lost message is on no disk, or on one and was not delivered."""
     found = []
     for state in stores:
-        if state.store_path is not None and any(needle in path.read_bytes() for _, path in _segments(state.store_path)):
+        segments = list_store(state.store_path).segments if state.store_path is not None else []
+        if any(needle in segment.path.read_bytes() for segment in segments):
             found.append(state.node.name)
     return found
 

@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,16 +30,16 @@ from .schedule import FaultPlan, Shape, Timing
 from .watching import RoleWatcher
 
 Progress = Callable[[str], None]
-Need = Literal["network", "small disk", "slow disk", "throttle"]
+Need = Literal["network", "small disk", "slow disk", "slow catch-up", "throttle"]
 """What a drill needs beside processes: packets that can be lost, a disk that can be filled or slowed down, or slaves
-that catch up slowly."""
+that catch up slowly, or not too quickly."""
 
 SERVE_TIMEOUT_S = 60.0
 LEVEL_TIMEOUT_S = 60.0
 TOPIC_TIMEOUT_S = 30.0
 POLL_S = 0.05
-CATCH_UP_FACTOR = 2
-"""So many times its shard's load a throttled slave is sent."""
+CATCH_UP_FACTORS: Mapping[Need, int] = {"slow catch-up": 2, "throttle": 8}
+"""So many times its shard's load a slave is sent at most."""
 THROTTLE_LEAST = 64 << 10
 WORKER = "penstock.drill.load.worker"
 COORDINATOR = "coordinator-0"
@@ -68,11 +68,12 @@ class Lab:
         need: Need | None = None,
         existing: Path | None = None,
         progress: Progress,
+        tell: Progress,
     ) -> None:
         """``existing``: the directory of a cluster that runs, is used and left running; else the drill starts one.
 
         ``progress`` is called several times a second, never within a call to the cluster: what it raises ends the
-        drill, and everything is taken away.
+        drill, and everything is taken away. ``tell`` is called with what is to stay readable.
         """
         self.folder = folder
         self.shape = shape
@@ -91,6 +92,7 @@ class Lab:
         self.watcher: RoleWatcher | None = None
         self.phase = "starting"
         self._progress = progress
+        self._tell = tell
         self._need = need
         self._disks: dict[str, SmallDisk] = {}
         self._undo: list[Callable[[], object]] = []
@@ -127,8 +129,8 @@ class Lab:
 
     def _start_cluster(self) -> None:
         shape, settings = self.shape, {}
-        if self._need == "throttle":
-            limit = max(int(CATCH_UP_FACTOR * shape.shard_bytes_per_s), THROTTLE_LEAST)
+        if self._need is not None and self._need in CATCH_UP_FACTORS:
+            limit = max(int(CATCH_UP_FACTORS[self._need] * shape.shard_bytes_per_s), THROTTLE_LEAST)
             settings = {
                 "haFlowControlEnable": "true",
                 "maxHaTransferByteInSecond": str(limit),
@@ -211,13 +213,14 @@ class Lab:
                 raise DrillFailed(f"{shard} has no master: {told}")
             time.sleep(POLL_S)
 
-    def slave(self) -> str:
-        """The slave that the plan chose, of those that are slaves now."""
-        master = self.master()
-        slaves = [name for name in self.names_of(self.victim_shard) if name != master]
+    def slave(self, shard: str | None = None, number: int | None = None) -> str:
+        """One of those that are slaves now: the one that the plan chose, or slave ``number`` of ``shard``."""
+        shard, number = shard or self.victim_shard, self.plan.slave if number is None else number
+        master = self.master(shard)
+        slaves = [name for name in self.names_of(shard) if name != master]
         if not slaves:
-            raise DrillFailed(f"{self.victim_shard} has no slave: this drill needs --replicas 2 or more")
-        return slaves[self.plan.slave % len(slaves)]
+            raise DrillFailed(f"{shard} has no slave: this drill needs --replicas 2 or more")
+        return slaves[number % len(slaves)]
 
     def disk_of(self, name: str) -> SmallDisk:
         """The small disk under a broker."""
@@ -269,10 +272,10 @@ class Lab:
         """Where a client keeps its rows."""
         return self.folder / f"{name}{SUFFIX}"
 
-    def start_worker(self, role: str, number: int, name: str = "") -> Worker:
-        """Start a producer or consumer process; one that takes the place of another has a ``name`` of its own."""
+    def start_worker(self, role: str, number: int, *, again: bool = False) -> Worker:
+        """Start a producer or consumer process; ``again``: in the place of another one, with a name of its own."""
         place = f"{'producer' if role == 'produce' else 'consumer'}-{number}"
-        name = name or place
+        name = f"{place}-{self._next_client}" if again else place
         shape = self.shape
         job: dict[str, Any] = {
             "role": role,
@@ -318,6 +321,11 @@ class Lab:
             self._undo.remove(undo)
             self._open.remove((what, target, entry))
             self.windows.append(Window(what, target, entry, time.monotonic_ns()))
+
+    def tell(self, text: str) -> None:
+        """Say, and keep among the notes, what is done next."""
+        self.notes.append(text)
+        self._tell(text)
 
     def wait(self, seconds: float, phase: str = "") -> None:
         """Let time pass, and tell how things go."""

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from penstock.bench.health import broker_statuses
 from penstock.deploy import NodeState
+from penstock.judge.conditions import Window
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.common_pb2 import Role
+
+from .watching import Sample
 
 
 def behind(states: Sequence[NodeState], *, quiet: bool = False) -> list[str]:
@@ -51,3 +54,37 @@ def quiet_ends(states: Sequence[NodeState]) -> dict[str, int]:
         if answer is not None and answer.role == Role.MASTER:
             ends[state.node.broker_name] = answer.confirm_offset
     return ends
+
+
+def able_stretches(
+    samples: Sequence[Sample],
+    windows: Sequence[Window],
+    needed: int,
+    nameservers: Sequence[str],
+    *,
+    start_ns: int,
+    end_ns: int,
+) -> list[Window]:
+    """The times in which a shard had ``needed`` brokers that answered and had everything known to be confirmed.
+
+    ``samples``: looks at all brokers, one after the other. Times in which a nameserver was away too do not count: there
+    may be nobody then to elect a master.
+    """
+    found = []
+    without = [window for window in windows if any(name in window.target.split(", ") for name in nameservers)]
+    for shard in sorted({sample.shard for sample in samples}):
+        mine = [sample for sample in samples if sample.shard == shard]
+        brokers = len({sample.name for sample in mine})
+        start = end = confirmed = 0
+        for at in range(0, len(mine), brokers):
+            look = mine[at : at + brokers]
+            able = sum(bool(each.role) and each.max_offset >= confirmed for each in look) >= needed
+            able &= start_ns <= look[0].at_ns and look[-1].at_ns < end_ns
+            able &= not any(window.start_ns <= look[0].at_ns < window.end_ns for window in without)
+            if able:
+                start, end = start or look[-1].at_ns, look[0].at_ns
+            if start and end > start and (not able or at + brokers >= len(mine)):
+                found.append(Window("able", shard, start, end))
+            start = start if able else 0
+            confirmed = max([confirmed, *(each.confirm_offset for each in look)])
+    return found

@@ -89,6 +89,16 @@ def carry_hash_at(address, start, end, result):
     return result
 
 
+@kernel(int64, int64, int64, int64, uint32)
+def key_hash_at(address, start, end, prefix):
+    """What an index file holds of the key ``[start, end)``; ``prefix``: the hash of its topic and ``#``.
+
+    Source: RocketMQ ``IndexFile#indexKeyHashMethod``.
+    """
+    found = np.int64(np.int32(carry_hash_at(address, start, end, prefix)))
+    return np.int64(0) if found == -2147483648 else abs(found)
+
+
 @kernel(int64, int64, int64, int64)
 def string_hash_at(address, start, end):
     """As :func:`string_hash_utf8`, of the bytes ``[start, end)`` behind ``address``."""

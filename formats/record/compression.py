@@ -51,7 +51,7 @@ def decompress(body: bytes, sys_flag: int, bytes_max: int = EXPANDED_BYTES_MAX) 
         raise Corrupt(f"body: unknown compression type {(sys_flag & SysFlag.COMPRESSION_MASK) >> 8}")
     expanded = reader(body, bytes_max)
     if len(expanded) > bytes_max:
-        raise MessageTooLarge(f"body of {len(body)} bytes expands to more than {bytes_max}: raise the limit to read it")
+        raise MessageTooLarge(f"body of {len(body)} bytes expands to more than {bytes_max}, the limit for bodies")
     return expanded
 
 

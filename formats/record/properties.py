@@ -52,6 +52,7 @@ TIMER_DELAY_SECONDS = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_OUT_MS = "TIMER_OUT_MS"
+START_DELIVER_TIME = "__STARTDELIVERTIME"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
@@ -61,6 +62,12 @@ TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 
 RESERVED = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, PRODUCER_PROPERTY, RECORD_CRC})
 """Property names that users give through their own arguments, or not at all."""
+
+LATER_WISHES = frozenset({DELAY, TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME})
+"""Property names with which RocketMQ's clients ask for a delivery later; here it is asked for in other words."""
+UNKEPT = LATER_WISHES | {TRANSACTION_PREPARED}
+"""The same, and what asks for a transaction: a message with one of these as its user's property is refused, since it
+would be delivered at once."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

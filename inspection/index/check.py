@@ -13,10 +13,10 @@ import numpy as np
 from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at, slot_at
 from penstock.formats.index_kernels import check_chains
 
-from ..derived_kernels import match_keys
 from ..directory import StoreDirectory
 from ..files import Bytes, Unreadable
 from ..findings import Findings
+from ..kernels import match_keys
 from ..log.model import Rows
 from .files import IndexFile
 

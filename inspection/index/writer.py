@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,20 @@ from ..queues.writer import write_at
 from .files import Ints
 
 
-class IndexWriter:
-    """Makes ``directory`` with files of ``slots`` slots and ``capacity`` entries, the first of which is never used."""
+def _names_by_time() -> Iterator[str]:
+    last = 0
+    while True:
+        last = max(last + 1, time.time_ns() // 1_000_000)
+        yield index_file_name(last)
 
-    def __init__(self, directory: Path, slots: int, capacity: int) -> None:
+
+class IndexWriter:
+    """Makes ``directory`` with files of ``slots`` slots and ``capacity`` entries, the first of which is never used.
+
+    ``names`` of the files, one after the other; by default they are named after the time.
+    """
+
+    def __init__(self, directory: Path, slots: int, capacity: int, names: Iterator[str] | None = None) -> None:
         self._directory = directory
         self._slots = slots
         self._capacity = capacity
@@ -27,7 +38,7 @@ class IndexWriter:
         self._path: Path | None = None
         self._count = 1
         self._begin_time = self._end_time = self._begin_offset = self._end_offset = 0
-        self._last_name = 0
+        self._names = names or _names_by_time()
         self.keys = 0
 
     @property
@@ -54,8 +65,7 @@ class IndexWriter:
 
     def _begin(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._last_name = max(self._last_name + 1, time.time_ns() // 1_000_000)
-        self._path = self._directory / index_file_name(self._last_name)
+        self._path = self._directory / next(self._names)
         self._count = 1
         self._newest[:] = 0
         # As RocketMQ: a file begins with the end of the one before, until its first entry is there.

@@ -100,7 +100,6 @@ class LogPass:
         self.keys: Rows = np.empty(KEY_ROWS, KEY_ROW)
         self.entry_count = self.key_count = 0
         self.buffer: Bytes = np.empty(WINDOW_BYTES, np.uint8)
-        self.scratch: Bytes = np.empty(1 << 17, np.uint8)
 
     def flush(self) -> Iterator[Batch]:
         """The batch collected so far."""

@@ -21,6 +21,7 @@ from penstock.formats.batch_unit import BatchUnit, messages_of
 from penstock.formats.directory import file_name
 from penstock.formats.hashing import string_hash
 from penstock.formats.intrinsics.text import first_nonzero
+from penstock.formats.record.kernels.scanning import find_record, measure_at
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record, decode_record
 from penstock.formats.record.properties import (
     INNER_MULTI_DISPATCH,
@@ -88,7 +89,7 @@ class SegmentWalk:
             *(reader.buffer, self.position - self._window, self._window_end - self._window),
             *(self._start + self._window, self._passed, reader.check_crc),
             *(table.table, table.name_bytes, table.name_ends, table.queue_ids, table.next_offsets, table.kinds),
-            *(table.delays, reader.scratch),
+            table.delays,
             *(reader.entries, reader.entry_count, reader.keys, reader.key_count),
         )
         status, position, reader.entry_count, reader.key_count, records, last_time = result
@@ -140,7 +141,7 @@ class SegmentWalk:
     def _slot(self) -> int:
         """The slot of the queue of the record at the position, by the very bytes of its topic."""
         buffer, at = self._reader.buffer, self.position - self._window
-        measured = kernels.measure_at(buffer.ctypes.data, at, self._window_end - self._window)
+        measured = measure_at(buffer.ctypes.data, at, self._window_end - self._window)
         topic = buffer[measured[5] : measured[5] + measured[6]].tobytes()
         if topic == LOST_TOPIC.encode() and self._reader.lost_at is None:
             self._reader.lost_at = self._start + self.position
@@ -225,7 +226,7 @@ class SegmentWalk:
             return True
         base = self._start + self.position
         fits = 0 < size <= self._window_end - self._window
-        return fits and bool(kernels.find_sound(buffer, 0, size, base, TIME_MIN) == 0)
+        return fits and bool(find_record(buffer[:size], 0, size, base, TIME_MIN) == 0)
 
     def _at_end(self, status: Check) -> Generator[Batch, None, bool]:
         """Deal with a place behind which nothing sound follows in this file. True if the log ends here."""
@@ -275,7 +276,7 @@ class SegmentWalk:
             position = max(position, data - FIXED_BYTES)
             size = min(len(buffer), self._bytes - position)
             file.read_into(buffer[:size], position)
-            found = kernels.find_sound(buffer, 0, size, start + position, self._reader.last_time)
+            found = find_record(buffer[:size], 0, size, start + position, self._reader.last_time)
             if found >= 0:
                 return position + int(found)
             if size < len(buffer):

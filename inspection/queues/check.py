@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.directory import CONSUME_QUEUE
-from penstock.formats.queue_entry import ADDRESS_BASE, ENTRY, ENTRY_BYTES, HASH_MIN
+from penstock.formats.queue_entry import ADDRESS_BASE, ENTRY, ENTRY_BYTES, FILLER_SIZE, HASH_MIN
 from penstock.proto.names import SCHEDULE_TOPIC
 
-from ..derived_kernels import Match, compare_entries
 from ..directory import QueueFiles, StoreDirectory
-from ..files import Bytes, InputFile, Unreadable
+from ..files import Bytes, Unreadable
 from ..findings import Findings
 from ..log.model import Rows
 from ..log.second_looks import SecondLooks
-from .table import QueueTable
+from .table import QueueTable, runs
+from .view import read_segments
 
 Longs = npt.NDArray[np.int64]
 
@@ -23,22 +25,27 @@ EXTENSION_HEAD = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("store_time",
 assert EXTENSION_HEAD.itemsize == 20
 RANGES_MAX = 20
 """Wrong stretches told per queue; more are counted."""
-READ_ENTRIES = 1 << 20
 
 
-def read_segments(queue: QueueFiles, start: int, size: int) -> Bytes:
-    """Bytes ``[start, start + size)`` of a queue; zeros where it has no file.
+class Match(IntEnum):
+    """What an entry is to the one that the log demands."""
 
-    Raises:
-        Unreadable: a file that is there cannot be read.
-    """
-    out: Bytes = np.zeros(size, np.uint8)
-    for segment in queue.segments:
-        first, last = max(start, segment.start), min(start + size, segment.start + segment.size)
-        if first < last:
-            with InputFile(segment.path) as file:
-                file.read_into(out[first - start : last - start], first - segment.start)
-    return out
+    EQUAL = 0
+    MISSING = 1  # nothing is there
+    BLANK = 2  # the filling in front of a queue that begins late
+    OTHER = 3  # it points to another record
+    TAGS = 4  # it points to the right record, with another tags code
+
+
+def compare(rows: Rows, found: Rows) -> Bytes:
+    """The :class:`Match` of each of the entries ``found`` with its row."""
+    same = (found["physical_offset"] == rows["physical_offset"]) & (found["size"] == rows["size"])
+    matches: Bytes = np.where(same, Match.EQUAL, Match.OTHER).astype(np.uint8)
+    matches[same & (found["tags_code"] != rows["tags_code"])] = Match.TAGS
+    nowhere = ~same & (found["physical_offset"] == 0)
+    matches[nowhere & (found["size"] == 0)] = Match.MISSING
+    matches[nowhere & (found["size"] == FILLER_SIZE)] = Match.BLANK
+    return matches
 
 
 class _State:
@@ -63,9 +70,7 @@ class QueueCheck:
         self._store = store
         self._table = table
         self._states: dict[int, _State] = {}
-        self._matches: Bytes = np.empty(1 << 20, np.uint8)
         self.delays: dict[int, int] = {}  # of the schedule topic's queues, where not the default
-        self.last_present = -1
         self._second_looks = SecondLooks(store)
 
     def restart(self, slot: int) -> None:
@@ -74,65 +79,32 @@ class QueueCheck:
 
     def take(self, entries: Rows, restarts: dict[int, int]) -> None:
         """Check the entries of a batch. ``restarts``: per slot where in the log it last began anew."""
-        if not len(entries):
-            return
-        if len(entries) > len(self._matches):
-            self._matches = np.empty(len(entries), np.uint8)
-        order = np.argsort(entries["slot"], kind="stable")
-        slots = entries["slot"][order]
-        edges = np.flatnonzero(np.diff(slots)) + 1
-        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(order)], strict=True):
-            slot = int(slots[first])
-            if slot in restarts:
-                first = self._skip_old(entries, order, first, last, restarts[slot], slot)
-            if first < last:
-                self._take_queue(entries, order, first, last, slot)
+        for slot, run in runs(entries):
+            old = int(np.searchsorted(run["physical_offset"], restarts[slot])) if slot in restarts else 0
+            if old:
+                self.restart(slot)  # these are of a queue that was deleted since
+            if old < len(run):
+                self._take_run(run[old:], slot)
 
-    def _skip_old(self, rows: Rows, order: Longs, first: int, last: int, restart: int, slot: int) -> int:
-        """The first row that is not of a queue that was deleted since."""
-        physical = rows["physical_offset"][order[first:last]]
-        old = int(np.searchsorted(physical, restart))
-        if old:
-            self.restart(slot)
-        return first + old
-
-    def _take_queue(self, rows: Rows, order: Longs, first: int, last: int, slot: int) -> None:
-        offsets = rows["queue_offset"][order[first:last]]
-        state = self._states.get(slot)
-        if state is None:
-            state = self._states[slot] = _State(int(offsets[0]))
+    def _take_run(self, rows: Rows, slot: int) -> None:
+        offset = int(rows["queue_offset"][0])
+        state = self._states.setdefault(slot, _State(offset))
+        state.next = offset + len(rows)
         queue = self._store.queues.get(self._table.names[slot])
-        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-        for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(offsets)], strict=True):
-            self._take_run(rows, order, first + start, first + end, state, slot, queue)
-
-    def _take_run(
-        self, rows: Rows, order: Longs, first: int, last: int, state: _State, slot: int, queue: QueueFiles | None
-    ) -> None:
-        count = last - first
-        offset = int(rows["queue_offset"][order[first]])
-        state.next = offset + count
+        found: Rows = np.zeros(len(rows), ENTRY)
         while True:
-            found: Bytes = np.zeros(count * ENTRY_BYTES, np.uint8)
             if queue is not None and offset >= 0:
                 try:
-                    found = read_segments(queue, offset * ENTRY_BYTES, count * ENTRY_BYTES)
+                    found = read_segments(queue, offset * ENTRY_BYTES, len(rows) * ENTRY_BYTES).view(ENTRY)
                 except Unreadable as error:
                     self._keep(state, offset, str(error))
                     return
-            matches = self._matches[:count]
-            different = compare_entries(rows, order, first, last, found, self._matches)
-            if different:
-                matches = self._forgive(rows[order[first:last]], matches, found.view(ENTRY), slot)
-            wrong = different and bool(np.any((matches != Match.EQUAL) & (matches != Match.MISSING)))
+            matches = self._forgive(rows, compare(rows, found), found, slot)
+            wrong = bool(np.any((matches != Match.EQUAL) & (matches != Match.MISSING)))
             if not (wrong and self._second_looks.is_due((slot, offset))):
                 break
-        present = np.flatnonzero(matches != Match.MISSING)
-        if len(present):
-            last_row = rows[order[first + int(present[-1])]]
-            self.last_present = max(self.last_present, int(last_row["physical_offset"]))
-        if different:
-            self._keep_runs(rows[order[first:last]], matches, found.view(ENTRY), offset, state)
+        if matches.any():
+            self._keep_runs(rows, matches, found, offset, state)
         elif state.missing >= 0:
             self._close_missing(state, offset)
 
@@ -141,7 +113,6 @@ class QueueCheck:
         differing = np.flatnonzero(matches == Match.TAGS)
         if not len(differing):
             return matches
-        matches = matches.copy()
         codes = found["tags_code"][differing].astype(np.int64)
         topic, queue_id = self._table.names[slot]
         extension = self._store.extensions.get((topic, queue_id))

@@ -13,8 +13,9 @@ from ..files import Unreadable
 from ..findings import Findings
 from ..log.model import Rows
 from ..log.second_looks import SecondLooks
-from .check import QueueCheck, read_segments
+from .check import QueueCheck
 from .table import QueueTable
+from .view import read_segments
 
 STEP_ENTRIES = 1 << 10
 
@@ -126,10 +127,7 @@ class QueueRest:
             at = start + (old + number) * BATCH_UNIT_BYTES
             if old + number >= len(found):
                 text = f"{len(units) - number} units are missing at the queue's end, from message {unit.base} on"
-                if self._loose_end:
-                    self._findings.note(queue.directory, at, text)
-                else:
-                    self._findings.problem(queue.directory, at, text)
+                self._findings.tell(queue.directory, at, text, expected=self._loose_end)
                 return
             entry = found[old + number]
             if tuple(entry)[:6] != tuple(unit):

@@ -1,6 +1,8 @@
-"""Numbers (slots) for queues, in arrays that the kernels search."""
+"""Numbers (slots) for queues, in arrays that the kernels search; and rows, queue by queue."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +15,22 @@ from .. import kernels
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
+Rows = npt.NDArray[np.void]
 
 
 def can_name_directory(topic: str, queue_id: int) -> bool:
     """True if a queue may have a directory: damaged bytes must not lead out of the store's."""
     fits = 0 < len(topic.encode("utf-8", "surrogateescape")) <= 255 and queue_id >= 0
     return fits and topic not in (".", "..") and "/" not in topic and "\0" not in topic
+
+
+def runs(entries: Rows) -> Iterator[tuple[int, Rows]]:
+    """(slot, rows) of each stretch of rows with consecutive queue offsets: queue by queue, in the log's order."""
+    rows = entries[np.argsort(entries["slot"], kind="stable")]
+    edges = np.flatnonzero((np.diff(rows["slot"]) != 0) | (np.diff(rows["queue_offset"]) != 1)) + 1
+    for run in np.split(rows, edges):
+        if len(run):
+            yield int(run["slot"][0]), run
 
 
 class QueueTable:

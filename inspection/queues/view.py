@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+
+import numpy as np
 
 from penstock.formats.queue_entry import ENTRY_BYTES, Entry
 
 from ..directory import QueueFiles
-from ..files import InputFile
+from ..files import Bytes, InputFile
 
 
 class QueueView:
@@ -30,26 +33,14 @@ class QueueView:
         Raises:
             Unreadable: its file cannot be read.
         """
-        at = offset * ENTRY_BYTES
-        for segment in self.queue.segments:
-            if segment.start <= at < segment.start + segment.size:
-                with InputFile(segment.path) as file:
-                    return _read(file, at - segment.start)
-        return Entry(0, 0, 0)
+        return Entry.decode(read_segments(self.queue, offset * ENTRY_BYTES, ENTRY_BYTES).tobytes())
 
     def _end(self) -> int:
         for segment in reversed(self.queue.segments):
-            count = segment.size // ENTRY_BYTES
-            if not count:
-                continue
-            with InputFile(segment.path) as file:
-
-                def is_free(number: int, file: InputFile = file) -> bool:
-                    return _read(file, number * ENTRY_BYTES).size <= 0
-
-                used = first_true(0, count, is_free)
-            if used:
-                return segment.start // ENTRY_BYTES + used
+            first, count = segment.start // ENTRY_BYTES, segment.size // ENTRY_BYTES
+            used = first_true(first, first + count, lambda offset: self.entry(offset).size <= 0)
+            if used > first:
+                return used
         return 0
 
     def _is_kept(self, offset: int) -> bool:
@@ -57,16 +48,21 @@ class QueueView:
         return entry.is_message and entry.physical_offset >= self._log_start
 
 
-def _read(file: InputFile, at: int) -> Entry:
-    return Entry.decode(file.read(at, ENTRY_BYTES).ljust(ENTRY_BYTES, b"\0"))
+def read_segments(queue: QueueFiles, start: int, size: int) -> Bytes:
+    """Bytes ``[start, start + size)`` of a queue; zeros where it has no file.
+
+    Raises:
+        Unreadable: a file that is there cannot be read.
+    """
+    out: Bytes = np.zeros(size, np.uint8)
+    for segment in queue.segments:
+        first, last = max(start, segment.start), min(start + size, segment.start + segment.size)
+        if first < last:
+            with InputFile(segment.path) as file:
+                file.read_into(out[first - start : last - start], first - segment.start)
+    return out
 
 
 def first_true(low: int, high: int, is_true: Callable[[int], bool]) -> int:
     """The smallest number in ``[low, high)`` for which ``is_true``, which stays true from there on; else ``high``."""
-    while low < high:
-        middle = (low + high) // 2
-        if is_true(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect_left(range(low, high), True, key=is_true)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.formats.batch_unit import BATCH_UNIT_BYTES, BatchUnit, pack_units
+from penstock.formats.batch_unit import BATCH_UNIT_BYTES
 from penstock.formats.directory import BATCH_QUEUE, CONSUME_QUEUE, file_name
-from penstock.formats.queue_entry import ENTRY_BYTES, FILE_ENTRIES, FILLER
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILE_ENTRIES, FILLER
 
-from ..derived_kernels import pack_entries
 from ..directory import QueueKey
 from ..files import Bytes
 from ..log.model import Rows
-from .table import QueueTable, can_name_directory
+from .table import QueueTable, can_name_directory, runs
 
 DEFAULT_QUEUE_BYTES = FILE_ENTRIES * ENTRY_BYTES
 FILLED_MAX = 1 << 24
@@ -64,25 +64,17 @@ class QueueWriter:
         Raises:
             OSError: the disk is full, or a name cannot be a directory.
         """
-        if not len(rows):
-            return
-        order = np.argsort(rows["slot"], kind="stable")
-        slots = rows["slot"][order]
-        edges = np.flatnonzero(np.diff(slots)) + 1
-        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(order)], strict=True):
-            offsets = rows["queue_offset"][order[first:last]]
-            breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-            for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(offsets)], strict=True):
-                self._write_run(rows, order, first + start, first + end, int(slots[first]))
+        for slot, run in runs(rows):
+            self._write_run(run, slot)
         self.entries += len(rows)
 
-    def _write_run(self, rows: Rows, order: npt.NDArray[np.int64], first: int, last: int, slot: int) -> None:
+    def _write_run(self, rows: Rows, slot: int) -> None:
         topic, queue_id = self._table.names[slot]
-        offset = int(rows["queue_offset"][order[first]])
+        offset = int(rows["queue_offset"][0])
         expected = self._next.get(slot, offset)
         right = offset == 0 or expected <= offset <= expected + FILLED_MAX
         if not right or not can_name_directory(topic, queue_id) or offset >= OFFSET_MAX:
-            self.left_out += last - first
+            self.left_out += len(rows)
             return
         directory = self._root / CONSUME_QUEUE / topic / str(queue_id)
         if slot in self._next and offset < expected:
@@ -97,10 +89,11 @@ class QueueWriter:
         if offset > expected:
             filling = np.frombuffer(FILLER * (offset - expected), np.uint8)
             self._write(directory, expected * ENTRY_BYTES, filling)
-        data: Bytes = np.empty((last - first) * ENTRY_BYTES, np.uint8)
-        pack_entries(rows, order, first, last, data)
-        self._write(directory, offset * ENTRY_BYTES, data)
-        self._next[slot] = offset + last - first
+        entries = np.empty(len(rows), ENTRY)
+        for name in ENTRY.names or ():
+            entries[name] = rows[name]
+        self._write(directory, offset * ENTRY_BYTES, entries.view(np.uint8))
+        self._next[slot] = offset + len(rows)
 
     def _write(self, directory: Path, at: int, data: Bytes) -> None:
         while len(data):
@@ -111,14 +104,14 @@ class QueueWriter:
             data = data[len(part) :]
 
 
-def write_batch_queues(root: Path, demanded: dict[QueueKey, list[BatchUnit]], file_bytes: int) -> None:
-    """Make ``root/batchconsumequeue`` for inner batches."""
+def write_batch_queues(root: Path, demanded: Mapping[QueueKey, npt.NDArray[np.void]], file_bytes: int) -> None:
+    """Make ``root/batchconsumequeue`` of the units of inner batches, in files of so many bytes."""
     size = file_bytes or DEFAULT_BATCH_BYTES
     for (topic, queue_id), units in demanded.items():
         if not can_name_directory(topic, queue_id):
             continue
         directory = root / BATCH_QUEUE / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
-        rows = pack_units(units).view(np.uint8)
+        rows = units.view(np.uint8)
         for start in range(0, len(rows), size):
             write_at(directory / file_name(start), 0, rows[start : start + size], size)

@@ -18,9 +18,7 @@ from penstock.proto.errors import (
 from penstock.proto.register import Register, new_register
 from penstock.proto.wire import coordination_pb2
 from penstock.proto.wire.common_pb2 import BrokerIdentity
-from penstock.proto.wire.coordination_pb2_grpc import CoordinationServicer
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
-from penstock.runtime.channel import reporting
 from penstock.runtime.clock import Clock
 
 from ..shard import check_identity
@@ -35,7 +33,7 @@ GROUPS_MAX = 10_000
 OnRegister = Callable[[str], None]
 
 
-class Coordination(CoordinationServicer):
+class Coordination:
     """The gRPC service, and the task that elects; one event loop.
 
     ``on_register(broker_name)`` is called when the register of a group is another than was last seen here.
@@ -56,11 +54,9 @@ class Coordination(CoordinationServicer):
 
     # What brokers ask.
 
-    @reporting
     async def ReadRegister(self, request: coordination_pb2.RegisterQuery, context: Any) -> coordination_pb2.Register:
         return await self._answer(await self._existing(request.identity))
 
-    @reporting
     async def CreateRegister(
         self, request: coordination_pb2.RegisterCreation, context: Any
     ) -> coordination_pb2.Register:
@@ -82,7 +78,6 @@ class Coordination(CoordinationServicer):
         assert register is not None, "a register vanished"
         return await self._answer(register)
 
-    @reporting
     async def ChangeSyncStateSet(
         self, request: coordination_pb2.SyncStateSetChange, context: Any
     ) -> coordination_pb2.Register:
@@ -98,7 +93,6 @@ class Coordination(CoordinationServicer):
         )
         return await self._answer(after)
 
-    @reporting
     async def HandOver(self, request: coordination_pb2.MasterHandOver, context: Any) -> coordination_pb2.Register:
         before = await self._existing(request.identity)
         after = before.handed_over_to(request.identity.broker_id, request.epoch, request.version, request.to_broker_id)
@@ -168,12 +162,18 @@ class Coordination(CoordinationServicer):
             if register is None:
                 return
             self._see(register)
-        if self._decide(register) is None:
+        if self._decide(register) is None and not self._is_outdated(register):
             return
         before = await self._store.read(broker_name)  # what was seen last may be what another nameserver has replaced
         if before is None:
             return
         self._see(before)
+        if self._is_outdated(before):
+            raise CoordinatorUnavailable(
+                f"the register of {broker_name} is of epoch {before.epoch}, and a broker's log of a later one: the "
+                "coordinator store was set back, from an old copy perhaps; restore the newest, or begin anew as "
+                "docs/operate/backup.md says"
+            )
         choice = self._decide(before)
         if choice is None:
             return
@@ -186,6 +186,11 @@ class Coordination(CoordinationServicer):
             self._tell(before, after)
         else:
             self._seen.pop(broker_name, None)
+
+    def _is_outdated(self, register: Register) -> bool:
+        """True if a log knows a later epoch: each was in the register before it was in a log."""
+        reports = self._reports.get(register.broker_name, {}).values()
+        return any(report.log_epoch > register.epoch for report in reports)
 
     def _decide(self, register: Register) -> Choice | None:
         name = register.broker_name
@@ -255,10 +260,9 @@ class Coordination(CoordinationServicer):
             self._said = said
 
 
-class NoCoordination(CoordinationServicer):
+class NoCoordination:
     """What a nameserver without ``enableControllerInNamesrv`` answers."""
 
-    @reporting
     async def ReadRegister(self, request: Any, context: Any) -> coordination_pb2.Register:
         raise CoordinatorUnavailable(
             "this nameserver has no coordinator: enableControllerInNamesrv is false", none=True

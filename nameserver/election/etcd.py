@@ -23,7 +23,7 @@ from penstock.proto.errors import CoordinatorUnavailable
 from penstock.proto.register import Register, register_of_json
 from penstock.proto.wire import etcd_pb2
 from penstock.proto.wire.etcd_pb2_grpc import KVStub
-from penstock.runtime.channel import HASTY_CONNECT_TIMEOUT_MS, open_async_channel
+from penstock.runtime.channel import HASTY_CONNECT_TIMEOUT_MS, has_connected, open_async_channel
 
 TIMEOUT_S = 1.0
 PREFIX = "/penstock/"
@@ -36,13 +36,10 @@ class EtcdStore:
 
     def __init__(self, endpoints: Sequence[str], prefix: str = PREFIX) -> None:
         self._prefix = prefix
-        self._channels = [
-            open_async_channel(endpoint, connect_timeout_ms=HASTY_CONNECT_TIMEOUT_MS) for endpoint in endpoints
-        ]
-        self._stubs = [
-            (endpoint, KVStub(channel))  # type: ignore[no-untyped-call]  # generated code
-            for endpoint, channel in zip(endpoints, self._channels, strict=True)
-        ]
+        self._channels = {
+            endpoint: open_async_channel(endpoint, connect_timeout_ms=HASTY_CONNECT_TIMEOUT_MS)
+            for endpoint in endpoints
+        }
         self._id = ""
         self._texts: dict[str, str] = {}  # by broker group: the text that was read last, which replace compares with
 
@@ -83,7 +80,7 @@ class EtcdStore:
         return text if text is not None and register_of_json(text) == register else register.to_json()
 
     async def close(self) -> None:
-        for channel in self._channels:
+        for channel in self._channels.values():
             await channel.close(None)
 
     def _key(self, broker_name: str) -> str:
@@ -112,17 +109,18 @@ class EtcdStore:
     async def _tried(self, call: Callable[[Any], Awaitable[Any]], *, repeat: bool) -> Any:
         """The first endpoint's answer. A change goes to the next endpoint only if this one was not reached."""
         said = ""
-        for endpoint, stub in list(self._stubs):
+        for endpoint, channel in list(self._channels.items()):
+            is_reached = await has_connected(channel, TIMEOUT_S)
             try:
-                async with asyncio.timeout(2 * TIMEOUT_S):
-                    reply = await call(stub)
+                if is_reached:
+                    async with asyncio.timeout(2 * TIMEOUT_S):
+                        return await call(KVStub(channel))  # type: ignore[no-untyped-call]  # generated code
+                said = f"{endpoint}: no connection"
             except (grpc.RpcError, TimeoutError) as error:
                 said = f"{endpoint}: {_reason(error)}"
-                self._stubs.append(self._stubs.pop(0))
-                if not repeat and "failed to connect" not in said.lower() and "refused" not in said.lower():
-                    break
-            else:
-                return reply
+            self._channels[endpoint] = self._channels.pop(endpoint)  # asked last from now on
+            if is_reached and not repeat:
+                break
         raise CoordinatorUnavailable(f"etcd does not answer: {said}")
 
 

@@ -6,7 +6,7 @@ Positions and sizes are those that :func:`penstock.formats.record.kernels.scan` 
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, int32, int64, types, uint32, void
+from numba import boolean, int64, types, void
 
 from penstock.formats.intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import (
@@ -20,7 +20,7 @@ from penstock.formats.intrinsics.memory import (
     load_u8,
     match_mask,
 )
-from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at
+from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at, key_hash_at
 from penstock.formats.record.kernels.scanning import RECORD, measure_at
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ScanStatus
@@ -271,14 +271,6 @@ def scatter_hex(buffer, starts, sizes, targets, out):
             at += 2
 
 
-@kernel(int32, int64, int64, int64, uint32)
-def _index_hash_at(address, start, end, prefix):
-    found = np.int32(carry_hash_at(address, start, end, prefix))
-    if found >= 0:
-        return found
-    return np.int32(0) if found == np.int32(-2147483648) else np.int32(-found)
-
-
 @kernel(int64, BYTES, LONGS, INTS, LONGS, INTS, LONGS, INTS, OUT_INTS, OUT_INTS)
 def hash_index_keys(buffer, topics, topic_sizes, unique, unique_sizes, keys, keys_sizes, offsets, hashes):
     """What RocketMQ's index holds of each message: the hash of its ``UNIQ_KEY``, then of each word of its ``KEYS``.
@@ -295,13 +287,13 @@ def hash_index_keys(buffer, topics, topic_sizes, unique, unique_sizes, keys, key
         prefix = carry_hash_at(address, topics[i], topics[i] + topic_sizes[i], np.uint32(0))
         prefix = np.uint32(prefix * np.uint32(31) + np.uint32(_HASH_SIGN))
         if unique_sizes[i] > 0:
-            hashes[count] = _index_hash_at(address, unique[i], unique[i] + unique_sizes[i], prefix)
+            hashes[count] = key_hash_at(address, unique[i], unique[i] + unique_sizes[i], prefix)
             count += 1
         start, end = keys[i], keys[i] + max(keys_sizes[i], 0)
         while start < end:
             word_end = find_byte_at(address, start, end, readable, 0x20)
             if word_end > start:
-                hashes[count] = _index_hash_at(address, start, word_end, prefix)
+                hashes[count] = key_hash_at(address, start, word_end, prefix)
                 count += 1
             start = word_end + 1
         offsets[i + 1] = count

@@ -45,7 +45,7 @@ class ColumnWriter:
 
     ``expanded_bytes_max`` limits one decompressed body. ``on_bad_body`` is asked about a body that cannot be
     decompressed, with the row's index and the error: it raises, or answers the text for the column ``corrupt``, and
-    the body becomes null.
+    the body becomes null, or with ``keeps_bad_bodies`` what is stored.
     """
 
     def __init__(
@@ -57,12 +57,14 @@ class ColumnWriter:
         batch_rows: int = BATCH_ROWS,
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
         on_bad_body: Callable[[Rows, int, Exception], str] | None = None,
+        keeps_bad_bodies: bool = False,
     ) -> None:
         self.schema = schema
         self._broker_name = broker_name
         self._batch_rows = batch_rows
         self._expanded_bytes_max = expanded_bytes_max
         self._on_bad_body = on_bad_body
+        self._keeps_bad_bodies = keeps_bad_bodies
         self._makers = [(_MAKERS[field.name], field.type) for field in schema]
         names = set(schema.names)
         self._decompresses = decompress and "body" in names
@@ -91,7 +93,7 @@ class ColumnWriter:
         compressed = np.flatnonzero(rows["sys_flag"] & SysFlag.COMPRESSED)
         if not len(compressed):
             return None
-        found: dict[int, bytes] = {}
+        found: dict[int, bytes | None] = {}
         bad: dict[int, str] = {}
         total = 0
         for index in compressed.tolist():
@@ -99,13 +101,13 @@ class ColumnWriter:
             start = int(row["body_position"])
             stored = buffer[start : start + int(row["body_size"])].tobytes()
             try:
-                body = decompress(stored, int(row["sys_flag"]), self._expanded_bytes_max)
+                body: bytes | None = decompress(stored, int(row["sys_flag"]), self._expanded_bytes_max)
             except (Corrupt, MessageTooLarge) as error:
                 if self._on_bad_body is None:
                     raise
                 bad[index] = self._on_bad_body(rows, index, error)
-                body = b""
-            total += len(body)
+                body = stored if self._keeps_bad_bodies else None
+            total += len(body or b"")
             if total > BATCH_BYTES and index > 0:
                 bad.pop(index, None)
                 return _Bodies(index, found, bad)
@@ -114,9 +116,9 @@ class ColumnWriter:
 
 
 class _Bodies:
-    """Decompressed bodies of the first ``count`` rows, by row; rows in ``bad`` have none, for the reason given."""
+    """Decompressed bodies of the first ``count`` rows, by row; None or as stored where ``bad`` says why."""
 
-    def __init__(self, count: int, found: dict[int, bytes], bad: dict[int, str]) -> None:
+    def __init__(self, count: int, found: dict[int, bytes | None], bad: dict[int, str]) -> None:
         self.count = count
         self.found = found
         self.bad = bad
@@ -293,7 +295,7 @@ def _body(part: _Part, kind: pa.DataType) -> pa.Array:
         return text_column(part.buffer, starts, sizes, kind)
     used = sizes.copy()
     for index, body in bodies.found.items():
-        used[index] = len(body)
+        used[index] = len(body or b"")
     offsets, _ = _laid_out(used)
     data: Bytes = np.empty(int(offsets[-1]), np.uint8)
     plain = sizes.copy()
@@ -301,9 +303,9 @@ def _body(part: _Part, kind: pa.DataType) -> pa.Array:
     kernels.scatter(part.buffer, starts, plain, offsets[:-1].astype(np.int64), data)
     view = data.data
     for index, body in bodies.found.items():
-        view[offsets[index] : offsets[index + 1]] = body
+        view[offsets[index] : offsets[index + 1]] = body or b""
     is_valid = np.ones(part.count, np.bool_)
-    is_valid[list(bodies.bad)] = False
+    is_valid[[index for index, body in bodies.found.items() if body is None]] = False
     return pa.Array.from_buffers(kind, part.count, [_validity(is_valid), pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

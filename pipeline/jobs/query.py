@@ -128,7 +128,7 @@ def find(spark: Any, config: Wanted, report: Report) -> Any:
     if not files:
         return None
     with naming_files(config.lake):
-        # Files since version 2 have checksums of their pages, without which some flipped bits make other messages.
+        # Without checksums of pages some flipped bits make other messages.
         frame = spark.read.option("parquet.page.verify-checksum.enabled", "true").parquet(*files)
     return _matching(frame, config)
 

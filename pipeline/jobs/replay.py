@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.client import Producer
-from penstock.formats.record.properties import RESERVED, TRANSIENT_PREFIX
+from penstock.formats.record.properties import RESERVED, TRANSIENT_PREFIX, UNKEPT
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import is_system_topic
 
@@ -135,7 +135,8 @@ def send_at(
         if early_s > 0:
             sleep(early_s)
         said = (row["properties"] or {}).items()
-        own = {name: value for name, value in said if name not in RESERVED and not name.startswith(TRANSIENT_PREFIX)}
+        left_out = RESERVED | UNKEPT
+        own = {name: value for name, value in said if name not in left_out and not name.startswith(TRANSIENT_PREFIX)}
         producer.produce(topic, bytes(row["body"] or b""), row["tags"], row["keys"], own, row["shardingKey"])
     producer.flush()
     return count

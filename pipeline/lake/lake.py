@@ -11,17 +11,18 @@ A manifest is written last, as a whole, when the files it names are on the disk,
 (there, and in ``_staging``, which may be deleted while no job runs) is seen by nobody; archiving the file again
 replaces it. Its fields: ``version``, ``broker``, ``segment``, ``startPhysicalOffset``, ``endPhysicalOffset``,
 ``fileBytes``, ``sealed``, ``rows``, ``recordBytes``, ``damages``, ``firstStoreTimestamp``, ``lastStoreTimestamp`` (ms),
-``crc32`` (of the bytes of that range), ``queues`` (topic, queue id, messages, first and last offset), ``files`` (path
-in the lake, bytes), ``archivedAt`` (ms). Since version 2: ``fileCrc32`` (of each of ``files``), ``headCrc32`` and
-``tailCrc32`` (of the range's first and last 4 KiB, by which a log file is known again without reading it whole). Since
-version 3: ``epochs`` (each with the position at which it begins, of the masters that wrote the range; null where the
-store does not say), and ``replaced`` (files of manifests that stood here before, and when they were replaced, ms):
-queries may still read these, so a later run removes them.
+``crc32`` (of the bytes of that range), ``headCrc32`` and ``tailCrc32`` (of its first and last 4 KiB, by which a log
+file is known again without reading it whole), ``queues`` (topic, queue id, messages, first and last offset), ``files``
+(path in the lake, bytes), ``fileCrc32`` (of each of these), ``archivedAt`` (ms), ``epochs`` (each with the position at
+which it begins, of the masters that wrote the range; null where the store does not say), and ``replaced`` (files of
+manifests that stood here before, and when they were replaced, ms): queries may still read these, so a later run removes
+them.
 
 A body that cannot be decompressed is in the lake as it was stored, and ``damages`` counts its message.
 
 In a lake of topics (the job ``archive-topic``) a manifest stands for one run's messages of one broker: ``segment`` is
-its number, ``fileBytes`` and ``crc32`` are 0, and the range reaches from its first record to behind its last one.
+its number, ``fileBytes`` and ``crc32`` are 0, the other checksums of a log null, and the range reaches from its first
+record to behind its last one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ from penstock.proto.errors import ConfigError, Corrupt
 from ..stores.files import open_file_system
 
 VERSION = 3
-_VERSIONS = (1, 2, 3)
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 """What Spark takes for a pattern in a path."""
 _END = 1 << 63
@@ -68,10 +68,10 @@ class Manifest:
     crc32: int
     queues: tuple[tuple[str, int, int, int, int], ...]
     files: tuple[tuple[str, int], ...]
+    fileCrc32: tuple[int, ...]
     archivedAt: int
     headCrc32: int | None = None
     tailCrc32: int | None = None
-    fileCrc32: tuple[int, ...] = ()
     epochs: tuple[tuple[int, int], ...] | None = None
     replaced: tuple[tuple[str, int], ...] = ()
     version: int = VERSION
@@ -95,12 +95,6 @@ class Manifest:
             return self.files == former.files
         reaches = self.endPhysicalOffset >= former.endPhysicalOffset and self.sealed >= former.sealed
         return reaches and not former.of_topics
-
-    def named_files(self) -> Iterator[tuple[str, int, int | None]]:
-        """Path in the lake, bytes and checksum of each file; None where the manifest is too old to know it."""
-        checksums = self.fileCrc32 or (None,) * len(self.files)
-        for (name, size), checksum in zip(self.files, checksums, strict=True):
-            yield name, size, checksum
 
 
 class Lake:
@@ -152,19 +146,17 @@ class Lake:
             text = file.read()
         try:
             document: dict[str, Any] = json.loads(text)
-            if int(document["version"]) not in _VERSIONS:
-                raise Corrupt(
-                    f"{path}: a manifest of version {document['version']}, this program knows {VERSION}: upgrade it"
-                )
+            if int(document["version"]) != VERSION:
+                raise Corrupt(f"{path}: a manifest of version {document['version']}, this program knows {VERSION}")
             document["queues"] = tuple(tuple(queue) for queue in document["queues"])
             document["files"] = tuple((str(name), int(size)) for name, size in document["files"])
-            document["fileCrc32"] = tuple(map(int, document.get("fileCrc32", ())))
-            if document.get("epochs") is not None:
+            document["fileCrc32"] = tuple(map(int, document["fileCrc32"]))
+            if document["epochs"] is not None:
                 document["epochs"] = tuple((int(epoch), int(start)) for epoch, start in document["epochs"])
-            document["replaced"] = tuple((str(name), int(at)) for name, at in document.get("replaced", ()))
-            if len(document["fileCrc32"]) not in (0, len(document["files"])):
+            document["replaced"] = tuple((str(name), int(at)) for name, at in document["replaced"])
+            if len(document["fileCrc32"]) != len(document["files"]):
                 raise ValueError("it has not one checksum for each file")
-            return Manifest(**document | {"version": VERSION})
+            return Manifest(**document)
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 f"{path}: no manifest of a lake: {error}; delete it and archive the log file again"

@@ -47,27 +47,15 @@ PART_ENTRY = np.dtype(
 Longs = npt.NDArray[np.int64]
 
 
-class _Parts:
-    """The rows of one batch: a group each."""
-
-    def __init__(
-        self, count: int, groups: npt.NDArray[np.int32], offsets: Longs, physical: Longs, sizes: Any, tags: Any
-    ) -> None:
-        self.groups = groups
-        outputs = tuple(np.empty(count, np.int64) for _ in range(6))
-        self.messages, self.first, self.last, self.bytes, self.digest, self.offsets = outputs
-        inputs = np.ascontiguousarray(sizes, np.int32), np.ascontiguousarray(tags, np.int64)
-        kernels.digest_groups(groups, offsets, physical, *inputs, *outputs)
-
-    def sums(self) -> dict[str, Any]:
-        """The columns that a log and its queues have in common."""
-        return {
-            "messages": self.messages,
-            "firstOffset": self.first,
-            "lastOffset": self.last,
-            "bytes": self.bytes,
-            "digest": self.digest,
-        }
+def _sums(
+    count: int, groups: npt.NDArray[np.int32], offsets: Longs, physical: Longs, sizes: Any, tags: Any
+) -> dict[str, Any]:
+    """Columns that sum up the rows of each group; all but ``offsets`` are those of a log and of its queues."""
+    names = "messages", "firstOffset", "lastOffset", "bytes", "digest", "offsets"
+    sums = {name: np.empty(count, np.int64) for name in names}
+    inputs = np.ascontiguousarray(sizes, np.int32), np.ascontiguousarray(tags, np.int64)
+    kernels.digest_groups(groups, offsets, physical, *inputs, *sums.values())
+    return sums
 
 
 class PartWriter:
@@ -101,13 +89,11 @@ class PartWriter:
         delayed = pc.equal(names, SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)[groups]
         if delayed.any():
             tags = np.where(delayed, delivery_times(queue_ids, rows["store_timestamp"]), tags)
-        parts = _Parts(count, groups, offsets, physical, rows["size"], tags)
-        values = parts.sums() | {
+        values = _sums(count, groups, offsets, physical, rows["size"], tags) | {
             "topic": names,
             "brokerName": self._broker_name,
             "queueId": queue_ids[firsts],
             "part": starts[firsts],
-            "offsets": parts.offsets,
             "hasEntries": named[firsts],
             "physicalOffset": physical[firsts],
             "innerBatches": np.bincount(groups[_is_inner_batch(rows)], minlength=count),
@@ -229,8 +215,7 @@ def _queue_parts(
 ) -> pa.RecordBatch:
     starts, groups = np.unique(offsets - offsets % part_offsets, return_inverse=True)
     physical, sizes, tags = entries["physical_offset"].astype(np.int64), entries["size"], entries["tags_code"]
-    parts = _Parts(len(starts), groups.astype(np.int32), offsets, physical, sizes, tags)
-    values = parts.sums() | {
+    values = _sums(len(starts), groups.astype(np.int32), offsets, physical, sizes, tags) | {
         "topic": file.topic,
         "brokerName": split.broker_name,
         "queueId": file.queue_id,

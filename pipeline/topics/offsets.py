@@ -147,12 +147,6 @@ def created_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     }
 
 
-def tasks_of(end: Mapping[str, Any]) -> int | None:
-    """How many tasks share the batch that ends here; None where an earlier version planned it."""
-    found = end.get("tasks")
-    return found if isinstance(found, int) and found > 0 else None
-
-
 def _part(document: Mapping[str, Any], name: str) -> dict[Queue, int]:
     if document.get("v") != VERSION:
         raise ConfigError(

@@ -19,7 +19,7 @@ FLUSH_SLAVE_TIMEOUT: SendStatus
 SLAVE_NOT_AVAILABLE: SendStatus
 
 class AppendHeader(_message.Message):
-    __slots__ = ("topic", "producer_id", "producer_epoch", "lane", "sequence", "count", "no_wait", "timeout_ms", "writer", "run", "later")
+    __slots__ = ("topic", "producer_id", "producer_epoch", "lane", "sequence", "count", "no_wait", "timeout_ms", "writer", "run", "again", "later")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class AppendHeader(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     WRITER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     producer_id: int
@@ -41,8 +42,9 @@ class AppendHeader(_message.Message):
     timeout_ms: int
     writer: str
     run: str
+    again: bool
     later: bool
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: bool = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., later: bool = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: bool = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., again: bool = ..., later: bool = ...) -> None: ...
 
 class AppendReceipt(_message.Message):
     __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "record_sizes")

@@ -92,6 +92,8 @@ class Replica:
         self._floor = 0
         self._unclean_epoch = 0
         self._master_confirm = 0
+        self.has_been_level = False
+        """True once this log has had everything acknowledged, by a connected master and those before it."""
         self.heard_at = -math.inf
         """When the last frame of a master came, by the monotonic clock."""
         self.last_loss = ""
@@ -108,18 +110,6 @@ class Replica:
         return self._confirm
 
     @property
-    def is_level(self) -> bool:
-        """True if this log has everything acknowledged, by the connected master and those before it.
-
-        Synced, where only that counts.
-        """
-        stream = self._stream
-        if stream is None:
-            return False
-        end = self._log.flushed_offset if stream.flush_acknowledged else self._log.end_offset
-        return end >= level_from(self._master_confirm, self._epochs.history.latest_start)
-
-    @property
     def lag_bytes(self) -> int:
         """The bytes that the own log lacked when the master was last heard."""
         return max(0, self._master_end - self._log.end_offset)
@@ -128,6 +118,7 @@ class Replica:
         """The own disk has everything below ``offset``: tell the master."""
         if self._stream is not None:
             self._stream.on_flushed(min(offset, self._log.flushed_offset))  # the call may be older than a cut
+            self._look_level(self._stream)
 
     def require_epoch(self, epoch: int) -> None:
         """Answer no master of an epoch below this from now on: a newer one is known."""
@@ -319,13 +310,20 @@ class Replica:
                 self._log.request_flush(end)
         self._hear(frame, stream)
 
+    def _look_level(self, stream: MasterStream) -> None:
+        # Synced, where only that counts.
+        end = self._log.flushed_offset if stream.flush_acknowledged else self._log.end_offset
+        if end >= level_from(self._master_confirm, self._epochs.history.latest_start):
+            self.has_been_level = True
+
     def _hear(self, frame: frames.Frame, stream: MasterStream) -> None:
         self._master_end = frame.end
-        self._master_confirm = frame.confirm
         confirm = min(frame.confirm, self._log.end_offset)
         if confirm > self._confirm:
             self._confirm = confirm
             self._on_confirm(confirm)
+        self._master_confirm = frame.confirm
+        self._look_level(stream)
         self.heard_at = self._clock.monotonic_s()
         stream.on_frame(frame.end, frame.stamp)
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from penstock.proto.errors import ConfigError, Forbidden, PenstockError, Unautho
 
 from ..channel import fail
 from .credentials import Credentials, check_pair
-from .secret_files import read_pairs
+from .secret_files import read_pairs, stamp_of
 from .signatures import claim_of
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class Access:
         self._path = users_file
         self._inner = inner
         self._wall_s = wall_s
-        self._stamp = self._look()
+        self._stamp = stamp_of(users_file)
         self._users = self._read()
         self._calls: dict[str, set[asyncio.Timeout]] = {}
         log.info("users read file=%s users=%d", users_file, len(self._users))
@@ -111,7 +110,7 @@ class Access:
 
     def reload(self) -> None:
         """Take over the file if it has changed, and end the calls of users that are not in it any more."""
-        stamp = self._look()
+        stamp = stamp_of(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -143,13 +142,6 @@ class Access:
         while True:
             await asyncio.sleep(LOOK_S)
             self.reload()
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> dict[str, str]:
         users = read_pairs(self._path)

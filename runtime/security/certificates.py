@@ -7,7 +7,6 @@ what was read before stays in use until it does.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +16,11 @@ import grpc
 
 from penstock.proto.errors import ConfigError
 
-from .secret_files import require_private
+from .secret_files import Stamp, require_private, stamp_of
 
 log = logging.getLogger(__name__)
 
 AnyPath = str | Path
-_Stamp = tuple[int, int, int]
 
 
 class Pem(NamedTuple):
@@ -43,7 +41,7 @@ class CertificateFiles:
         """
         if (cert_file is None) != (key_file is None):
             raise ConfigError(f"certificate {cert_file}, key {key_file}: give both, or none")
-        self._ca_file, self._cert_file, self._key_file = ca_file, cert_file, key_file
+        self._files = ca_file, cert_file, key_file
         self._lock = threading.Lock()
         self._stamps = self._look()
         self._pem = self._read()
@@ -64,35 +62,25 @@ class CertificateFiles:
             return self._pem
 
     def _paths(self) -> list[AnyPath]:
-        return [path for path in (self._ca_file, self._cert_file, self._key_file) if path is not None]
+        return [path for path in self._files if path is not None]
 
-    def _look(self) -> list[_Stamp | None]:
-        """The time of each file's last change; None if it is missing, which :meth:`_read` complains about."""
-        stamps: list[_Stamp | None] = []
-        for path in self._paths():
-            try:
-                found = os.stat(path)
-            except OSError:
-                stamps.append(None)
-            else:
-                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
-        return stamps
+    def _look(self) -> list[Stamp | None]:
+        """The files' stamps; a missing one is what :meth:`_read` complains about."""
+        return [stamp_of(path) for path in self._paths()]
 
     def _read(self) -> Pem:
-        pem = Pem(*(None if path is None else _bytes_of(path) for path in self._all()))
+        ca_file, cert_file, key_file = self._files
+        pem = Pem(*map(_bytes_of, self._files))
         if pem.ca is not None:
-            _check_ca(self._ca_file, pem.ca)
+            _check_ca(ca_file, pem.ca)
         if pem.certificate is not None and pem.key is not None:
-            assert self._cert_file is not None
-            assert self._key_file is not None
-            require_private(self._key_file)
-            _check_pair(self._cert_file, pem.certificate, self._key_file, pem.key)
-        if pem != Pem(*(None if path is None else _bytes_of(path) for path in self._all())):
+            assert cert_file is not None
+            assert key_file is not None
+            require_private(key_file)
+            _check_pair(cert_file, pem.certificate, key_file, pem.key)
+        if pem != Pem(*map(_bytes_of, self._files)):
             raise ConfigError(f"{', '.join(map(str, self._paths()))}: changed while they were read")
         return pem
-
-    def _all(self) -> tuple[AnyPath | None, ...]:
-        return self._ca_file, self._cert_file, self._key_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +123,9 @@ def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.ca)
 
 
-def _bytes_of(path: AnyPath) -> bytes:
+def _bytes_of(path: AnyPath | None) -> bytes | None:
+    if path is None:
+        return None
     try:
         return Path(path).read_bytes()
     except OSError as error:

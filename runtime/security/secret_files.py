@@ -27,6 +27,18 @@ def require_private(path: str | Path) -> None:
         raise ConfigError(f"{path}: holds a secret, and everybody may use it (mode {mode:04o}): chmod o-rwx {path}")
 
 
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: str | Path) -> Stamp | None:
+    """What is another one when the file was changed or replaced; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def read_pairs(path: str | Path) -> dict[str, str]:
     """The lines ``key = value`` (or ``key: value``) of a private file; ``#`` begins a comment line.
 

@@ -11,6 +11,9 @@ from typing import Any, Self
 from .credentials import Credentials
 from .signatures import Signer
 
+CALLS = frozenset({"unary_unary", "unary_stream", "stream_unary", "stream_stream"})
+"""What makes a method of a server that can be called."""
+
 
 class SignedChannel:
     """A ``grpc.Channel`` or ``grpc.aio.Channel`` whose calls are signed."""
@@ -20,7 +23,10 @@ class SignedChannel:
         self._signer = Signer(credentials)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)  # whatever makes no calls
+        found = getattr(self._channel, name)
+        if name not in CALLS:
+            return found
+        return lambda *args, **settings: SignedCall(found(*args, **settings), self._signer)
 
     def __enter__(self) -> Self:
         self._channel.__enter__()
@@ -35,18 +41,6 @@ class SignedChannel:
 
     async def __aexit__(self, *error: Any) -> Any:
         return await self._channel.__aexit__(*error)
-
-    def unary_unary(self, *args: Any, **settings: Any) -> SignedCall:
-        return SignedCall(self._channel.unary_unary(*args, **settings), self._signer)
-
-    def unary_stream(self, *args: Any, **settings: Any) -> SignedCall:
-        return SignedCall(self._channel.unary_stream(*args, **settings), self._signer)
-
-    def stream_unary(self, *args: Any, **settings: Any) -> SignedCall:
-        return SignedCall(self._channel.stream_unary(*args, **settings), self._signer)
-
-    def stream_stream(self, *args: Any, **settings: Any) -> SignedCall:
-        return SignedCall(self._channel.stream_stream(*args, **settings), self._signer)
 
 
 class SignedCall:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from . import chart, clients, commands, errors, keys, metrics, spark
+from . import chart, clients, commands, errors, keys, limits, metrics, spark
 
 ROOT = Path(__file__).parents[2]
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -16,6 +16,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/commands.md": commands.page,
     "docs/reference/metrics.md": lambda: metrics.page(ROOT / "broker"),
     "docs/reference/errors.md": errors.page,
+    "docs/reference/limits.md": limits.page,
     "docs/reference/spark.md": spark.page,
     "docs/assets/throughput.svg": lambda: chart.svg(ROOT / "bench/results"),
 }

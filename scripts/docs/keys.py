@@ -8,14 +8,17 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.broker.config import BrokerConfig
+from penstock.broker.unsupported_keys import RELIED_ON as BROKER_RELIED
 from penstock.broker.unsupported_keys import UNSUPPORTED_KEYS as BROKER_UNUSED
+from penstock.nameserver.config import RELIED_ON as NAMESERVER_RELIED
 from penstock.nameserver.config import UNSUPPORTED_KEYS as NAMESERVER_UNUSED
 from penstock.nameserver.config import NameserverConfig
+from penstock.runtime.conf import Relied
 
 from .markdown import NOTE, code, plain, size, table
 
@@ -25,15 +28,15 @@ BY_MACHINE = {"brokerName": "the host's name", "inSyncReplicas": "1, or 2 with S
 
 def broker_page() -> str:
     """``docs/reference/broker-conf.md``."""
-    return _page("broker.conf", BrokerConfig, BROKER_UNUSED)
+    return _page("broker.conf", BrokerConfig, BROKER_UNUSED, BROKER_RELIED)
 
 
 def nameserver_page() -> str:
     """``docs/reference/namesrv-conf.md``."""
-    return _page("namesrv.conf", NameserverConfig, NAMESERVER_UNUSED)
+    return _page("namesrv.conf", NameserverConfig, NAMESERVER_UNUSED, NAMESERVER_RELIED)
 
 
-def _page(name: str, config: type, unused: Collection[str]) -> str:
+def _page(name: str, config: type, unused: Collection[str], relied_on: Mapping[str, Relied]) -> str:
     parts = [
         f"{NOTE}\n# {name}\n\nThe last column says what RocketMQ 5.3 does otherwise; empty: the same. "
         "[Configuration](../operate/configuration.md) says how keys work together.\n"
@@ -50,6 +53,12 @@ def _page(name: str, config: type, unused: Collection[str]) -> str:
             for field, kind in fields
         ]
         parts.append(f"{title}\n\n" + table(("Key", "Default", "Values", "Meaning", "RocketMQ"), rows))
+    relied = [(code(name), code(each.same), each.why) for name, each in sorted(relied_on.items()) if each.why]
+    parts.append(
+        "## Keys that end the start\n\nRocketMQ's users rely on what these do, and they do nothing here. A start with "
+        "another value than the harmless one is refused, unless `--ignore-unsupported KEY[,KEY]` or the key "
+        "`ignoreUnsupported` names it.\n\n" + table(("Key", "Harmless", "Why, and what to do"), relied)
+    )
     parts.append(
         "## Keys without effect\n\nRocketMQ has them and Penstock has no use for them: each is a warning by name.\n\n"
         + ", ".join(code(each) for each in sorted(unused, key=str.lower))

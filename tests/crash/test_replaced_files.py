@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.core.tables import snapshots as snapshots_module
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.producers import Receipt
 from penstock.broker.core.tables.snapshots import Snapshots
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import Topic
+from penstock.runtime import whole_files
 from tests.support.crash.simulated_disk import PowerCut
 
 
@@ -87,7 +87,7 @@ def test_a_cut_at_any_step_of_a_replacement_leaves_the_old_file_or_the_new_one(
             return real_replace(path, target)
 
         with monkeypatch.context() as patched:
-            patched.setattr(snapshots_module, "os", fake)
+            patched.setattr(whole_files, "os", fake)
             patched.setattr(Path, "open", cut_open)
             patched.setattr(Path, "replace", cut_replace)
             try:

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.client.cluster.queues import WriteQueues
 from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.health import BrokerHealth
-from penstock.client.produce.lanes import LANES, Failure, Lanes
-from penstock.client.produce.parts import Batch, Kind, Part
+from penstock.client.produce.lanes import Failure, Lanes
+from penstock.client.produce.parts import LANES, Batch, Kind, Part
 from penstock.proto.errors import BrokerUnavailable, NotMaster
 
 BROKEN = BrokerUnavailable("broker: unavailable: Socket closed", status="UNAVAILABLE")
@@ -152,7 +152,7 @@ class LanesMachine(RuleBasedStateMachine):
         assert self.is_empty
         stored = [message for messages in self.groups.stored.values() for message in messages if message[0] >= 0]
         assert len(stored) == len(set(stored)), "a message is stored twice"
-        assert self.lanes._former is None
+        assert self.lanes._moves._former is None
         for key, count in self.sent.items():
             for number in range(count):
                 assert (key, number) in stored or b"%d:%d" % (key, number) in self.failed

@@ -42,6 +42,8 @@ FOUND_BY = {
         "tests/unit/replication/test_set_progress.py",
         "tests/unit/broker/test_leadership.py",
     ),
+    "16": ("tests/crash/test_damaged_tail.py",),
+    "17": (MODEL, "tests/crash/test_damaged_tail.py"),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600

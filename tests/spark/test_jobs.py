@@ -15,7 +15,6 @@ from penstock.pipeline.jobs import audit, query, stats
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify import job as verify
-from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError
 from tests.support import golden
 from tests.support.cluster import histories
@@ -44,39 +43,6 @@ def test_a_store_is_archived_once_and_searched(spark: Any, store: str, tmp_path:
     assert sorted(row[table.columns.index("messageId")] for row in table.rows) == sorted(wanted)
     with pytest.raises(ConfigError, match=r"no message of the topic 'ManyQueue' .did you mean 'ManyQueues'"):
         query.run(spark, query.Config(lake=lake, topic="ManyQueue"))
-
-
-def test_a_lake_that_spark_wrote_is_searched_together_with_a_new_one(spark: Any, store: str, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake"))
-    archive.run(spark, archive.Config(store=(store,), lake=lake.root, tail=True))
-    before = query.run(spark, query.Config(lake=lake.root))
-    first = lake.manifests()[0]
-    ((name, _),) = first.files
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")  # as the archive wrote before Arrow did
-    try:
-        old = tmp_path / "old"
-        spark.read.parquet(*lake.paths_of([first])).coalesce(1).write.parquet(str(old))
-    finally:
-        spark.conf.unset("spark.sql.parquet.outputTimestampType")
-    (written,) = old.glob("*.parquet")
-    size = Path(lake.path, name).write_bytes(written.read_bytes())
-    as_version_1(lake, files=[[name, size]])
-    together = query.run(spark, query.Config(lake=lake.root))
-    assert together.tables == before.tables
-    assert together.figures["messages"] == before.figures["messages"] == len(golden.expected(NAME)["messages"])
-    start = before.tables[0].rows[50][0]
-    assert (
-        query.run(spark, query.Config(lake=lake.root, start=start)).figures["messages"] < together.figures["messages"]
-    )
-    report = archive.run(spark, archive.Config(store=(store,), lake=lake.root, check=True))
-    assert report.ok, report.problems
-
-
-def as_version_1(lake: Lake, number: int = 0, **changed: Any) -> None:
-    """Write a manifest again, as the first version of archives did."""
-    path = Path(lake.path, lake.manifests()[number].name)
-    document = json.loads(path.read_text()) | {"version": 1} | changed
-    path.write_text(json.dumps({name: document[name] for name in document if "Crc32" not in name}))
 
 
 def test_the_check_of_an_archive_finds_a_changed_store(spark: Any, store: str, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.store.recovery.recovery import MarkTracker, is_refused, plan
+from penstock.broker.store.recovery.recovery import MarkTracker, is_refused, plan, was_synced
 from penstock.formats.checkpoint import Positions
 
 LOG = {"log_min": 0, "log_end": 3000, "segment_bytes": 1000}
@@ -16,10 +16,11 @@ def decided(lines: list[str]) -> list[str]:
 
 
 def _judged(line: str) -> str:
-    """``damage at=100 [later=500] [sector lost] [synced=…|of another program]``."""
+    """``damage at=100 [later=500] [size=…] [sector lost] [synced=…|of another program]``."""
     given = _numbers(line)
     synced = None if "another program" in line else given.get("synced", 0)
-    refused = is_refused(given["at"], later=given.get("later"), sector_lost="sector lost" in line, synced=synced)
+    known = None if synced is None else was_synced(given["at"], given.get("size", 0), synced)
+    refused = is_refused(later=given.get("later"), sector_lost="sector lost" in line, was_synced=known)
     return "refuse" if refused else "cut"
 
 

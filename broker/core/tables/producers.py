@@ -13,15 +13,16 @@ from __future__ import annotations
 import json
 import logging
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from penstock.formats.record.layout import MAGIC_V1, MAGIC_V2
 from penstock.formats.record.producer_mark import MARK_PREFIX, ProducerMark, parse_producer_mark
-from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
+from penstock.proto.errors import CorruptBatch, InvalidArgument, LaneForgotten, LimitReached, StaleProducer
 
+from ...limits import Limits
 from .table import StateRecord, Table
 
 if TYPE_CHECKING:
@@ -33,9 +34,15 @@ SEQUENCES: Final = "SEQUENCES"
 _NUMBERS_PER_RECORD: Final = 16_384
 _ROWS_PER_PIECE: Final = 200
 
-LANES_MAX = 100_000
 IDLE_MS_MAX = 7 * 24 * 3600 * 1000  # an answer that nobody asked for in a week is nobody's
 RECEIPTS_MAX = 4  # per lane: a client has one batch in flight; more covers answers that overtook each other
+LANE_NUMBERS_MAX: Final = 2048
+"""Queue ids and offsets in the receipts of one lane; the newest one is kept whatever it holds."""
+NUMBERS_MAX: Final = 4 << 20
+"""The same of all lanes, some 150 MB; beyond it lanes are forgotten as beyond ``maxProducerLanes``."""
+SENT_AGAIN_MS_MAX: Final = 24 * 3600 * 1000
+"""No batch is sent again so long after it was sent first: what was forgotten before that is nobody's."""
+WARN_EVERY: Final = 1000
 
 
 class Receipt(NamedTuple):
@@ -62,6 +69,11 @@ class Lane:
     receipts: list[Receipt]
     recorded: int = -1
 
+    @property
+    def numbers(self) -> int:
+        """How many queue ids and offsets the receipts hold."""
+        return 2 * sum(len(receipt.queue_ids) for receipt in self.receipts)
+
 
 Key = tuple[int, str, int]
 """producer id, topic, lane"""
@@ -73,22 +85,31 @@ class ProducerTable(Table):
     file_name = "producerSequence.json"
     kinds = frozenset({SEQUENCES})
 
-    def __init__(self, lanes_max: int = LANES_MAX) -> None:
+    def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008  frozen
         super().__init__()
         self.duplicates = 0  # batches that were answered from here
+        self.evicted = 0  # lanes that were forgotten because there were too many
+        self._limits = limits
+        self._forgotten_ms = 0  # when the newest of these stored its last batch
+        self._newest_ms = 0  # when the newest batch was stored
+        self._numbers = 0  # in all receipts
+        self._lanes_of: Counter[int] = Counter()  # of each producer
         self._lanes: OrderedDict[Key, Lane] = OrderedDict()
         self._epochs: OrderedDict[int, int] = OrderedDict()  # newest epoch of each producer, over all its lanes
-        self._lanes_max = lanes_max
 
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def find_duplicate(self, producer_id: int, epoch: int, topic: str, lane: int, sequence: int) -> Receipt | None:
-        """The receipt of that batch if it is stored already, None if it is new.
+    def find_duplicate(
+        self, producer_id: int, epoch: int, topic: str, lane: int, sequence: int, *, again: bool = False
+    ) -> Receipt | None:
+        """The receipt of that batch if it is stored already, None if it is new; ``again``: it was sent before.
 
         Raises:
             StaleProducer: another instance with a newer epoch has taken over the producer id.
             InvalidArgument: the sequence is below the remembered ones of its lane.
+            LaneForgotten: sent again, in a lane that may have been forgotten since.
+            LimitReached: the producer has too many lanes.
         """
         newest = self._epochs.get(producer_id, epoch)
         if epoch < newest:
@@ -97,7 +118,10 @@ class ProducerTable(Table):
                 epoch=newest,
             )
         held = self._lanes.get((producer_id, topic, lane))
-        if held is None or held.epoch < epoch or sequence > held.receipts[-1].sequence:
+        if held is None:
+            self._check_new(producer_id, topic, lane, again)
+            return None
+        if held.epoch < epoch or sequence > held.receipts[-1].sequence:
             return None
         for receipt in reversed(held.receipts):
             if receipt.sequence == sequence:
@@ -120,24 +144,27 @@ class ProducerTable(Table):
         self.newest_record = max(self.newest_record, receipt.start)
         held = self._lanes.get(key)
         if held is None:
-            self._lanes[key] = Lane(epoch, [receipt])
-            if len(self._lanes) > self._lanes_max:
-                self._lanes.popitem(last=False)
+            held = self._lanes[key] = Lane(epoch, [])
+            self._lanes_of[producer_id] += 1
         elif epoch > held.epoch:
-            held.epoch = epoch
-            held.receipts = [receipt]
-        elif epoch == held.epoch and receipt.sequence > held.receipts[-1].sequence:
-            held.receipts.append(receipt)
-            if len(held.receipts) > RECEIPTS_MAX:
-                del held.receipts[0]
-        else:
+            self._numbers -= held.numbers
+            held.epoch, held.receipts = epoch, []
+        elif epoch < held.epoch or receipt.sequence <= held.receipts[-1].sequence:
             return
+        self._numbers -= held.numbers
+        held.receipts.append(receipt)
+        while len(held.receipts) > 1 and (len(held.receipts) > RECEIPTS_MAX or held.numbers > LANE_NUMBERS_MAX):
+            del held.receipts[0]
+        self._numbers += held.numbers
+        self._newest_ms = max(self._newest_ms, receipt.store_timestamp_ms)
         self.changes += 1
         self._lanes.move_to_end(key)
+        while len(self._lanes) > self._limits.lanes_max or (self._numbers > NUMBERS_MAX and len(self._lanes) > 1):
+            self._evict()
         if epoch >= self._epochs.get(producer_id, epoch):
             self._epochs[producer_id] = epoch
             self._epochs.move_to_end(producer_id)
-            if len(self._epochs) > self._lanes_max:
+            if len(self._epochs) > self._limits.lanes_max:
                 self._epochs.popitem(last=False)
 
     def restore(self, batch: MarkedBatch) -> None:
@@ -188,33 +215,68 @@ class ProducerTable(Table):
             yield SEQUENCES, {"rows": rows}
 
     def adopt(self, other: Self) -> None:
-        duplicates = self.duplicates
+        duplicates, evicted = self.duplicates, self.evicted
         super().adopt(other)
-        self.duplicates = duplicates
+        self.duplicates, self.evicted = duplicates, evicted
 
     def expire(self, now_ms: int) -> None:
         """Drop lanes idle for longer than a week."""
         while self._lanes:
-            key, lane = next(iter(self._lanes.items()))
+            lane = next(iter(self._lanes.values()))
             if now_ms - lane.receipts[-1].store_timestamp_ms <= IDLE_MS_MAX:
                 return
-            del self._lanes[key]
-            self.changes += 1
+            self._drop_oldest()
 
-    def rows(self) -> list[list[Any]]:
-        """The table as JSON rows, least recently used first: ``[id, topic, lane, epoch, [receipt, …]]``."""
-        return [_row(key, held.epoch, held.receipts) for key, held in list(self._lanes.items())]
+    def rows(self, keys: Iterable[Key] | None = None) -> list[list[Any]]:
+        """Rows of a snapshot: ``[id, topic, lane, epoch, [receipt, …]]``; of all, the least recently used first."""
+        lanes = ((key, self._lanes.get(key)) for key in (list(self._lanes) if keys is None else keys))
+        return [_row(key, held.epoch, held.receipts) for key, held in lanes if held is not None]
 
     def load(self, document: Mapping[str, Any], log_end: int) -> None:
+        self._forgotten_ms = int(document.get("forgottenMs", 0))
         self._take(document["producers"], log_end)
 
     def pieces(self) -> Iterator[str]:
-        yield '\t"producers":['
-        rows = self.rows()
-        for start in range(0, len(rows), _ROWS_PER_PIECE):
-            lines = (json.dumps(row, separators=(",", ":")) for row in rows[start : start + _ROWS_PER_PIECE])
-            yield ("," if start else "") + "\n" + ",\n".join(lines)
+        yield f'\t"forgottenMs":{self._forgotten_ms},\n\t"producers":['
+        keys, separator = list(self._lanes), "\n"
+        for start in range(0, len(keys), _ROWS_PER_PIECE):
+            for row in self.rows(keys[start : start + _ROWS_PER_PIECE]):
+                yield separator + json.dumps(row, separators=(",", ":"))
+                separator = ",\n"
         yield "\n\t]"
+
+    def _check_new(self, producer_id: int, topic: str, lane: int, again: bool) -> None:
+        """Refuse a lane of which nothing is known, where that may be wrong, or one too many."""
+        name = f"producer {producer_id:016x} lane {lane} topic {topic}"
+        if again and self._forgotten_ms and self._forgotten_ms > self._newest_ms - SENT_AGAIN_MS_MAX:
+            raise LaneForgotten(
+                f"{name}: the batch was sent before, and what this lane stored may have been forgotten since, with "
+                f"more than maxProducerLanes={self._limits.lanes_max} in use: nothing was stored now"
+            )
+        most = self._limits.lanes_per_producer_max
+        if self._lanes_of[producer_id] >= most:
+            raise LimitReached(f"{name}: the producer has {most} lanes here (maxLanesPerProducer): nothing was stored")
+
+    def _evict(self) -> None:
+        """Forget the lane that was used least recently."""
+        key, lane = self._drop_oldest()
+        self._forgotten_ms = max(self._forgotten_ms, lane.receipts[-1].store_timestamp_ms)
+        self.evicted += 1
+        if self.evicted % WARN_EVERY == 1:
+            log.warning(
+                "producer lanes forgotten count=%d lanes=%d numbers=%d producer=%016x topic=%s: batches of these that "
+                "are sent again have an unknown outcome; see maxProducerLanes",
+                *(self.evicted, len(self._lanes), self._numbers, key[0], key[1]),
+            )
+
+    def _drop_oldest(self) -> tuple[Key, Lane]:
+        key, lane = self._lanes.popitem(last=False)
+        self._numbers -= lane.numbers
+        self._lanes_of[key[0]] -= 1
+        if not self._lanes_of[key[0]]:
+            del self._lanes_of[key[0]]
+        self.changes += 1
+        return key, lane
 
     def _take(self, rows: Iterable[Sequence[Any]], end_offset: int) -> None:
         """Remember rows without receipts of batches that a log ending at ``end_offset`` has lost."""

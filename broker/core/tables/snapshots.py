@@ -26,16 +26,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt
 from penstock.runtime.whole_files import replace_file, sync_directory
 
+from ...store.recovery.cleaning import SteadyClock
 from ..uninterrupted import to_its_end
 from .table import Table
 from .tables import Tables
@@ -100,6 +101,8 @@ class Snapshots:
         self.is_current = True
         """The tables are what the log says. While they are not, as behind a cut, nothing of them is written, and no
         file counts as one that covers anything of the log."""
+        self._steady = SteadyClock(int(time.time() * 1000), time.monotonic())
+        """What was idle for long is told by this one: a wall clock that is set ahead for a moment ends nothing."""
         self._files = [_File(table) for table in tables.all]
         tables.files = self
 
@@ -170,7 +173,7 @@ class Snapshots:
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
         self._tables.forget_deleted(position)
-        self._tables.expire(int(time.time() * 1000))
+        self._tables.expire(self._steady.now_ms(int(time.time() * 1000), time.monotonic()))
         for file in self._files:
             started = time.monotonic()
             changes = file.table.changes
@@ -283,21 +286,6 @@ class Snapshots:
         return None
 
 
-def parse_rocketmq_json(text: str) -> Document:
-    """The object in ``text``, which may have unquoted integer keys as fastjson writes them.
-
-    Raises:
-        ValueError: it is not one.
-    """
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = json.loads(_BARE_KEY.sub(lambda found: found[1] or f'"{found[2]}"', text))
-    if not isinstance(document, dict):
-        raise ValueError(f"a {type(document).__name__} instead of an object")
-    return document
-
-
 def _reaching_behind(path: Path, position: int) -> Document | None:
     """A snapshot that says something of the log at or behind ``position``.
 
@@ -311,6 +299,3 @@ def _reaching_behind(path: Path, position: int) -> Document | None:
         return document if is_behind else None
     except (FileNotFoundError, ValueError, TypeError):
         return None
-
-
-_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole

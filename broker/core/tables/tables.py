@@ -12,6 +12,7 @@ from penstock.formats.record.properties import TAGS, decode_properties
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
 
+from ...limits import Limits
 from .groups import Group, Groups
 from .offsets import Offsets
 from .producers import ProducerTable
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Table)
 
+DEFAULT_LIMITS = Limits()
+
 
 class Tables:
     """The four tables that every broker has, and those of its features; event loop only."""
@@ -33,12 +36,13 @@ class Tables:
     files: Snapshots
     """Their snapshots, which enter themselves here."""
 
-    def __init__(self, more: Iterable[type[Table]] = ()) -> None:
+    def __init__(self, more: Iterable[type[Table]] = (), limits: Limits = DEFAULT_LIMITS) -> None:
         self._more = tuple(more)
+        self._limits = limits
         self.topics = Topics()
         self.groups = Groups()
         self.offsets = Offsets()
-        self.producers = ProducerTable()
+        self.producers = ProducerTable(limits)
         self.all: tuple[Table, ...] = (
             self.topics,
             self.groups,
@@ -59,7 +63,7 @@ class Tables:
 
     def fresh(self) -> Tables:
         """The same tables without content."""
-        return Tables(self._more)
+        return Tables(self._more, self._limits)
 
     def topic(self, name: str) -> Topic | None:
         """The topic of that name, or None."""

@@ -63,6 +63,11 @@ class Topic:
         text = self.attributes.get(RETENTION_MS, "")
         return int(text) if text.isdecimal() and text.isascii() else None
 
+    @property
+    def wire_bytes(self) -> int:
+        """About how long the wire's message of this topic is."""
+        return 40 + len(self.name) + sum(16 + len(k.encode()) + len(v.encode()) for k, v in self.attributes.items())
+
     def to_wire(self) -> common_pb2.TopicConfig:
         """The wire's message of this topic."""
         return common_pb2.TopicConfig(
@@ -105,6 +110,25 @@ class Topics(NamedTable[Topic]):
     def __init__(self) -> None:
         super().__init__()
         self.on_changed: list[TopicsChanged] = []
+        self.wire_bytes = 0  # of all topics; kept by put, put_loaded and delete
+
+    def put(self, position: int, name: str, value: Topic) -> bool:
+        before = self.get(name)
+        if not super().put(position, name, value):
+            return False
+        self.wire_bytes += value.wire_bytes - (before.wire_bytes if before is not None else 0)
+        return True
+
+    def put_loaded(self, name: str, value: Topic) -> None:
+        super().put_loaded(name, value)
+        self.wire_bytes += value.wire_bytes
+
+    def delete(self, position: int, name: str) -> bool:
+        before = self.get(name)
+        if not super().delete(position, name):
+            return False
+        self.wire_bytes -= before.wire_bytes if before is not None else 0
+        return True
 
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
         if kind == TOPIC_DELETED:

@@ -12,7 +12,7 @@ from penstock.proto.wire import common_pb2, pipeline_pb2
 from ...core.core import Core
 from ...core.feature import Feature, Hold
 from ...core.metrics import Families
-from ...core.wire import Service, check_name, service
+from ...core.wire import Service, check_name, in_turns, service
 from .watermarks import ARCHIVED, REMOVED, Watermark, Watermarks
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Archive(Feature):
             created_ms=topic.created_ms,
             log_offset=store.dispatched_offset,
         )
-        for queue_id in range(topic.read_queues):
+        async for queue_id in in_turns(range(topic.read_queues)):
             low, high = store.reader.queue_range(topic.name, queue_id)
             found = high
             if request.with_timestamp and low < high:

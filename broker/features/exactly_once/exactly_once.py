@@ -14,11 +14,11 @@ from ...core.core import Core
 from ...core.feature import Feature, Hold
 from ...core.journal import Journal
 from ...core.metrics import Families
-from ...core.wire import Service, service
+from ...core.wire import Service, check_count, in_turns, service
 from .coordinators import Coordinators
 from .staging import Staging
 from .staging_table import Keys, StagingTable, Writer
-from .writers import Writers
+from .writers import KEYS_MAX, Writers
 
 
 class ExactlyOnce(Feature):
@@ -100,13 +100,16 @@ class ExactlyOnce(Feature):
         return pipeline_pb2.PublishReply(records=records, duplicate=duplicate)
 
     async def _drop(self, request: pipeline_pb2.StagedKeys) -> common_pb2.Empty:
+        check_count("keys", len(request.keys), KEYS_MAX)
         await self.staging.drop(request.writer, request.batch, request.keys)
         return common_pb2.Empty()
 
     async def _query_lanes(self, request: pipeline_pb2.LanesRequest) -> pipeline_pb2.LanesReply:
         self.core.role.check_master()
         producers = self.core.tables.producers
-        known = (producers.last_sequence(each.producer_id, each.topic, each.lane) for each in request.lanes)
+        check_count("lanes", len(request.lanes), KEYS_MAX)
+        lanes = ((each.producer_id, each.topic, each.lane) async for each in in_turns(request.lanes))
+        known = [producers.last_sequence(*lane) async for lane in lanes]
         return pipeline_pb2.LanesReply(last_sequences=[-1 if last is None else last for last in known])
 
 

@@ -49,9 +49,9 @@ from ...core.core import Core
 from ...core.intake import client_mark, writable_topic
 from ...core.journal import Journal, Target
 from ...core.reposting import Reposter
-from ...core.wire import check_name
+from ...core.wire import check_count, check_name
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
-from .writers import CHUNK_MAX, Writers
+from .writers import CHUNK_MAX, KEYS_MAX, Writers
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,11 @@ class Staging:
         if each.batch <= self._table.published_batch(each.writer):
             raise InvalidArgument(f"writer {each.writer}: batch {each.batch} is published already: nothing is staged")
         known = self._table.staged.get(each)
+        if known is not None and known.coordinator != header.coordinator:
+            raise InvalidArgument(
+                f"writer {each.writer} batch {each.batch}: key {each.key} is staged here for coordinator "
+                f"{known.coordinator}, not {header.coordinator}: stage another attempt under a key of its own"
+            )
         duplicate = known is not None and header.chunk in known.chunks
         if not duplicate:
             intake = self._core.features.intakes[header.later]
@@ -113,6 +118,7 @@ class Staging:
             TopicNotFound, Forbidden, DiskFull: what is missing is published when the call is made again.
         """
         check_name("writer", name)
+        check_count("keys", len(chunks), KEYS_MAX)
         async with self._publishing.setdefault(name, asyncio.Lock()):
             self._core.writable()
             published = 0
@@ -129,13 +135,28 @@ class Staging:
         return published, duplicate
 
     async def drop(self, name: str, batch: int, keys: Iterable[str]) -> None:
-        """Forget staged data of which the coordinator has said that it will never be decided."""
+        """Forget staged data, but what its coordinator has decided; it will decide nothing of the rest any more.
+
+        Raises:
+            BrokerUnavailable: the coordinator cannot be asked now; nothing was forgotten.
+        """
         self._core.writable()
+        by_coordinator: dict[str, list[str]] = {}
+        for key in keys:
+            staged = self._table.staged.get(StagedId(name, batch, key))
+            if staged is not None:
+                by_coordinator.setdefault(staged.coordinator, []).append(key)
+        for coordinator, asked in by_coordinator.items():
+            decided = await self._decided(coordinator, name, batch, asked)
+            self._forget_staged(name, batch, [key for key in asked if key not in decided])
+
+    def _forget_staged(self, name: str, batch: int, keys: Iterable[str]) -> None:
+        """Forget data of which the coordinator has said that it will never be decided."""
         gone = [key for key in keys if StagedId(name, batch, key) in self._table.staged]
+        for key in gone:
+            staged = self._table.staged[StagedId(name, batch, key)]
+            self.records_dropped += sum(chunk.count for chunk in staged.chunks.values())
         if gone:
-            for key in gone:
-                staged = self._table.staged[StagedId(name, batch, key)]
-                self.records_dropped += sum(chunk.count for chunk in staged.chunks.values())
             self._record_gone(name, batch, gone)
 
     async def run(self) -> None:
@@ -275,18 +296,21 @@ class Staging:
     def _record_gone(self, name: str, batch: int, keys: Iterable[str], *, published_ms: int | None = None) -> None:
         self._writers.put(name, STAGED_GONE, gone_body(name, batch, keys, published_ms=published_ms))
 
-    async def _settle(self, writer: str, batch: int, coordinator: str, keys: list[str]) -> None:
+    async def _decided(self, coordinator: str, writer: str, batch: int, keys: list[str]) -> Keys:
+        """What of the batch is decided and not finished; none of the other ``keys`` ever will be."""
         if coordinator == self._broker_name:
-            decided = await self._writers.give_up(writer, batch, keys)
-        else:
-            decided = await self._ask_coordinator(coordinator, writer, batch, keys)
+            return await self._writers.give_up(writer, batch, keys)
+        return await self._ask_coordinator(coordinator, writer, batch, keys)
+
+    async def _settle(self, writer: str, batch: int, coordinator: str, keys: list[str]) -> None:
+        decided = await self._decided(coordinator, writer, batch, keys)
         here = {key: shards[self._broker_name] for key, shards in decided.items() if shards.get(self._broker_name)}
         rest = [key for key in keys if key not in here]
         if here and not here.keys().isdisjoint(keys):
             published, _ = await self.publish(writer, batch, here)
             log.info("decided batch published late writer=%s batch=%d records=%d", writer, batch, published)
         if rest:
-            await self.drop(writer, batch, rest)
+            self._forget_staged(writer, batch, rest)
             log.info("staged data dropped undecided writer=%s batch=%d keys=%d", writer, batch, len(rest))
 
     def _forget(self) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from penstock.proto.errors import InvalidArgument, StagedDataGone, StaleProducer
+from penstock.proto.errors import InvalidArgument, LimitReached, StagedDataGone, StaleProducer
 
 from ...core.core import Core
-from ...core.wire import NAME_LENGTH_MAX, check_name
+from ...core.tables.table import compact
+from ...core.wire import NAME_LENGTH_MAX, check_count, check_name
 from .staging_table import WRITER, Keys, StagingTable, Writer
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class Writers:
         self._core = core
         self._start_end = core.store.end_offset  # as this mastership found the log: known, perhaps not confirmed
         self._ends: dict[str, int] = {}  # writer -> end of the last record about it
+        self._record_bytes_max = core.config.store.body_bytes_max
 
     def on_role(self) -> None:
         """The broker has become master, or slave."""
@@ -142,11 +144,21 @@ class Writers:
     async def give_up(self, name: str, batch: int, keys: Iterable[str]) -> Keys:
         """What is decided as ``batch`` and not finished; those of ``keys`` that are not in it never will be."""
         self._core.role.check_master()
+        keys = list(keys)
+        check_count("keys", len(keys), KEYS_MAX)
+        for key in keys:
+            check_name("key", key)
         held = self.table.writers.get(check_name("writer", name))
         if held is None:
             return {}  # forgotten, with nothing left to publish: it has to be opened, as another run, to decide again
         wanted = sorted(set(keys) - held.expired.keys())
         if batch > held.decided and wanted:
+            length = sum(map(len, held.expired)) + sum(map(len, wanted))
+            if len(held.expired) + len(wanted) > KEYS_MAX or length > self._record_bytes_max // 4:
+                raise LimitReached(
+                    f"writer {name}: {len(held.expired)} keys of batches after {held.decided} are given up, and "
+                    f"{len(wanted)} more do not fit: decide a later batch, or open the writer anew"
+                )
             self._put(replace(held, expired={**held.expired, **dict.fromkeys(wanted, batch)}))
         held = await self._settled(name)
         return held.keys if batch == held.decided else {}
@@ -161,13 +173,21 @@ class Writers:
     def _check_run(self, held: Writer, run: str, *, is_opening: bool = False) -> None:
         if run in held.fenced or (run != held.run and not is_opening):
             raise StaleProducer(
-                f"writer {held.name}: run {run} is fenced: run {held.run} has taken over (epoch {held.epoch})",
+                f"writer {held.name}: run {run} is fenced: run {held.run} has taken over (epoch {held.epoch}); if both "
+                "run on, two queries use one writer name: give each its own",
                 epoch=held.epoch,
             )
 
     def _put(self, writer: Writer) -> None:
-        writer = replace(writer, touched_ms=self._core.clock.wall_ms())
-        self.put(writer.name, WRITER, writer.to_json())
+        document = replace(writer, touched_ms=self._core.clock.wall_ms()).to_json()
+        size = len(compact(document))
+        if size > self._record_bytes_max:
+            raise LimitReached(
+                f"writer {writer.name}: its state would take {size} bytes, with {len(writer.keys)} keys of batch "
+                f"{writer.decided}, and a record has at most {self._record_bytes_max} (maxMessageSize): write fewer "
+                "partitions at once, to fewer topics"
+            )
+        self.put(writer.name, WRITER, document)
 
     async def _settled(self, name: str) -> Writer:
         """The writer, when everything recorded about it is acknowledged: nobody may act on less."""

@@ -37,7 +37,7 @@ from penstock.proto.wire import retry_pb2
 
 from ...core.core import Core
 from ...core.feature import Feature
-from ...core.intake import LATER, check_creatable
+from ...core.intake import LATER, check_creatable, check_producer
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.reposting import Records, Reposter
@@ -94,6 +94,7 @@ class Retry(Feature):
             NotMaster, NotEnoughReplicas, BrokerUnavailable, FlowControl, DiskFull: not all is stored; repeat the call.
             OutcomeUnknown: stored, and not known to be safe; repeat the call.
         """
+        check_producer(request.producer_id)
         asked = Asked.of(request)
         if not self.core.events.is_open:
             raise BrokerUnavailable("the broker is shutting down")

@@ -8,7 +8,7 @@ from numba import boolean, int64, uint32
 from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
 from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8, store_i32, store_i64
-from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at
+from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at, key_hash_at
 from penstock.formats.record.kernels.scanning import ROWS
 from penstock.formats.record.layout import SysFlag
 
@@ -54,9 +54,7 @@ def _put(address, start, end, prefix, physical, stored_ms, slots, dirty, entries
     at = (number - entries_first) * INDEX_ENTRY_BYTES
     if number >= count_max or at + INDEX_ENTRY_BYTES > len(entries):
         return False
-    key_hash = np.int64(np.int32(carry_hash_at(address, start, end, prefix)))
-    if key_hash < 0:
-        key_hash = np.int64(0) if key_hash == -2147483648 else -key_hash
+    key_hash = key_hash_at(address, start, end, prefix)
     slot = np.uint64(key_hash % len(slots))
     previous = np.int64(slots[slot])
     if previous <= 0 or previous > number:

@@ -37,6 +37,7 @@ from .warming import Warming
 
 _BLANK = struct.Struct(">ii")
 _PAGE = 4096
+_AT_ONCE = 1 << 20
 _TAIL_SHARE = 64
 ROWS_AT_ONCE = 1 << 13
 _TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
@@ -89,7 +90,6 @@ class CommitLog:
         self.min_offset = 0
         self.end_offset = 0  # behind the last byte in the files; with buffers a commit moves it, in whatever thread
         self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
-        self.whole_end = 0  # the end of a record; behind it there may be a part of one, from a master
         self.last_store_timestamp_ms = 0  # of the last record; an append is never stored earlier
         self._warming = Warming(
             disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
@@ -167,7 +167,7 @@ class CommitLog:
         if self._config.append_record_crc:
             write_seals(data, start - file.base, start - file.base + len(records))
         self.last_store_timestamp_ms = now_ms
-        self.whole_end = end = start + len(records)
+        end = start + len(records)
         if self._buffers is None:
             self.end_offset = end
         else:
@@ -310,13 +310,24 @@ class CommitLog:
             if file.base < end and start < file.end:
                 self._disk.sync(file.descriptor)
 
-    def cut(self, offset: int) -> int:
+    def write_again(self, start: int, end: int) -> None:
+        """Have ``[start, end)`` written by the next sync, also where the system takes its pages for written."""
+        start -= start % _PAGE
+        for file in self.files:
+            at, stop = max(start, file.base) - file.base, min(end, file.end) - file.base
+            while at < stop:
+                piece = file.bytes[at : min(at + _AT_ONCE, stop)].tobytes()
+                self._disk.pwrite(file.descriptor, piece, at)
+                at += len(piece)
+
+    def cut(self, offset: int, *, thorough: bool = False) -> int:
         """Let the log end at ``offset``: what lies behind is zeroed and synced; the number of bytes that were not 0.
 
-        A file made ahead would begin behind a gap, if files go: it goes first.
+        A file made ahead would begin behind a gap, if files go: it goes first. ``thorough``: zeros are written too,
+        since the disk may have something else in their place.
         """
         assert not self.is_buffered, "a commit would bring it back"
-        self.end_offset = self.whole_end = offset
+        self.end_offset = offset
         if self.files and self.files[-1].base >= offset:
             self._allocator.discard()
         self.remove_from(offset)
@@ -332,6 +343,8 @@ class CommitLog:
                 zeroed += int(np.count_nonzero(data[position:stop]))
                 data[position:stop] = 0
                 position = first_nonzero(data, stop, end)
+            if thorough:
+                self.write_again(file.base + start, file.base + end)
         self._disk.sync(file.descriptor)
         return zeroed
 

@@ -6,11 +6,10 @@ import numpy as np
 from numba import boolean, int64
 
 from penstock.formats.intrinsics.kernel import BYTES, OUT_INTS, OUT_LONGS, kernel
-from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
-from penstock.formats.record.kernels import crc32_at, measure_at
-from penstock.formats.record.kernels.record_crc import ABSENT, WRONG, record_crc_at
-from penstock.formats.record.kernels.scanning import MARK_BYTES, RECORD, ROWS, is_mark
-from penstock.formats.record.layout import CRC_MASK, FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from penstock.formats.intrinsics.memory import address_of, load_i32, load_u8
+from penstock.formats.record.kernels.record_crc import ABSENT, record_crc_at
+from penstock.formats.record.kernels.scanning import MARK_BYTES, ROWS, is_mark
+from penstock.formats.record.layout import CRC_MASK, FIXED_BYTES
 
 from ..queues.kernels import key_hash
 
@@ -72,32 +71,6 @@ def first_offsets(rows, start, end, table, queue_ids, queue_offsets):
     return count
 
 
-@kernel(int64, BYTES, int64, int64, int64, int64)
-def find_record(buffer, start, stop, physical_base, store_timestamp_min):
-    """The position of the first sound record in ``buffer[start:stop]``, or -1.
-
-    The record may end anywhere in ``buffer``. Sound: its own physical offset, its lengths and its checksum are right,
-    and it is not older than ``store_timestamp_min``: an older one is a leftover of something cut off before.
-    """
-    address = address_of(buffer)
-    position, end = start, len(buffer)
-    last = min(stop - 1, end - FIXED_BYTES)
-    while position <= last:
-        magic = load_i32(address, position + 4)
-        right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(address, position + 28) == physical_base + position
-        if right:
-            kind, record_end, store, body, body_size, _, _, _, properties_size = measure_at(address, position, end)
-            if kind == RECORD and load_i64(address, store) >= store_timestamp_min:
-                crc = crc32_at(address, body, body + body_size) & CRC_MASK if body_size > 0 else np.int64(0)
-                if (body_size == 0 or crc == load_i32(address, position + 8)) and (
-                    record_crc_at(address, position, record_end, properties_size) != WRONG
-                ):
-                    return position
-        # Of eight zero bytes none begins a record, nor do the next four: a size is not zero.
-        position += 5 if load_i64(address, position) == 0 else 1
-    return np.int64(-1)
-
-
 @kernel(int64, BYTES, ROWS, int64)
 def first_unsealed(buffer, rows, count):
     """The first row whose record has no whole-record checksum, ``count`` without one."""
@@ -111,8 +84,8 @@ def first_unsealed(buffer, rows, count):
 
 
 @kernel(int64, BYTES, ROWS, int64, int64)
-def first_torn(buffer, rows, count, from_offset):
-    """The first row from log offset ``from_offset`` on whose other parts than its body are not what anybody wrote.
+def first_torn(buffer, rows, count, synced):
+    """The first row behind ``synced``, all of it or its end, with other parts than its body that nobody wrote so.
 
     ``count`` without one. The checksum covers the body alone. What was never written is zero: a time of the header, a
     byte of the topic, the last byte of the properties, or the last byte of a sector among them (a sector may have
@@ -122,7 +95,7 @@ def first_torn(buffer, rows, count, from_offset):
     stored = np.int64(0)
     for i in range(count):
         row = rows[np.uint64(i)]
-        if row.physical_offset < from_offset:
+        if row.physical_offset + row.size <= synced:
             continue
         boundary = row.position + (-row.position) % _SECTOR
         in_header = 48 <= boundary - row.position <= FIXED_BYTES

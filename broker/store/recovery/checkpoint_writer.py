@@ -57,7 +57,7 @@ class CheckpointWriter:
                     clean=clean,
                     min_offset=log_.min_offset,
                     end=end,
-                    flushed=self._whole_below(self._flusher.flushed_offset),
+                    flushed=self._flusher.flushed_offset,
                     derived=derived,
                     queues=queues,
                     entries=entries,
@@ -74,7 +74,7 @@ class CheckpointWriter:
     def write_hint(self, flushed: int) -> bool:
         """Note that the log is synced up to ``flushed``; false when that failed, and the store is fenced."""
         try:
-            self._parts.checkpoint.write_hint(self._whole_below(flushed), self._parts.log.confirm_offset)
+            self._parts.checkpoint.write_hint(flushed, self._parts.log.confirm_offset)
         except OSError as error:
             self._flusher.fail(SyncFailed(f"{self._root}: writing the checkpoint failed: {error}"))
             return False
@@ -101,7 +101,3 @@ class CheckpointWriter:
         failure = SyncFailed(f"{self._root}: sync of log, queues, index or checkpoint failed: {error}")
         self._flusher.fail(failure)
         return failure
-
-    def _whole_below(self, flushed: int) -> int:
-        """An end of whole records that is flushed: recovery must not miss a part of one, which it cuts."""
-        return min(flushed, max(self._parts.log.whole_end, self._parts.dispatcher.offset))

@@ -1,17 +1,18 @@
-"""One process per store, and whether the last one ended well."""
+"""One process per store, and what the last one left to be known."""
 
 from __future__ import annotations
 
 import os
 import threading
 
-from penstock.formats.directory import ABORT, LOCK
+from penstock.formats.directory import LOCK
 from penstock.proto.errors import StoreLocked
 
 from ..disk import Disk
 
 _held: set[str] = set()  # locks of fcntl do not keep a process from itself
 _held_guard = threading.Lock()
+_TEXT_BYTES_MAX = 4096
 
 
 class StoreLock:
@@ -47,28 +48,40 @@ class StoreLock:
             self._disk.close(self._descriptor)
 
 
-class AbortMarker:
-    """``<root>/abort``: there while a store is open; found at start, the last exit was no clean one."""
+class Marker:
+    """A file in the store root whose being there says something, with a text that says more."""
 
-    def __init__(self, disk: Disk, root: str) -> None:
+    def __init__(self, disk: Disk, root: str, name: str) -> None:
         self._disk = disk
         self._root = root
-        self._path = f"{root}/{ABORT}"
+        self.path = f"{root}/{name}"
 
     def exists(self) -> bool:
-        return self._disk.exists(self._path)
+        """True if the file is there."""
+        return self._disk.exists(self.path)
 
-    def create(self) -> None:
-        """Durable on return."""
-        descriptor = self._disk.open(self._path, create=True)
+    def read(self) -> str:
+        """The text; empty without the file."""
+        if not self.exists():
+            return ""
+        descriptor = self._disk.open(self.path)
+        try:
+            return self._disk.pread(descriptor, _TEXT_BYTES_MAX, 0).decode("utf-8", "replace")
+        finally:
+            self._disk.close(descriptor)
+
+    def create(self, text: str) -> None:
+        """Have the file there, with this text; durable on return."""
+        descriptor = self._disk.open(self.path, create=True)
         try:
             self._disk.truncate(descriptor, 0)
-            self._disk.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            self._disk.pwrite(descriptor, text.encode()[:_TEXT_BYTES_MAX], 0)
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
         self._disk.sync_directory(self._root)
 
     def remove(self) -> None:
-        self._disk.unlink(self._path)
+        """Have it gone; durable on return."""
+        self._disk.unlink(self.path)
         self._disk.sync_directory(self._root)

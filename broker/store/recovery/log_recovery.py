@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.formats.intrinsics.text import first_nonzero
 from penstock.formats.record.kernels import ScanStatus
+from penstock.formats.record.kernels.scanning import find_record
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt, WrongStore
 
+from ..disk import Disk
 from ..log.commit_log import ROWS_AT_ONCE, Chunk, CommitLog
 from ..log.log_file import LogFile
-from ..log.log_kernels import find_record, first_torn, first_unsealed
+from ..log.log_kernels import first_torn, first_unsealed
 from .marks import track
-from .recovery import MarkTracker, is_refused
+from .recovery import MarkTracker, is_refused, was_synced
 
 log = logging.getLogger(__name__)
 
 _SECTOR = 512
 _SIZE_BYTES = 4
+_KEPT_AT_ONCE = 1 << 20
 _DAMAGED = (ScanStatus.EMPTY, ScanStatus.BAD, ScanStatus.INCOMPLETE)
 
 
@@ -35,6 +39,7 @@ class LogEnd:
     derived_is_boundary: bool  # a record (or file) begins at the checkpoint's derived offset
     scanned_bytes: int
     reason: str  # why it ends there, empty for a log that just ends
+    loses_synced: bool = False  # what is damaged there was synced
 
 
 def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | None, *, sealed: bool) -> LogEnd:
@@ -71,9 +76,9 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
         if chunk.status in _DAMAGED:
             damaged = chunk
             break
-    reason = ""
+    reason, loses_synced = "", False
     if damaged is not None:
-        reason = _judge(log_, damaged.file, end, damaged.status, newest_ms, synced)
+        reason, loses_synced = _judge(log_, damaged.file, end, damaged.status, newest_ms, synced)
     cut = tracker.cut_at(end)
     if cut < end:
         reason = f"a batch that begins at {cut} lacks {tracker.missing} of its records"
@@ -81,7 +86,7 @@ def find_end(log_: CommitLog, start: int, derived: int | None, synced: int | Non
         for chunk in log_.chunks(start, cut, rows, check_crc=False):
             if chunk.count:
                 newest_ms = max(newest_ms, int(rows["store_timestamp"][chunk.count - 1]))
-    return LogEnd(cut, newest_ms, boundary, end - start, reason)
+    return LogEnd(cut, newest_ms, boundary, end - start, reason, loses_synced)
 
 
 def first_record(log_: CommitLog) -> int:
@@ -120,12 +125,18 @@ def _check_sealed(chunk: Chunk) -> None:
         )
 
 
-def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newest_ms: int, synced: int | None) -> str:
-    """Why the log ends at the damage; empty when there is none but the zeros of unused space."""
+def _judge(
+    log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newest_ms: int, synced: int | None
+) -> tuple[str, bool]:
+    """Why the log ends at the damage, and whether that was synced; empty where nothing but unused space begins."""
     _refuse_unknown(log_, file, offset, synced)
-    later = _later_record(log_, file, offset, newest_ms)
+    size = _said_size(file, offset)
+    is_known = None if synced is None else was_synced(offset, size, synced)
+    # A body may hold what looks like a record in its own place: what is not synced is not searched for them.
+    hidden = range(0) if synced is None else range(max(offset + 1, synced), offset + size)
+    later = _later_record(log_, file, offset, newest_ms, hidden)
     lost = later is not None and _sector_lost(file, offset, later)
-    if is_refused(offset, later=later, sector_lost=lost, synced=synced):
+    if is_refused(later=later, sector_lost=lost, was_synced=is_known):
         raise Corrupt(
             f"{file.path}: damaged at {offset} ({status.name.lower()}), sound records follow from {later} on: the "
             "bytes are kept; restore the store from a replica",
@@ -133,16 +144,42 @@ def _judge(log_: CommitLog, file: LogFile, offset: int, status: ScanStatus, newe
             offset=offset,
             later=later,
         )
-    if synced is not None and offset < synced:
-        log.error("synced bytes are damaged path=%s offset=%d synced=%d", file.path, offset, synced)
-        return f"{status.name.lower()} record at {offset}, although synced up to {synced}"
+    if is_known:
+        return f"{status.name.lower()} record at {offset}, although synced up to {synced}", True
     if status is ScanStatus.EMPTY and later is None:
         rest = log_.written(file, offset - file.base)
         empty = all(first_nonzero(file.bytes, start, end) == end for start, end in rest)
-        return "" if empty else f"leftovers behind {offset}"
-    return f"{status.name.lower()} record at {offset}" + (
-        "" if later is None else f", others behind it from {later} on"
-    )
+        return "" if empty else f"leftovers behind {offset}", False
+    behind = "" if later is None else f", others behind it from {later} on"
+    return f"{status.name.lower()} record at {offset}{behind}", False
+
+
+def keep_cut(disk: Disk, log_: CommitLog, offset: int, path: str) -> None:
+    """Copy what the log has from ``offset`` on to the file ``path``, holes as holes; durable on return.
+
+    Raises:
+        OSError: nothing of the log was changed.
+    """
+    descriptor = disk.open(path, create=True)
+    try:
+        disk.truncate(descriptor, 0)
+        for file in log_.files:
+            for start, end in log_.written(file, max(offset - file.base, 0)) if file.end > offset else ():
+                for at in range(start, end, _KEPT_AT_ONCE):
+                    piece = file.bytes[at : min(at + _KEPT_AT_ONCE, end)].tobytes()
+                    disk.pwrite(descriptor, piece, file.base + at - offset)
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+    disk.sync_directory(os.path.dirname(path))
+
+
+def _said_size(file: LogFile, offset: int) -> int:
+    """The size that a record's first bytes give it; 0 if they cannot be true."""
+    head = file.bytes[offset - file.base : offset - file.base + FIXED_BYTES].tobytes()
+    size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big", signed=True)
+    is_record = magic in (MAGIC_V1, MAGIC_V2) and int.from_bytes(head[28:36], "big", signed=True) == offset
+    return size if is_record and FIXED_BYTES <= size <= file.end - offset else 0
 
 
 def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | None) -> None:
@@ -173,17 +210,22 @@ def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | N
         )
 
 
-def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int) -> int | None:
-    """Where a sound record begins behind ``offset``; older ones are leftovers."""
+def _later_record(log_: CommitLog, file: LogFile, offset: int, newest_ms: int, hidden: range) -> int | None:
+    """Where a sound record begins behind ``offset``, but not in ``hidden``; older ones are leftovers."""
     for each in log_.files:
         if each.base < file.base:
             continue
-        first = offset + 1 - file.base if each is file else 0
+        first = offset + 1 - each.base if each is file else 0
         for start, end in log_.written(each, first):
             # The first bytes of a record's size may be zeros, and so lie before the stretch.
-            found = int(find_record(each.bytes, max(first, start - _SIZE_BYTES), end, each.base, newest_ms))
-            if found >= 0:
-                return each.base + found
+            start = max(first, start - _SIZE_BYTES)
+            parts = [(start, end)]
+            if each is file and hidden:
+                parts = [(start, min(end, hidden.start - each.base)), (max(start, hidden.stop - each.base), end)]
+            for low, high in parts:
+                found = int(find_record(each.bytes, low, high, each.base, newest_ms)) if low < high else -1
+                if found >= 0:
+                    return each.base + found
     return None
 
 

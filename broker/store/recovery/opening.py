@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 
 from penstock.formats.checkpoint import Positions
 from penstock.formats.delay_levels import levels_ms
+from penstock.formats.directory import ABORT, CUT_BYTES, DOUBT
 from penstock.formats.intrinsics.text import first_nonzero
 from penstock.proto.errors import Corrupt
-from penstock.runtime.clock import Clock
+from penstock.runtime.clock import Clock, boot_id
 
 from ..config import StoreConfig
 from ..disk import Disk, make_directories_durably
@@ -23,8 +25,8 @@ from ..queues.consume_queue import ConsumeQueues
 from ..queues.other_queues import OtherQueues
 from ..results import RecoveryReport
 from .checkpoint import Checkpoint
-from .lock import AbortMarker, StoreLock
-from .log_recovery import LogEnd, find_end, first_record
+from .lock import Marker, StoreLock
+from .log_recovery import LogEnd, find_end, first_record, keep_cut
 from .queue_recovery import QueueLoader
 from .recovery import Plan, plan
 
@@ -41,7 +43,8 @@ class Opened:
     """The parts of an open store."""
 
     lock: StoreLock
-    abort: AbortMarker
+    abort: Marker
+    doubt: Marker
     checkpoint: Checkpoint
     log: CommitLog
     queues: ConsumeQueues
@@ -74,7 +77,8 @@ class _Opening:
         self._disk = disk
         self._lock = lock
         self._deletes = deletes
-        self._abort = AbortMarker(disk, str(config.root))
+        self._abort = Marker(disk, str(config.root), ABORT)
+        self._doubt = Marker(disk, str(config.root), DOUBT)
         self._log = CommitLog(config, disk, clock)
         self._queues = self._new_queues()
         self._others = OtherQueues(disk, str(config.root))
@@ -84,6 +88,8 @@ class _Opening:
     def run(self) -> Opened:
         started = time.monotonic()
         aborted = self._abort.exists()
+        _, _, boot = self._abort.read().partition(" ")
+        has_booted = bool(boot) and boot != boot_id()
         self._log.directories.prepare()
         self._log.load()
         self._others.load()
@@ -106,7 +112,9 @@ class _Opening:
             segment_bytes=self._config.segment_bytes,
         )
         found = self._find_end(todo, positions)
-        self._abort.create()
+        if found.loses_synced:
+            self._note_loss(found)
+        self._abort.create(f"{os.getpid()} {boot_id()}".strip())
         self._checkpoint.begin()
         self._log.remove_before(self._log.min_offset)
         begin = self._log.min_offset
@@ -115,15 +123,16 @@ class _Opening:
             self._checkpoint.write_hint(found.end, min(found.end, self._checkpoint.confirmed))
             positions = positions._replace(clean=False, min_offset=begin, flushed=found.end)
             self._checkpoint.write(positions, self._checkpoint.standard)
-        zeroed = 0 if todo.clean else self._log.cut(found.end)
+        zeroed = 0 if todo.clean else self._log.cut(found.end, thorough=self._doubt.exists())
         self._log.end_offset = found.end
         self._log.last_store_timestamp_ms = found.last_store_timestamp_ms
         derived = todo.derived if found.derived_is_boundary and (todo.derived or 0) <= found.end else None
         synced = min(positions.flushed, found.end) if positions is not None else self._log.min_offset
         if not todo.clean:  # readers will see all of it
+            if not has_booted:  # a sync may have failed: then memory has what the disk has not, and counts as written
+                self._log.write_again(synced, found.end)
             self._log.sync(synced, found.end)
             synced = found.end
-        self._log.whole_end = synced
         rebuilt, replay_from, dispatcher = self._derive(positions, derived, clean=todo.clean, aborted=aborted)
         report = RecoveryReport(
             clean=todo.clean,
@@ -140,6 +149,7 @@ class _Opening:
         return Opened(
             self._lock,
             self._abort,
+            self._doubt,
             self._checkpoint,
             self._log,
             self._queues,
@@ -158,6 +168,17 @@ class _Opening:
         if self._checkpoint is not None:
             self._checkpoint.close()
         self._lock.release()
+
+    def _note_loss(self, found: LogEnd) -> None:
+        """Keep the bytes that go, and that this log may lack something that was acknowledged. Changes nothing else."""
+        kept = f"{self._config.root}/{CUT_BYTES}.{found.end:020d}"
+        keep_cut(self._disk, self._log, found.end, kept)
+        self._doubt.create(f"log cut at {found.end}: {found.reason}; kept as {kept}")
+        log.error(
+            "synced bytes at the log's end are damaged, they are cut off path=%s at=%d reason=%s kept=%s: what they "
+            "held is on replicas, or lost; where masters are elected, this broker is not before it has caught up",
+            *(self._log.directories, found.end, found.reason, kept),
+        )
 
     def _set_min(self, positions: Positions | None) -> None:
         log_ = self._log

@@ -7,6 +7,7 @@ its end). So:
 | Found | Meaning |
 |---|---|
 | nothing sound behind the first damage | a torn tail: cut there |
+| the same, but what is damaged was synced | cut there, and kept beside: this store may lack what was acknowledged |
 | sound records behind it, damage below what is known to be synced | corruption: refuse, keep all bytes |
 | sound records behind it, no lost sector in the damaged stretch | corruption: something else wrote there |
 | sound records behind it, a sector without its end there, nothing known to be synced | a power cut's torn tail: cut |
@@ -19,14 +20,24 @@ from dataclasses import dataclass
 
 from penstock.formats.checkpoint import Positions
 
+_HEAD_BYTES = 8
 
-def is_refused(offset: int, *, later: int | None, sector_lost: bool, synced: int | None) -> bool:
-    """True if damage at ``offset`` must be looked at by somebody; otherwise the log ends there.
+
+def is_refused(*, later: int | None, sector_lost: bool, was_synced: bool | None) -> bool:
+    """True if damage must be looked at by somebody; otherwise the log ends there.
 
     ``later``: where a sound record begins behind it. ``sector_lost``: an aligned sector between the two ends in zeros.
-    ``synced``: what is known to have been synced; None: another program wrote the store.
+    ``was_synced``: what lay there is known to have been synced; None: another program wrote the store.
     """
-    return later is not None and (synced is None or offset < synced or not sector_lost)
+    return later is not None and (was_synced is not False or not sector_lost)
+
+
+def was_synced(offset: int, size: int, synced: int) -> bool:
+    """True if the record at ``offset`` was synced to its end, when everything below ``synced`` was.
+
+    ``size``: what its first bytes say, 0 if they say nothing that can be true; then it counts from these bytes on.
+    """
+    return offset + (size or _HEAD_BYTES) <= synced
 
 
 @dataclass(frozen=True, slots=True)

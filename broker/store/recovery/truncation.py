@@ -149,7 +149,6 @@ class Truncation:
         try:
             with self._flusher.held():
                 parts.log.cut(offset)
-                parts.log.whole_end = found.whole
                 parts.log.last_store_timestamp_ms = found.last_store_timestamp_ms
                 self._flusher.on_cut(offset)
             parts.log.confirm_offset = confirmed

@@ -191,3 +191,29 @@ def gather(source, positions, sizes, out_address):
         run_size += size
     copy_to_address(out, source, run_start, run_size)
     return out + run_size - out_address
+
+
+@kernel(int64, BYTES, int64, int64, int64, int64)
+def find_record(buffer, start, stop, physical_base, store_timestamp_min):
+    """The position of the first sound record in ``buffer[start:stop]``, or -1.
+
+    The record may end anywhere in ``buffer``. Sound: its own physical offset, its lengths and its checksum are right,
+    and it is not older than ``store_timestamp_min``: an older one is a leftover of something cut off before.
+    """
+    address = address_of(buffer)
+    position, end = start, len(buffer)
+    last = min(stop - 1, end - FIXED_BYTES)
+    while position <= last:
+        magic = load_i32(address, position + 4)
+        right = magic in (MAGIC_V1, MAGIC_V2) and load_i64(address, position + 28) == physical_base + position
+        if right:
+            kind, record_end, store, body, body_size, _, _, _, properties_size = measure_at(address, position, end)
+            if kind == RECORD and load_i64(address, store) >= store_timestamp_min:
+                crc = crc32_at(address, body, body + body_size) & CRC_MASK if body_size > 0 else np.int64(0)
+                if (body_size == 0 or crc == load_i32(address, position + 8) & CRC_MASK) and (
+                    record_crc_at(address, position, record_end, properties_size) != WRONG
+                ):
+                    return position
+        # Of eight zero bytes none begins a record, nor do the next four: a size is not zero.
+        position += 5 if load_i64(address, position) == 0 else 1
+    return np.int64(-1)

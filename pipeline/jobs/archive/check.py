@@ -63,7 +63,7 @@ def _check_log_files(spark: Any, report: Report, store: Store, manifests: Mappin
         if file.is_sealed:
             report.problem(f"the log file has {file.end} bytes, its manifest {length_of(manifest)}", **where)
         head, _ = sample_of(store.root, manifest, file)
-        if head is not None and manifest.headCrc32 not in (None, head):
+        if head is not None and manifest.headCrc32 != head:
             text = f"the log file's first {SAMPLE_BYTES} bytes have the checksum {head:#010x}"
             report.problem(f"{text}, its manifest {manifest.headCrc32:#010x}", **where)
     return len(checksums)
@@ -72,15 +72,16 @@ def _check_log_files(spark: Any, report: Report, store: Store, manifests: Mappin
 def _examine(spark: Any, lake: Lake, manifests: list[Manifest]) -> tuple[dict[str, int], dict[str, str]]:
     """Read the files of the lake; how many messages each holds, and what is wrong with those that are not whole."""
     root = lake.root
-    work: list[list[tuple[str, int, int | None]]] = [[]]
-    for one in (file for manifest in manifests for file in manifest.named_files()):
-        if sum(size for _, size, _ in work[-1]) + one[1] > _EXAMINED_BYTES and work[-1]:
-            work.append([])
-        work[-1].append(one)
+    work: list[list[tuple[str, int, int]]] = [[]]
+    for manifest in manifests:
+        for (name, size), checksum in zip(manifest.files, manifest.fileCrc32, strict=True):
+            if sum(each[1] for each in work[-1]) + size > _EXAMINED_BYTES and work[-1]:
+                work.append([])
+            work[-1].append((name, size, checksum))
     if not work[0]:
         return {}, {}
 
-    def read(files: list[tuple[str, int, int | None]]) -> Iterator[pa.RecordBatch]:
+    def read(files: list[tuple[str, int, int]]) -> Iterator[pa.RecordBatch]:
         found = [examine(Lake(root), *file) for file in files]
         rows, wrong = zip(*found, strict=True)
         yield pa.RecordBatch.from_pydict({"name": [file[0] for file in files], "rows": rows, "wrong": wrong})

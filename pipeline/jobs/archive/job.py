@@ -28,10 +28,11 @@ from ...options import setting
 from ...spark.arrow_types import arrow_schema
 from ...spark.workers import keep_loaded
 from ...stores.directory import epochs_of, list_stores, require_names
-from ...stores.files import FileReader, open_file_system
+from ...stores.files import open_file_system
 from ...stores.model import LogFile, Store
 from ...stores.options import StoreOptions
 from ...stores.scan.planning import Split, plan_splits
+from ...stores.scan.segments import read_segment
 from ..framework.reading import one_task_each
 from ..framework.report import Report, Table
 from .check import check_lake
@@ -117,7 +118,7 @@ def run(spark: Any, config: Config) -> Report:
             check_lake(spark, report, lake, store)
         return report.finish()
     for store in stores:  # all of them before anything is written
-        require_same_logs(spark, lake, store)
+        require_same_logs(lake, store)
     manifests = lake.manifests()
     pending = {store.broker_name: _pending(store, manifests, tail=config.tail) for store in stores}
     name = config.archive_name or lake.mark_name("archive")
@@ -251,14 +252,19 @@ def _archive(job: _Job, store: Store, files: list[LogFile], epochs: tuple[tuple[
                 pc.greater_equal(written["start"], file.start), pc.less(written["start"], file.start + file.size)
             )
             own = written.filter(within)
-            manifest = _manifest(lake, store, file, own)
-            manifest = replace(
-                manifest,
+            manifest = Manifest(
+                broker=store.broker_name,
+                segment=file.start,
+                startPhysicalOffset=file.start,
+                endPhysicalOffset=file.start + file.end,
+                fileBytes=file.size,
+                sealed=file.is_sealed,
                 crc32=checksums[file.start],
                 damages=_damages(store, file, own, on_corrupt),
                 headCrc32=head,
                 tailCrc32=tail,
-                epochs=epochs_within(epochs, manifest.startPhysicalOffset, manifest.endPhysicalOffset),
+                epochs=epochs_within(epochs, file.start, file.start + file.end),
+                **moved_in(lake, own, file.start),
             )
             made.append((manifest, own))
         for manifest, own in made:
@@ -315,36 +321,12 @@ def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -
 
     keep_loaded()
     columns = STORE_COLUMNS | CORRUPT_COLUMN if options.on_corrupt == "skip" else STORE_COLUMNS
-    batches = read_split(split, options, arrow_schema(columns))
-    yield from write_sorted((_with_stored_bodies(batch, split, options) for batch in batches), lake, folder)
+    # The log file may go, the lake stays.
+    yield from write_sorted(read_split(split, options, arrow_schema(columns), keeps_bad_bodies=True), lake, folder)
 
 
-def _with_stored_bodies(batch: pa.RecordBatch, split: Split, options: StoreOptions) -> pa.RecordBatch:
-    """The batch, with the stored bytes of bodies that cannot be decompressed: the log file may go, the lake stays."""
-    if "corrupt" not in batch.schema.names or batch["corrupt"].null_count == len(batch):
-        return batch
-    stored = _stored_bodies(split, options, batch["physicalOffset"][0].as_py(), len(batch))
-    at = batch.schema.get_field_index("body")
-    bodies = pc.if_else(batch["corrupt"].is_valid(), stored, batch["body"])
-    return batch.set_column(at, batch.schema.field(at), bodies)
-
-
-def _stored_bodies(split: Split, options: StoreOptions, first: int, count: int) -> pa.Array:
-    """Bodies of so many messages from the one at position ``first`` on, as the log has them."""
-    from ...stores.scan.messages import read_split
-
-    assert split.file is not None
-    rest = replace(split, begin=first - split.file.start)
-    found: list[pa.RecordBatch] = []
-    for batch in read_split(rest, replace(options, decompress=False), arrow_schema({"body": "binary"})):
-        found.append(batch)
-        if sum(map(len, found)) >= count:
-            break
-    return pa.Table.from_batches(found).slice(0, count)["body"].combine_chunks()
-
-
-def move_in(lake: Lake, written: pa.Table, number: int) -> dict[str, Any]:
-    """Give files of one broker their names in the lake, with ``number`` as a part; the manifest's fields about them."""
+def moved_in(lake: Lake, written: pa.Table, number: int) -> dict[str, Any]:
+    """Give files of one broker their names in the lake, with ``number`` as a part; a manifest's fields about them."""
     run = uuid.uuid4().hex[:8]
     moved: list[tuple[str, int]] = []
     checksums: list[int] = []
@@ -355,14 +337,12 @@ def move_in(lake: Lake, written: pa.Table, number: int) -> dict[str, Any]:
         lake.move(file["path"], name)
         moved.append((name, int(file["file_bytes"])))
         checksums.append(int(file["file_crc32"]))
-    return {"files": tuple(moved), "fileCrc32": tuple(checksums)}
-
-
-def totals(written: pa.Table) -> dict[str, Any]:
-    """Fields of a manifest: what these files hold together."""
     sums = [("rows", "sum"), ("first_offset", "min"), ("last_offset", "max")]
     queues = written.group_by(["topic", "queue_id"]).aggregate(sums).select(["topic", "queue_id", *map("_".join, sums)])
     return {
+        "files": tuple(moved),
+        "fileCrc32": tuple(checksums),
+        "archivedAt": time.time_ns() // 1_000_000,
         "rows": pc.sum(written["rows"]).as_py() or 0,
         "recordBytes": pc.sum(written["record_bytes"]).as_py() or 0,
         "firstStoreTimestamp": pc.min(written["first_time"]).as_py(),
@@ -371,31 +351,10 @@ def totals(written: pa.Table) -> dict[str, Any]:
     }
 
 
-def _manifest(lake: Lake, store: Store, file: LogFile, written: pa.Table) -> Manifest:
-    return Manifest(
-        broker=store.broker_name,
-        segment=file.start,
-        startPhysicalOffset=file.start,
-        endPhysicalOffset=file.start + file.end,
-        fileBytes=file.size,
-        sealed=file.is_sealed,
-        damages=0,
-        crc32=0,
-        archivedAt=time.time_ns() // 1_000_000,
-        **move_in(lake, written, file.start),
-        **totals(written),
-    )
-
-
 def _damages(store: Store, file: LogFile, written: pa.Table, on_corrupt: str) -> int:
     """How many damages were passed over, and bodies kept as they were stored."""
     if on_corrupt == "fail":
         return 0
-    from ...stores.model import Damage
-    from ...stores.scan.scanning import FileScan
-
-    file_system, _ = open_file_system(store.root)
-    with FileReader(file_system, file.path) as reader:
-        scan = FileScan(reader, file.start, file.end, check_crc=True, needs_blank=file.is_sealed)
-        passed = sum(isinstance(piece, Damage) for piece in scan.read(0, file.end))
-    return passed + (pc.sum(written["unreadable"]).as_py() or 0)
+    segment = Split(store.root, store.broker_name, file, 0, file.end)
+    (row,) = read_segment(segment, store.tail, arrow_schema({"damages": "int"}))
+    return int(row["damages"][0].as_py()) + (pc.sum(written["unreadable"]).as_py() or 0)

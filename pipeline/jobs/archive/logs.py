@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
@@ -42,11 +41,8 @@ def epochs_within(
     return tuple(one for one, stop in zip(entries, stops, strict=True) if max(one[1], start) < min(stop, end))
 
 
-def require_same_logs(spark: Any, lake: Lake, store: Store) -> None:
+def require_same_logs(lake: Lake, store: Store) -> None:
     """Nothing, if what the lake holds under the store's name is of the store's log, as far as both have it.
-
-    A manifest of version 1 knows its log file by the checksum of the whole only: that is proven once, and it is written
-    again with what is proven cheaply.
 
     Raises:
         ConfigError: the lake holds another log.
@@ -57,24 +53,11 @@ def require_same_logs(spark: Any, lake: Lake, store: Store) -> None:
     both = [(one, files[one.segment]) for one in manifests if one.segment in files]
     with ThreadPoolExecutor(_SAMPLED_AT_ONCE) as pool:
         samples = list(pool.map(lambda pair: sample_of(store.root, *pair), both))
-    unproven: list[tuple[Manifest, LogFile, tuple[int, int]]] = []
     for (manifest, file), (head, tail) in zip(both, samples, strict=True):
         is_cut = file.is_sealed and manifest.sealed and file.end != length_of(manifest)
-        differs = head is not None and manifest.headCrc32 not in (None, head)
-        if is_cut or differs or (manifest.sealed and tail is not None and manifest.tailCrc32 not in (None, tail)):
+        differs = head not in (None, manifest.headCrc32)
+        if is_cut or differs or (manifest.sealed and tail not in (None, manifest.tailCrc32)):
             raise _another_log(lake, store, manifest, file)
-        if manifest.headCrc32 is None and head is not None and tail is not None:
-            unproven.append((manifest, file, (head, tail)))
-    if not unproven:
-        return
-    cut = [replace(file, end=length_of(manifest)) for manifest, file, _ in unproven]
-    checksums = checksums_of(spark, store, cut)
-    unproven = [one for one in unproven if one[1].start in checksums]
-    for manifest, file, _ in unproven:
-        if checksums[file.start] != manifest.crc32:
-            raise _another_log(lake, store, manifest, file)
-    for manifest, _, (head, tail) in unproven:
-        lake.commit(replace(manifest, headCrc32=head, tailCrc32=tail))
 
 
 def _require_same_borders(lake: Lake, store: Store, manifests: list[Manifest]) -> None:

@@ -9,7 +9,6 @@ began, so that topics in which nothing comes do not hold back the retention of o
 from __future__ import annotations
 
 import json
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from ...options import setting
 from ...topics.offsets import EARLIEST
 from ..framework.report import Report, Table
 from ..framework.topics import read_topics, require_topic
-from .job import move_in, require_kind, staging, totals
+from .job import moved_in, require_kind, staging
 from .marks import archive_marks, require_forward, set_watermarks
 
 
@@ -144,7 +143,18 @@ def _archive(frame: Any, lake: Lake, before: list[Manifest]) -> list[Manifest]:
         made = []
         for broker in sorted(pc.unique(written["broker"]).to_pylist()):
             own = written.filter(pc.equal(written["broker"], broker))
-            made.append(_manifest(lake, broker, counts[broker], own))
+            manifest = Manifest(
+                broker=broker,
+                segment=counts[broker],
+                startPhysicalOffset=pc.min(own["start"]).as_py(),
+                endPhysicalOffset=pc.max(own["end"]).as_py(),
+                fileBytes=0,
+                sealed=True,
+                damages=0,
+                crc32=0,
+                **moved_in(lake, own, counts[broker]),
+            )
+            made.append(manifest)
         for number, one in enumerate(made):
             if not lake.commit(one):
                 lake.delete(name for left in made[number:] for name, _ in left.files)
@@ -160,19 +170,3 @@ def _write(frame: Any, root: str, folder: str) -> pa.Table:
         return write_sorted(batches, Lake(root), folder)
 
     return frame.mapInArrow(write, as_struct(COLUMNS)).toArrow()
-
-
-def _manifest(lake: Lake, broker: str, number: int, written: pa.Table) -> Manifest:
-    return Manifest(
-        broker=broker,
-        segment=number,
-        startPhysicalOffset=pc.min(written["start"]).as_py(),
-        endPhysicalOffset=pc.max(written["end"]).as_py(),
-        fileBytes=0,
-        sealed=True,
-        damages=0,
-        crc32=0,
-        archivedAt=time.time_ns() // 1_000_000,
-        **move_in(lake, written, number),
-        **totals(written),
-    )

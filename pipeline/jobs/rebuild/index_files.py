@@ -1,22 +1,19 @@
 """Index files of a store from its messages' keys, each from a part of the log and by itself.
 
-Keys come as the hashes that the column ``keyHashes`` of
-a store has. A file is as large as RocketMQ's and mostly holes, which stay holes here.
+Keys come as the hashes that the column ``keyHashes`` of a store has.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.formats.directory import INDEX, index_file_name
-from penstock.formats.index_file import IndexHeader, entry_at, file_bytes, slot_pages
-from penstock.formats.index_kernels import KEY_ROW, link_keys
+from penstock.formats.index_kernels import KEY_ROW
+from penstock.inspection.index.writer import IndexWriter
 
 from ...spark.arrow_types import arrow_schema
 
@@ -55,11 +52,9 @@ def write_index_files(root: str, names: list[list[str]], table: pa.Table, slots:
     keys["key_hash"] = hashes.flatten().to_numpy()
     keys["physical_offset"] = table.column("physicalOffset").to_numpy()[rows]
     keys["store_timestamp"] = table.column("storeTimestamp").to_numpy()[rows]
-    ended_ms = 0
-    for number, name in enumerate(names[part]):
-        chosen = keys[number * (entries - 1) : (number + 1) * (entries - 1)]
-        _write_file(Path(root) / INDEX / name, chosen, slots, entries, ended_ms)
-        ended_ms = int(chosen["store_timestamp"][-1])
+    writer = IndexWriter(Path(root) / INDEX, slots, entries, iter(names[part]))
+    writer.take(keys)  # a task that runs twice writes the same bytes again
+    writer.close()
     first, last = (int(keys["physical_offset"][at]) for at in (0, -1))
     row = {"part": part, "keys": len(rows), "first": first, "last": last}
     return pa.Table.from_pylist([row], arrow_schema(WRITTEN))
@@ -69,29 +64,3 @@ def file_names(counts: list[int], from_ms: int) -> list[list[str]]:
     """Names for so many files of each part, ascending: local times with milliseconds, ``from_ms`` first."""
     times = iter(range(from_ms, from_ms + sum(counts)))
     return [[index_file_name(next(times)) for _ in range(count)] for count in counts]
-
-
-def _write_file(target: Path, keys: npt.NDArray[np.void], slots: int, entries: int, before_ms: int) -> None:
-    """One file, whole and under its name at once: a task may run twice.
-
-    ``before_ms``: when the file before it ended, which RocketMQ reckons the first entry from.
-    """
-    (begin, ended), (first, last) = (
-        (int(keys[name][0]), int(keys[name][-1])) for name in ("store_timestamp", "physical_offset")
-    )
-    newest = np.zeros(slots, np.int32)
-    made = link_keys(keys[:1], newest, 1, before_ms).tobytes() + link_keys(keys[1:], newest, 2, begin).tobytes()
-    header = IndexHeader(begin, ended, first, last, int(np.count_nonzero(newest)), len(keys) + 1)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        os.ftruncate(descriptor, file_bytes(slots, entries))
-        for at, data in ((0, header.encode()), *slot_pages(newest), (entry_at(slots, 1), made)):
-            content = memoryview(data)
-            while content:
-                written = os.pwrite(descriptor, content, at)
-                content, at = content[written:], at + written
-    finally:
-        os.close(descriptor)
-    draft.replace(target)

@@ -23,11 +23,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.formats.batch_unit import BATCH_UNIT, BATCH_UNIT_BYTES
 from penstock.formats.delay_levels import delivery_times
 from penstock.formats.directory import CONSUME_QUEUE, file_name, is_safe_topic
 from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from penstock.formats.record.layout import SysFlag
+from penstock.inspection.queues.writer import write_batch_queues
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import LIGHT_PREFIX, SCHEDULE_TOPIC
 from penstock.runtime.nearest import hint
@@ -41,7 +43,6 @@ from ...stores.parts import PART_ENTRY
 from ..framework.lives import Deletions, find_deletions, with_lives
 from ..framework.reading import read_stores
 from ..framework.report import Report, Table
-from .batch_files import join_batch_files, write_batch_part
 from .index_files import WRITTEN, divide, file_names, write_index_files
 
 _PARTS = (
@@ -52,7 +53,7 @@ _QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
 """Names of queue files are byte positions."""
 _WRITTEN = columns(
     "topic string, queueId int, file bigint, entries bigint, missing bigint, duplicates bigint, first bigint, "
-    "last bigint, innerBatches bigint, units bigint"
+    "last bigint, innerBatches bigint, units bigint, batches binary"
 )
 INDEX_UNIT_BYTES = 64 << 20
 """What a part of the index begins and ends at: a whole number of these in the log."""
@@ -114,7 +115,7 @@ def run(spark: Any, config: Config) -> Report:
         partial.mkdir(parents=True)
         written = parts.groupBy("topic", "queueId", "part").applyInArrow(write, as_struct(_WRITTEN)).collect()
         _require_topics(spark, config, store, {row["topic"] for row in written}, deletions, report)
-        join_batch_files(partial, written, config.batches_per_file)
+        write_batch_queues(partial, batches_of(written), config.batches_per_file * BATCH_UNIT_BYTES)
         indexed = _write_index(spark, config, store, root) if config.index and not config.topics else []
         partial.rename(into)
     finally:
@@ -127,6 +128,16 @@ def run(spark: Any, config: Config) -> Report:
     report.finish()
     report.figures["entries_per_s"] = round(report.figures["entries"] / max(report.seconds, 1e-3))
     return report
+
+
+def batches_of(written: list[Any]) -> dict[tuple[str, int], Any]:
+    """The units of each queue that has some: a unit's place depends on how many lie before it, which no task knows."""
+    found: dict[tuple[str, int], bytes] = {}
+    for row in sorted(written, key=lambda row: row["file"]):
+        if row["units"]:
+            queue = row["topic"], row["queueId"]
+            found[queue] = found.get(queue, b"") + row["batches"]
+    return {queue: np.frombuffer(units, BATCH_UNIT) for queue, units in found.items()}
 
 
 def _read_parts(spark: Any, store: str, topics: tuple[str, ...], **options: object) -> Any:
@@ -228,11 +239,14 @@ def write_part(root: str, table: pa.Table, per_file: int) -> pa.Table:
     names = "topic", "queueId", "part"
     topic, queue_id, file = (table.column(name)[0].as_py() for name in names)
     row = {"topic": topic, "queueId": queue_id, "file": file, "entries": 0, "missing": 0, "duplicates": 0}
+    row |= {"units": 0, "batches": b""}
     row |= {"first": 0, "last": -1, "innerBatches": pc.sum(table.column("innerBatches")).as_py()}
     named = table.filter(table.column("hasEntries"))
     if named.num_rows:
         row |= _write_queue_file(root, topic, queue_id, file, named, per_file)
-    row["units"] = write_batch_part(root, table)
+    units = np.frombuffer(b"".join(table.column("batches").to_pylist()), BATCH_UNIT)
+    if is_safe_topic(topic) and queue_id >= 0:
+        row |= {"units": len(units), "batches": units[np.argsort(units["physical_offset"], kind="stable")].tobytes()}
     return pa.Table.from_pylist([row], arrow_schema(_WRITTEN))
 
 

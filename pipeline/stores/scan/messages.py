@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of ``split``.
+def read_split(
+    split: Split, options: StoreOptions, schema: pa.Schema, *, keeps_bad_bodies: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``split``; with ``keeps_bad_bodies`` a body that cannot be decompressed is what is stored, not null.
 
     Raises:
         Corrupt: there is damage, and ``onCorrupt`` is ``fail``.
@@ -40,7 +42,7 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
         yield from treat.met(split.gap)
         return
     assert split.file is not None
-    writer = _writer(split, options, schema, treat)
+    writer = _writer(split, options, schema, treat, keeps_bad_bodies)
     wanted = RowFilter(options)
     prover = Prover(split) if options.verify == "full" else None
     file = split.file
@@ -66,7 +68,9 @@ def read_split(split: Split, options: StoreOptions, schema: pa.Schema) -> Iterat
                 yield from writer.batches(buffer, rows)
 
 
-def _writer(split: Split, options: StoreOptions, schema: pa.Schema, treat: _Damages) -> ColumnWriter | PartWriter:
+def _writer(
+    split: Split, options: StoreOptions, schema: pa.Schema, treat: _Damages, keeps_bad_bodies: bool
+) -> ColumnWriter | PartWriter:
     if options.view == "parts":
         from ..parts import PartWriter
 
@@ -77,6 +81,7 @@ def _writer(split: Split, options: StoreOptions, schema: pa.Schema, treat: _Dama
         decompress=options.decompress,
         batch_rows=options.batch_rows,
         on_bad_body=treat.bad_body,
+        keeps_bad_bodies=keeps_bad_bodies,
     )
 
 

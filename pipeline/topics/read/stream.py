@@ -36,7 +36,6 @@ from ..offsets import (
     queues_of,
     slices,
     stream_offset,
-    tasks_of,
 )
 from ..options import SourceOptions
 from .planning import share
@@ -143,8 +142,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the batch: the same for the same two offsets, whenever and whoever is asked."""
         wanted = self._of_the_same_topics(slices(begin_of(start, end), queues_of(end)), created_of(end))
-        tasks = tasks_of(end) or len(planned(wanted, {}, self._options))
-        return [TopicPartition(group) for group in share(wanted, tasks)]
+        return [TopicPartition(group) for group in share(wanted, end.get("tasks", 1))]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The messages of a partition as record batches."""

@@ -165,7 +165,7 @@ class Sender:
         try:
             lane.address = self._calls.directory.address(chunk.broker, fresh=lane.attempt > 0)
             timeout_s = max(0.1, min(self._send_timeout_s, lane.deadline - time.monotonic()))
-            message = self._frame(chunk, lane.address, timeout_s)
+            message = self._frame(chunk, lane.address, timeout_s, again=lane.attempt > 0)
             connections = self._calls.connections
             start = connections.append if self._stage_to is None else connections.stage
             lane.call = start(lane.address, message, timeout_s)
@@ -208,7 +208,7 @@ class Sender:
             raise error
         lane.not_before = time.monotonic() + pause_s
 
-    def _frame(self, chunk: Chunk, address: str, timeout_s: float) -> bytes:
+    def _frame(self, chunk: Chunk, address: str, timeout_s: float, *, again: bool) -> bytes:
         born = self._born.setdefault(address, local_host(address))
         store_flag = SysFlag.STORE_HOST_V6 if store_host_of(address).is_ipv6 else 0
         properties, mark, count = chunk.properties, chunk.mark, len(chunk.queue_ids)
@@ -216,7 +216,7 @@ class Sender:
             first = mark_property(mark.producer_id, 0, mark.lane, mark.sequence, count, mark.digest)
             properties = marked(properties, first, count)
         return frame_batch(
-            self._header(chunk, count, timeout_s),
+            self._header(chunk, count, timeout_s, again),
             chunk.bodies,
             properties,
             topic=chunk.destination.stored_topic,
@@ -225,7 +225,7 @@ class Sender:
             born_host=born,
         )
 
-    def _header(self, chunk: Chunk, count: int, timeout_s: float) -> AppendHeader | StageHeader:
+    def _header(self, chunk: Chunk, count: int, timeout_s: float, again: bool) -> AppendHeader | StageHeader:
         if self._stage_to is not None:
             to = self._stage_to
             return StageHeader(
@@ -241,7 +241,7 @@ class Sender:
             )
         timeout_ms = max(1, int(timeout_s * 900))
         flags = chunk.destination.flags
-        header = AppendHeader(topic=chunk.destination.topic, count=count, timeout_ms=timeout_ms, **flags)
+        header = AppendHeader(topic=chunk.destination.topic, count=count, timeout_ms=timeout_ms, again=again, **flags)
         if chunk.mark is not None:
             header.producer_id = chunk.mark.producer_id
             header.lane = chunk.mark.lane
@@ -250,7 +250,7 @@ class Sender:
         return header
 
 
-def cut(piece: Piece, bytes_max: int, topic_bytes: int = 0) -> list[Piece]:
+def cut(piece: Piece, bytes_max: int, topic_bytes: int) -> list[Piece]:
     """The piece in parts of about ``bytes_max`` each, at least one row: the same parts whenever it is cut again.
 
     ``topic_bytes``: length of the topic, which every record repeats.

@@ -62,9 +62,8 @@ class Content:
         return known.split(";")[:2] == str(self).split(";")[:2]
 
     def is_anew(self, known: str) -> bool:
-        """True if one of the topics was created after ``known`` had been written; earlier versions do not tell."""
-        newest = "".join(known.split(";")[2:])
-        return newest.isdecimal() and 0 < int(newest) < self.oldest
+        """True if one of the topics was created after ``known`` had been written, as far as that is known."""
+        return 0 < int(known.split(";")[2]) < self.oldest
 
     def __str__(self) -> str:
         return f"{self.records};{self.digest:016x};{self.newest}"

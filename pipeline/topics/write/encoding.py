@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,12 @@ from penstock.formats.record.properties import (
     PROPERTIES_ROOM,
     RECORD_CRC,
     SHARDING_KEY,
+    START_DELIVER_TIME,
     TAGS,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TRANSIENT_PREFIX,
+    UNKEPT,
 )
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
@@ -227,6 +230,21 @@ def _queue_ids(column: pa.Array) -> Ints:
     return np.asarray(ids, np.int32)
 
 
+def _require_kept(names: pa.Array, values: pa.Array, given: frozenset[str]) -> None:
+    """Refuse properties that ask for a delivery later, or a transaction: the message would be delivered at once.
+
+    A time that has passed asks for nothing: copies of messages that were delivered later have one.
+    """
+    wishes = pc.is_in(names, pa.array(sorted(UNKEPT - given), pa.string()))
+    for name, value in zip(names.filter(wishes).to_pylist(), values.filter(wishes).to_pylist(), strict=True):
+        is_time = name in (TIMER_DELIVER_MS, START_DELIVER_TIME) and (value or "").isdecimal()
+        if value and not (is_time and int(value) <= time.time() * 1000):
+            raise InvalidArgument(
+                f"column properties: {name!r} would do nothing, and the message be delivered at once: give a column "
+                "deliverAt, or leave the property out"
+            )
+
+
 def _property_strings(column: pa.MapArray, given: frozenset[str]) -> Column:
     """``name 0x01 value 0x02`` of each map, without what brokers and this sink write themselves."""
     names, values = column.keys, column.items
@@ -238,6 +256,7 @@ def _property_strings(column: pa.MapArray, given: frozenset[str]) -> Column:
     if pc.any(pc.equal(pc.binary_length(names), 0)).as_py():
         raise InvalidArgument("column properties: a name is empty")
     names, values = names.cast(pa.string()), values.cast(pa.string())
+    _require_kept(names, values, given)
     pairs = pc.binary_join_element_wise(names, pc.fill_null(values, ""), "\x01")
     pairs = pc.binary_join_element_wise(pairs, "", "\x02")
     left_out = pa.array([PRODUCER_PROPERTY, RECORD_CRC, *sorted(given)], pa.string())

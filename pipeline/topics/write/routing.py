@@ -29,8 +29,6 @@ Ints = npt.NDArray[np.int32]
 CHUNK_ROWS = 10_000
 CHUNK_BYTES = 64 << 20
 """Of bodies, before they are cut further: what a task holds, and far below what one Arrow column can."""
-COLUMN_BYTES = (1 << 31) - 1
-"""What one Arrow column can hold: the limit of writers that were begun when there was none."""
 LANES_MAX = 64
 SETTINGS = "*"
 """Name of the layout's entry that is no topic: what else decides which row is in which chunk."""
@@ -84,21 +82,10 @@ class Settings(NamedTuple):
     bytes: int = CHUNK_BYTES  # of bodies, beside rows
 
     @classmethod
-    def parse(cls, text: str, compression: str) -> Settings:
-        """The inverse of ``str``; of an earlier version's text too, and then ``compression`` where it names none.
-
-        What an earlier version wrote is cut as it did, so that a batch which comes again is known.
-        """
-        batch_bytes, lanes, *named = text.split(";")
-        if len(named) == 1:
-            named = [compression, *named]
-        size = int(named[2]) if len(named) > 2 else COLUMN_BYTES
-        return cls(int(batch_bytes), int(lanes), named[0], int(named[1]), size)
-
-    @property
-    def counts_topics(self) -> bool:
-        """True if a topic's length is part of what a message takes of ``batch_bytes``."""
-        return self.bytes != COLUMN_BYTES
+    def parse(cls, text: str) -> Settings:
+        """The inverse of ``str``."""
+        batch_bytes, lanes, compression, rows, size = text.split(";")
+        return cls(int(batch_bytes), int(lanes), compression, int(rows), int(size))
 
     def __str__(self) -> str:
         return ";".join(map(str, self))

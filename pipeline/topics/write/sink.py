@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -38,7 +38,10 @@ from ...spark.workers import keep_loaded
 from ..options import SinkOptions
 from .content import Content
 from .encoding import check_sink_schema
-from .routing import CONTENT, SETTINGS
+from .routing import CONTENT
+
+if TYPE_CHECKING:
+    from .task import Task
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +89,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         query, batch, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
         if not query or batch is None:
             raise ConfigError(f"penstock sink: Spark does not say {QUERY_ID} and {BATCH_ID}: unknown Spark version")
-        return _write(self._options, Identity(query, run or "unknown", int(batch), context.partitionId()), iterator)
+        identity = Identity(query, run or "unknown", int(batch), context.partitionId())
+        return _task(self._options, identity).run(iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Decide and publish the batch; safe to repeat.
@@ -127,7 +131,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
             identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
         else:
             identity = Identity(self._writer, self._run, _ALONE, partition)
-        return _write(self._options, identity, iterator)
+        return _task(self._options, identity).run(iterator)
 
     def commit(self, messages: list[Any]) -> None:
         """Decide and publish all of it.
@@ -166,12 +170,12 @@ class TopicBatchWriter(DataSourceArrowWriter):
         _abort(self._options, messages, next((message.batch for message in messages if message is not None), _ALONE))
 
 
-def _write(options: SinkOptions, identity: Identity, batches: Iterable[Any]) -> Written:
+def _task(options: SinkOptions, identity: Identity) -> Task:
     from ..cluster import cluster
     from .task import Task
 
     keep_loaded()
-    return Task(cluster(options.name_server, options.security), options, identity).run(batches)
+    return Task(cluster(options.name_server, options.security), options, identity)
 
 
 def _calls(options: SinkOptions, message: Written) -> Any:
@@ -187,21 +191,7 @@ def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | N
     told = next((message for message in messages if message is not None), None)
     if options.guarantee != "idempotent" or told is None:
         return
-    from ..cluster import cluster
-    from .leftovers import require_none
-    from .routing import Settings, layouts
-    from .task import producer_of
-
-    state = _calls(options, told).known(told.coordinator)
-    require_none(
-        cluster(options.name_server, options.security).calls,
-        layouts(state.layout, Settings.parse(state.layout[SETTINGS], options.compression).lanes).values(),
-        producer_of(options.guarantee, told.writer),
-        len(messages),
-        batch,
-        {},
-        options.timeout_s,
-    )
+    _task(options, Identity(told.writer, told.run, batch, len(messages))).require_nothing()
 
 
 def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:

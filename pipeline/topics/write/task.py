@@ -5,29 +5,38 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.formats.columns import Column
-from penstock.formats.destination import Destination
-from penstock.proto.errors import ConfigError
-from penstock.proto.wire.pipeline_pb2 import WriterState
+from penstock.formats.destination import Destination, Later, Ordinary
+from penstock.proto.errors import ChangedBatch, ConfigError
+from penstock.proto.wire.pipeline_pb2 import LanesRequest, WriterState
+from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
-from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
+from .chunks import SAME_AGAIN, Chunk, LaneKey, Mark, Sender, StageTo, cut
 from .content import Content, running
 from .encoding import Rows, bodies_of, compressed
-from .leftovers import lane_of, require_none, sequence_of
 from .routing import SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, layouts, rebatched
 from .sink import Identity, Written
 from .writers import WriterCalls, hash_64
 
 log = logging.getLogger(__name__)
 
+SEQUENCE_BATCH_BITS = 24
+LANES_PER_PARTITION = 64
 
-def producer_of(guarantee: str, writer: str) -> int:
-    """The producer that a writer is for the brokers."""
-    return hash_64(f"{guarantee}:{writer}")
+
+def lane_of(partition: int, lane: int) -> int:
+    """The producer's lane for a target of a partition."""
+    return partition * LANES_PER_PARTITION + lane
+
+
+def sequence_of(batch: int, chunk: int) -> int:
+    """The number of a chunk in its lane: greater than those of all batches before."""
+    return batch << SEQUENCE_BATCH_BITS | chunk
 
 
 class Task:
@@ -41,7 +50,7 @@ class Task:
         self._layouts: dict[str, Layout] = {}
         self._chunk_numbers: dict[LaneKey, int] = {}
         self._digests: dict[LaneKey, int] = {}
-        self._producer_id = producer_of(options.guarantee, identity.writer)
+        self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
         self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
         self._content = Content() if options.producer_id else None
         self._noted: set[str] = set()  # topics of which the content knows when they were created
@@ -105,12 +114,11 @@ class Task:
         for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
             for topic, part in by_topic(batch, self._options.topic):
                 layout = self._layouts.get(topic) or self._new_layout(topic)
-                topic_bytes = len(topic) if self._settings.counts_topics else 0
                 for destination, some in by_destination(part, topic):
                     rows = Rows(some)
                     self._note(topic, rows.bodies)
                     for piece in layout.split(rows, self._turn):
-                        for small in cut(piece.placed(destination), self._settings.batch_bytes, topic_bytes):
+                        for small in cut(piece.placed(destination), self._settings.batch_bytes, len(topic)):
                             self._send(sender, layout, small, destination)
                 self._turn += 1
 
@@ -131,17 +139,46 @@ class Task:
         bodies, sys_flag = compressed(piece.bodies, self._settings.compression)
         sender.send(key, Chunk(destination, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark))
 
+    def require_nothing(self) -> None:
+        """Return if the brokers hold nothing of this batch from this partition, which is not among those of the batch.
+
+        Raises:
+            ChangedBatch: they do, from the batch's first coming.
+        """
+        self._open([])
+        self._require_no_more()
+
     def _require_no_more(self) -> None:
-        """Raise ChangedBatch if the brokers hold more of this batch than came now."""
-        require_none(
-            self._cluster.calls,
-            self._layouts.values(),
-            self._producer_id,
-            self._identity.partition,
-            self._identity.batch,
-            self._chunk_numbers,
-            self._options.timeout_s,
-        )
+        """Raise ChangedBatch if a lane holds more chunks of this batch than came now: rows of its first coming."""
+        asked: dict[str, list[LaneKey]] = {}
+        for layout in self._layouts.values():
+            for target in layout.targets:
+                for destination in (Ordinary(layout.topic), Later(layout.topic)):
+                    asked.setdefault(target.broker, []).append((destination, target.broker, target.lane))
+        if not asked:
+            return
+        batch, partition = self._identity.batch, self._identity.partition
+        with ThreadPoolExecutor(min(16, len(asked))) as pool:
+            calling = {broker: pool.submit(self._last_sequences, broker, keys) for broker, keys in asked.items()}
+            for broker, call in calling.items():
+                for key, last in zip(asked[broker], call.result(), strict=True):
+                    sent = self._chunk_numbers.get(key, 0)
+                    if last >= sequence_of(batch, sent) and last >> SEQUENCE_BATCH_BITS == batch:
+                        held = (last & (1 << SEQUENCE_BATCH_BITS) - 1) + 1
+                        raise ChangedBatch(
+                            f"topic {key[0].topic}: broker group {broker} holds {held} chunks of batch {batch} from "
+                            f"partition {partition}, and now it has {sent}: it is not the same batch. {SAME_AGAIN}"
+                        )
+
+    def _last_sequences(self, broker: str, keys: list[LaneKey]) -> list[int]:
+        request = LanesRequest()
+        for destination, _, lane in keys:
+            producer_id = destination.producer(self._producer_id)
+            number = lane_of(self._identity.partition, lane)
+            request.lanes.add(topic=destination.stored_topic, producer_id=producer_id, lane=number)
+        timeout_s = self._options.timeout_s
+        reply = self._cluster.calls.at_master(broker, "QueryLanes", request, timeout_s, service=StagingStub)
+        return list(reply.last_sequences)
 
     def _new_layout(self, topic: str) -> Layout:
         writable_topic(topic, "column topic")
@@ -166,7 +203,7 @@ class Task:
             wanted[topic] = layout_of(self._cluster.route(topic))
         state = self._calls.open(wanted)
         self._require_same_guarantee("exactly-once", is_other=state.decided_batch >= 0)
-        kept = Settings.parse(state.layout[SETTINGS], self._settings.compression)
+        kept = Settings.parse(state.layout[SETTINGS])
         if kept != self._settings:
             log.info("the settings of its first run stay writer=%s kept=%s", self._identity.writer, kept)
         self._settings = kept

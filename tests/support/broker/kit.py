@@ -53,12 +53,25 @@ F = TypeVar("F", bound=Feature)
 _open: list[Kit] = []
 
 
+class Call:
+    """The context of a call whose reply is taken at once."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+
+CALL: Any = Call()
+
+
 class FakeRole:
     """A role whose answers a test sets; what a master appends is confirmed at once, unless it ``holds``."""
 
     def __init__(self, kit: Kit) -> None:
         self.instance = "instance"
-        self.is_master = self.is_acting = self.enough = self.confirms = True
+        self.is_master = self.is_acting = self.is_current = self.enough = self.confirms = True
         self.waits_for_replicas = self.holds = False
         self.epoch = 1
         self.lag_bytes = 0
@@ -145,7 +158,7 @@ class Kit(Writes):
         config = bind(BrokerConfig, texts, path="test")
         self._temporary = None if root or store else Path(tempfile.mkdtemp(prefix="kit-", dir=_memory()))
         self.root = root or self._temporary or Path("reused")
-        self.tables = Tables(table for feature in features for table in feature.tables)
+        self.tables = Tables((table for feature in features for table in feature.tables), config.limits)
         self.snapshots = Snapshots(self.root / "config", self.tables)
         self.store = store or Store.open(
             store_config(self.root, **_sizes(config, sizes or {})), disk=disk, clock=self.clock, deletes=deleted_topic
@@ -232,7 +245,7 @@ class Kit(Writes):
 
     async def fetched(self, header: broker_pb2.FetchHeader) -> tuple[broker_pb2.FetchReply, bytes]:
         """Fetch; the reply and its record bytes."""
-        message = await self[Consume].fetch.fetch(frames.pack(header), None)  # type: ignore[arg-type]
+        message = await self[Consume].fetch.fetch(frames.pack(header), CALL)
         reply, body = frames.unpack(message, broker_pb2.FetchReply)
         return reply, bytes(body)
 

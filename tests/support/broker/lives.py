@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from penstock.broker.core.tables.topics import deleted_topic, encode_topic_deleted
+from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import Store as BrokerStore
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.model import Store
@@ -36,7 +37,7 @@ class Made:
             self._state(b"{}", b"OFFSETS")
 
     def delete(self, topic: str) -> int:
-        return self._state(encode_topic_deleted(topic), b"TOPIC_DELETED")
+        return self._state(json.dumps({"topicName": topic}).encode(), b"TOPIC_DELETED")
 
     def _state(self, body: bytes, tag: bytes) -> int:
         start = self._store.end_offset

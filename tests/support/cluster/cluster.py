@@ -6,6 +6,7 @@ Each node has a directory with its configuration, data and log, and a port that 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import signal
@@ -52,6 +53,8 @@ class Node:
         self.settings = settings
         self.log_path = directory / f"{kind}.log"
         self.config_path = directory / f"{kind}.conf"
+        self.module = [f"penstock.{kind}"]  # what Python runs, and its first arguments
+        self.environment: dict[str, str] = {}  # beside this process's own
         self.process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
         directory.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,10 @@ class Node:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"penstock.{self.kind}", "-c", str(self.config_path)], stdout=log, stderr=log
+                [sys.executable, "-m", *self.module, "-c", str(self.config_path)],
+                stdout=log,
+                stderr=log,
+                env=os.environ | self.environment,
             )
 
     def log(self) -> str:

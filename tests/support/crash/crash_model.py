@@ -382,6 +382,17 @@ class CrashRun:
         blank_end = -(-whole // SEGMENT_BYTES) * SEGMENT_BYTES  # a slave may have had a part of a file's blank end
         assert self.cuts > cuts or left in (whole, blank_end if self.master else whole), f"kill at {whole} left {left}"
 
+    def _fail_sync(self) -> None:
+        """A sync fails, what it should have written counts as written, and the process ends and starts again."""
+        store = self.open
+        self.disk.forgets = True
+        store.request_flush(store.end_offset)
+        flusher_of(store).step()
+        if self.disk.forgets:
+            self.disk.forgets = False  # there was nothing to sync
+            return
+        self.end_unclean(by_cut=False)
+
     def end_unclean(self, *, by_cut: bool) -> None:
         """The power fails, or only the process ends; then the store is opened."""
         if by_cut:

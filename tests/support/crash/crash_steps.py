@@ -19,6 +19,7 @@ WEIGHTS = {
     "background": 3,
     "cut": 4,
     "kill": 2,
+    "fail_sync": 2,
     "close": 2,
     "lose_derived": 1,
     "truncate": 2,

@@ -35,6 +35,7 @@ class _File:
         self.data: Bytes = np.zeros(0, np.uint8)
         self.saved: Bytes = np.zeros(0, np.uint8)
         self.sizes: list[int] = [0]  # each that a cut may leave: the saved one, and all since
+        self.forgotten: dict[int, bytes] = {}  # pages that count as written and are not, as they were then
         self.modified_ms = 0
 
     def resize(self, size: int) -> None:
@@ -50,8 +51,31 @@ class _File:
         return len(self.sizes) == 1 and bytes(self.saved) == bytes(self.data)
 
     def sync(self) -> None:
-        self.saved = self.data.copy()
+        before, self.saved = self.saved, self.data.copy()
         self.sizes = [len(self.data)]
+        for page in self._still_forgotten():
+            self.saved[page : page + PAGE] = 0
+            self.saved[page : page + PAGE][: len(before[page : page + PAGE])] = before[page : page + PAGE]
+
+    def forget(self) -> None:
+        """A sync has failed, and the system takes what it could not write for written, as Linux does."""
+        saved = np.zeros(len(self.data), np.uint8)
+        saved[: len(self.saved)] = self.saved[: len(self.data)]
+        for page in range(0, len(self.data), PAGE):
+            if (saved[page : page + PAGE] != self.data[page : page + PAGE]).any():
+                self.forgotten[page] = self.data[page : page + PAGE].tobytes()
+
+    def written(self, start: int, end: int) -> None:
+        """These bytes are to be written out, whatever they are."""
+        for page in range(start - start % PAGE, end, PAGE):
+            self.forgotten.pop(page, None)
+
+    def _still_forgotten(self) -> list[int]:
+        """Pages that nobody has written to since; the others are known to be dirty again."""
+        for page, content in list(self.forgotten.items()):
+            if self.data[page : page + PAGE].tobytes() != content:
+                del self.forgotten[page]
+        return list(self.forgotten)
 
     def after_cut(self, survival: _Survival) -> Bytes:
         """The bytes that a cut leaves."""
@@ -61,6 +85,8 @@ class _File:
         left, seen = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
         left[: len(self.saved)] = self.saved[:size]
         seen[: len(self.data)] = self.data[:size]
+        for page in self._still_forgotten():
+            seen[page : page + PAGE] = left[page : page + PAGE]
         dirty = left != seen
         if dirty.any():
             for page in range(0, size, PAGE):
@@ -134,13 +160,15 @@ class SimulatedDisk(Disk):
 
     ``used_percent`` of it count as in use, and ``now_ms`` is when files are modified: at a write or sync.
     ``cut_after`` effects from now on the power fails by itself. ``on_synced``, when set, is called once by the
-    next sync, behind its effect: something else happens while the caller still waits. Of the calls of ``fail_kind``
+    next sync, behind its effect: something else happens while the caller still waits. With ``forgets``
+    the next sync of a file fails, and what it should have written counts as written. Of the calls of ``fail_kind``
     the one with number ``fail_nth``, from 1, fails with ``fail_code``; ``calls`` counts them.
     """
 
     def __init__(self, seed: int = 0, root: _Directory | None = None) -> None:
         self.used_percent, self.now_ms = 1, 0
         self.cut_after: int | None = None
+        self.forgets = False
         self.on_synced: Callable[[], None] | None = None
         self.fail_kind, self.fail_nth, self.fail_code, self.calls = "", 0, errno.EIO, 0
         self._chooser = random.Random(seed)
@@ -215,6 +243,10 @@ class SimulatedDisk(Disk):
     def sync(self, descriptor: int) -> None:
         self._call("sync")
         file = self._file(descriptor)
+        if self.forgets:
+            self.forgets = False
+            file.forget()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         file.sync()
         file.modified_ms = self.now_ms
         self._tell_synced()
@@ -238,6 +270,7 @@ class SimulatedDisk(Disk):
         if position + len(written) > len(file.data):
             file.resize(position + len(written))
         file.data[position : position + len(written)] = written
+        file.written(position, position + len(written))
         file.modified_ms = self.now_ms
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:

@@ -1,100 +1,87 @@
-"""Benchmark results: kept line by line, shown on a page, plotted."""
+"""Benchmark results: turns made to medians, kept line by line, shown on a page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.bench.cases import CASES, Case, Measure
-from penstock.bench.page import keep, newest, plot, render, run_case
-from penstock.bench.rig import Cost, Rig, machine, own_memory_mib, processor
+from penstock.bench.cases import CASES
+from penstock.bench.page import keep, newest, render
+from penstock.bench.rig import Cost, Rig
+from penstock.bench.runner import Case, Figures, alone, run_case
+from penstock.proto.errors import ConfigError
+
+MakeCase = Callable[[Iterator[float]], Case]
 
 
-def fake_case(name: str, values: Iterator[float]) -> Case:
-    def run(rig: Rig) -> dict[str, float]:
+def case_of(rates: Iterator[float]) -> Case:
+    def turn(rig: Rig) -> Figures:
         rig.costs.append(Cost({"broker-a-0": 0.9, "producer-0": 1.0}, 1_000_000, 120.0))
-        return {"rate": next(values)}
+        rate = next(rates)
+        return {"rate": rate, "rate ÷ async": rate / 1_000_000}
 
-    return Case(name, "a title", (Measure("rate", "messages/s", 450_000, "1.1 × librdkafka"),), run)
-
-
-@pytest.fixture
-def result(tmp_path: Path) -> dict[str, object]:
-    case = fake_case("produce-100b", iter([400_000.0, 500_000.0, 600_000.0]))
-    return run_case(case, repeats=3, seconds=1.0, scratch=tmp_path, progress=lambda _: None)
+    return Case("sync-flush", "a title", alone(turn), floors={"rate ÷ async": 0.5})
 
 
-def test_a_result_holds_median_limits_and_costs(result: dict[str, dict[str, dict[str, object]]]) -> None:
-    rate = result["measures"]["rate"]
-    assert (rate["median"], rate["min"], rate["max"], rate["met"]) == (500_000, 400_000, 600_000, True)
+def result_of(folder: Path, *rates: float, against: Path | None = None) -> dict[str, Any]:
+    rig = Rig(seconds=1.0, scratch=folder, progress=lambda _: None)
+    return run_case(case_of(iter(rates)), rig, repeats=len(rates), against=against)
+
+
+def test_a_result_holds_median_limits_and_costs(tmp_path: Path) -> None:
+    result = result_of(tmp_path, 400_000.0, 500_000.0, 600_000.0)
+    rate, share = result["measures"].values()
+    assert rate == {"unit": "messages/s", "median": 500_000, "min": 400_000, "max": 600_000}
+    assert (share["unit"], share["median"], share["floor"], share["met"]) == ("", 0.5, 0.5, True)
     assert result["cpu_share"] == {"broker-a-0": 0.9, "producer-0": 1.0}
     assert result["machine"]["processors"]
 
 
-def test_the_page_shows_the_newest_result_beside_its_floor(tmp_path: Path, result: dict[str, object]) -> None:
+def test_turns_alternate_with_those_of_another_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".namespace" / "penstock").mkdir(parents=True)
+    calls: list[str] = []
+
+    class Ran:
+        stdout = json.dumps({"measures": {"rate": {"median": 250_000}}})
+        stderr = ""
+
+    def run(command: list[str], env: dict[str, str], **_: Any) -> Ran:
+        calls.append(command[4])
+        assert env["PYTHONPATH"] == str(tmp_path / ".namespace")
+        return Ran()
+
+    monkeypatch.setattr("penstock.bench.runner.subprocess.run", run)
+    measures = result_of(tmp_path, 500_000.0, 500_000.0, against=tmp_path)["measures"]
+    assert (calls, measures["rate"]["before"]) == (["sync-flush", "sync-flush"], 250_000)
+    assert "before" not in measures["rate ÷ async"]
+    with pytest.raises(ConfigError, match="no tree of the source"):
+        result_of(tmp_path, 500_000.0, against=tmp_path / "results")
+
+
+def test_the_page_shows_the_newest_result_of_each_machine(tmp_path: Path) -> None:
+    result = result_of(tmp_path, 400_000.0)
     keep({**result, "title": "an older one"}, tmp_path)
     keep(result, tmp_path)
     other: dict[str, Any] = json.loads(json.dumps(result))
     other["machine"].update(processor="Z80 (TM)", warm_memory=True, time="1976-07-01T00:00:00+00:00")
+    other["measures"]["rate"]["before"] = 200_000
     keep(other, tmp_path)
     found = newest(tmp_path)
     assert [[each["title"] for each in results] for results in found.values()] == [["a title"], ["a title"]]
     assert list(found)[1] == "Z80 (TM)"
-    lines = (tmp_path / "results" / "produce-100b.jsonl").read_text().splitlines()
+    lines = (tmp_path / "results" / "sync-flush.jsonl").read_text().splitlines()
     assert [json.loads(line)["title"] for line in lines] == ["an older one", "a title", "a title"]
     text = render(tmp_path).read_text()
-    assert "| 500,000 | 400,000 | 600,000 | ≥ 450,000 | ≥ 1.1 × librdkafka | yes |" in text
-    assert "produce-100b, warm" in text
-    assert (tmp_path / "results" / "against-floors-z80-tm.svg").read_text().startswith("<?xml")
+    assert "| sync-flush: a title | rate (messages/s) | 400,000 | 400,000 | 400,000 |  |  |" in text
+    assert "| rate ÷ async | 0.4 | 0.4 | 0.4 | 0.5 **missed** |  |" in text
+    assert "| sync-flush, warm: a title | rate (messages/s) | 400,000 | 400,000 | 400,000 |  | 2.00 |" in text
 
 
-def test_a_missed_floor_is_bold() -> None:
-    measure = Measure("p99", "ms", 3.0, "1.5", at_most=True)
-    assert measure.is_met(2.9)
-    assert not measure.is_met(3.1)
-
-
-@pytest.mark.parametrize(("figure", "said"), [(600_000, "yes"), (500_000, "**no**")])
-def test_a_missed_floor_of_spark_is_also_given_as_a_share_of_parquet(tmp_path: Path, figure: int, said: str) -> None:
-    line = {
-        **{"case": "scan", "body_bytes": 100, "records": 1, "times": [1.0], "figure": figure, "unit": "rows/s"},
-        **{"mb_per_s": 1, "target": 1_500_000, "peer": 1_000_000, "reached": False, "java_peak_mib": 1},
-        **{"worker_peak_mib": 1, "load_before": 0.1, "processor": "Z80", "cpus": 2, "master": "local[2]"},
-        **{"python": "3", "spark": "4", "pyarrow": "26", "at": "1976-07-01"},
-    }
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "spark.jsonl").write_text(json.dumps(line) + "\n")
-    assert f"| **no**; 0.545 of Parquet: {said} | 1,000,000 |" in render(tmp_path).read_text()
-
-
-def test_the_same_results_give_the_same_plot(tmp_path: Path, result: dict[str, object]) -> None:
-    plot([result], tmp_path / "one.svg")
-    plot([result], tmp_path / "two.svg")
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-
-
-def test_every_floor_of_the_performance_page_has_a_case() -> None:
-    assert len(CASES) == 13
-    assert all(any(measure.floor for measure in case.measures) for case in CASES.values())
-
-
-def test_memory_besides_mapped_files_is_read_from_the_system() -> None:
-    import os
-
-    assert own_memory_mib(os.getpid()) > 1
-    assert own_memory_mib(2**22) == 0.0
-    assert machine()["processors"]
-
-
-def test_processors_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    info = tmp_path / "cpuinfo"
-    first = "vendor_id\t: Maker\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: Maker 9\n"
-    info.write_text(f"{first}\n{first.replace('26', '27')}\n")
-    assert processor(info) == "Maker 9 (family 26, model 2)"
-    info.write_text("model name\t: Maker 9\n")
-    assert processor(info) == "Maker 9"
-    assert processor(tmp_path / "absent")
+def test_only_ratios_have_floors() -> None:
+    floors = [name for case in CASES.values() for name in case.floors]
+    assert floors
+    assert all(" ÷ " in name for name in floors)

@@ -42,7 +42,7 @@ async def test_a_topic_is_created_once_with_defaults_and_a_repetition_is_harmles
     assert await parts[Administration].create_topic(creating()) == made
     assert await parts[Administration].create_topic(creating(read=3, write=3, auto=True)) == made
     assert parts.store.end_offset == end
-    with pytest.raises(TopicExists, match="8 read queues"):
+    with pytest.raises(TopicExists, match=r"8 read queues, 8 write queues, perm rw, not .*`penstock topic update`"):
         await parts[Administration].create_topic(creating(read=4, write=4))
     changed = await parts[Administration].create_topic(creating(read=9, write=9, update=True))
     assert (changed.read_queues, changed.created_ms) == (9, made.created_ms)
@@ -56,12 +56,23 @@ async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
     assert (await parts[Administration].create_topic(creating())).name == "orders"
 
 
+@in_loop
+async def test_producers_make_no_topic_above_the_limit() -> None:
+    parts = Kit(autoCreateTopicMax=1)
+    await parts[Administration].create_topic(creating("first", auto=True))
+    with pytest.raises(TopicNotFound, match="there are 1 topics, autoCreateTopicMax is 1: create it"):
+        await parts[Administration].create_topic(creating("second", auto=True))
+    assert (await parts[Administration].create_topic(creating("second"))).name == "second"
+
+
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
         (creating("no/slash"), InvalidName),
         (creating("x" * 128), InvalidName),
         (creating("rmq_sys_mine"), Forbidden),
+        (creating("%RETRY%billing"), Forbidden),
+        (creating("%DLQ%billing", auto=True), Forbidden),
         (creating(read=QUEUES_MAX + 1, write=1), InvalidArgument),
         (creating(read=-1, write=1), InvalidArgument),
         (creating(read=2, write=3), InvalidArgument),
@@ -191,3 +202,17 @@ async def test_messages_are_viewed_by_position_and_queries_need_topic_and_key() 
         await admin.query_messages(QueryMessagesRequest(topic="orders"))
     with pytest.raises(TopicNotFound):
         await admin.query_messages(QueryMessagesRequest(topic="missing", key="k"))
+
+
+@in_loop
+async def test_records_that_clients_may_not_read_are_not_viewed_either() -> None:
+    parts = Kit()
+    state = parts.put_topic(Topic("secret", 1, 1, 6))
+    parts.dispatch()
+    at = (await parts.append([b"hidden"], topic="secret")).physical_offset
+    parts.put_topic(Topic("secret", 1, 1, 2))
+    parts.dispatch()
+    for offset in (0, at):
+        with pytest.raises(Forbidden, match="clients may not read"):
+            await parts[Administration].view_message(ViewMessageRequest(physical_offset=offset))
+    assert 0 < state <= at

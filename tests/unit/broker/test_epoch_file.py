@@ -135,6 +135,7 @@ def test_a_disk_that_fails_leaves_the_history_as_it_was(tmp_path: Path, kind: st
     assert disk.failed
     assert file.history == ONE
     assert EpochFile.open(tmp_path, is_new=False).history in (ONE, TWO)
+    assert not list(tmp_path.glob("*.tmp*"))
 
 
 def _content(config: BrokerConfig) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ import pytest
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.staging_table import WRITER, StagingTable
 from penstock.broker.features.exactly_once.writers import CHUNK_MAX
-from penstock.proto.errors import Forbidden, InvalidArgument, StagedDataGone
+from penstock.proto.errors import Forbidden, InvalidArgument, LimitReached, StagedDataGone
 from tests.support.broker.kit import Kit, in_loop
 from tests.unit.broker.test_staging import KEYS, opened
 
@@ -52,3 +52,56 @@ async def test_a_staged_chunk_may_not_use_the_brokers_own_producer_ids() -> None
     with pytest.raises(Forbidden, match="0074696d65727300 is kept"):
         await parts.stage(mark=(0x0074696D65727300, 0, 1 << 62))
     assert not parts.tables[StagingTable].staged
+
+
+@in_loop
+async def test_an_attempt_keeps_the_coordinator_that_it_began_with() -> None:
+    parts = await opened()
+    await parts.stage(chunk=0)
+    with pytest.raises(InvalidArgument, match="staged here for coordinator broker-a, not broker-x"):
+        await parts.stage(chunk=1, mark=(7, 0, 1), coordinator="broker-x")
+    assert [len(staged.chunks) for staged in parts.tables[StagingTable].staged.values()] == [1]
+
+
+@in_loop
+async def test_a_drop_by_anybody_leaves_what_is_decided() -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts.stage(key="other", mark=(7, 0, 1))
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].staging.drop("w", 0, ["k", "other", "unknown"])
+    assert [each.key for each in parts.tables[StagingTable].staged] == ["k"]
+    assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1}) == (1, False)
+    assert parts.bodies() == [b"one"]
+
+
+@in_loop
+async def test_what_is_dropped_undecided_can_be_decided_no_more() -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts[ExactlyOnce].staging.drop("w", 0, ["k"])
+    with pytest.raises(StagedDataGone, match="given up"):
+        await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+
+
+@in_loop
+async def test_a_decision_that_fits_no_record_is_refused_by_name_and_the_writer_goes_on() -> None:
+    parts = await opened()
+    writers = parts[ExactlyOnce].writers
+    keys = {f"key-{number:04}": {"broker-a": 1} for number in range(3000)}
+    with pytest.raises(LimitReached, match="with 3000 keys of batch 0"):
+        await writers.decide("w", "r1", 0, keys)
+    assert (await writers.decide("w", "r1", 0, KEYS)).decided == 0
+
+
+@in_loop
+async def test_keys_that_others_give_up_cannot_fill_the_writers_record() -> None:
+    parts = await opened()
+    writers = parts[ExactlyOnce].writers
+    await writers.give_up("w", 5, [f"key-{number:04}" for number in range(2000)])
+    with pytest.raises(LimitReached, match="2000 keys of batches after -1 are given up"):
+        await writers.give_up("w", 5, [f"more-{number:04}" for number in range(1000)])
+    with pytest.raises(InvalidArgument, match="key"):
+        await writers.give_up("w", 5, ["x" * 201])
+    await writers.decide("w", "r1", 5, {})
+    assert parts.tables[StagingTable].writers["w"].expired == {}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.broker.config import ReplicationSettings
 from penstock.broker.group.elected_role import ElectedRole
 from penstock.broker.group.epoch_file import EpochFile
@@ -18,6 +20,7 @@ from penstock.broker.group.roles import MasterRole, SlaveRole
 from penstock.proto.register import Register, new_register
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.epochs import Epoch, EpochHistory
+from penstock.replication.master.primary import Primary
 from penstock.replication.master.sync_state_set import SetRules
 from penstock.replication.slave.replica import Replica
 from penstock.runtime.clock import SystemClock
@@ -80,7 +83,20 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
         return SlaveRole(identity(1), replica, epochs, master_address)
 
     def make_master(on_answer: Any, members: frozenset[int], needed: int) -> MasterRole:
-        raise AssertionError("nobody begins as master here")
+        primary = Primary(
+            identity(1),
+            store,
+            CONFIG,
+            epoch=epochs.history.latest,
+            epochs=epochs.history,
+            initial_confirm=0,
+            on_confirm=lambda offset: None,
+            on_commits=lambda commits: None,
+            on_answer=on_answer,
+            members=members,
+            needed=needed,
+        )
+        return MasterRole(1, primary, epoch=epochs.history.latest, waits_for_replicas=True, slave_read=False)
 
     clock = SystemClock()
     return Leadership(
@@ -186,5 +202,43 @@ def test_a_master_that_begins_takes_the_one_that_it_replaced_out_of_the_set_at_o
             await eventually(lambda: leadership._registers.changes, what="a change of the set")
             assert leadership._registers.changes == [{1, 2}]
             assert leadership._role.is_master
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_knows_what_was_committed_while_it_is_in_the_set_and_has_had_everything(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log, copy = MemoryLog(), Store()
+        log.write(bytes(1000))
+        log.flush()
+        master = new_master(log, CONFIG, initial_confirm=1000, members=frozenset((0, 1)), needed=2)
+        async with serving(master):
+            leadership = leader(tmp_path, copy, register_of(1, 0, 0, 1), master_address=master.address)
+            async with running(leadership):
+                assert not leadership.is_current
+                await eventually(lambda: leadership.is_current, what="everything is there")
+                leadership.register = register_of(2, 0, 0)
+                assert not leadership.is_current, "out of the set it may fall behind"
+                leadership.register = register_of(3, 0, 0, 1)
+                assert leadership.is_current
+        assert leadership.is_current, "its master is gone, and it has what that acknowledged"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("confirmed", "is_current"), [(400, False), (500, True)])
+def test_a_master_that_began_without_a_predecessor_waits_for_what_its_group_had(
+    tmp_path: Path, confirmed: int, is_current: bool
+) -> None:
+    """Its checkpoint says 400: what consumers committed behind that it has not looked at."""
+
+    async def scenario() -> None:
+        store = Store()
+        store.write(bytes(500))
+        store.confirm_offset = confirmed
+        leadership = leader(tmp_path, store, register_of(2, 1, 0, 1))
+        async with running(leadership):
+            await eventually(lambda: leadership._role.is_acting, what="the begin of epoch 2")
+            assert leadership.is_current is is_current
 
     asyncio.run(scenario())

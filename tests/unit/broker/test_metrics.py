@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from penstock.broker.admin.administration import Administration
-from penstock.broker.core.metrics import APPEND_BOUNDS_S, Histogram, MetricsServer
+from penstock.broker.core.metrics import APPEND_BOUNDS_S, SCRAPE_PAUSE_S, Histogram, MetricsServer
 from penstock.proto.errors import ConfigError
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
@@ -47,6 +47,19 @@ async def test_a_scrape_shows_traffic_storage_and_lag() -> None:
     assert value_of(text, "rocketmq_storage_size") == parts.store.end_offset
     assert value_of(text, "penstock_append_duplicates_total") == 1
     assert value_of(text, "penstock_append_seconds_count") == 2
+
+
+@in_loop
+async def test_scrapes_in_quick_succession_cost_the_loop_one() -> None:
+    made: list[int] = []
+    server = MetricsServer(lambda: made.append(1) or [], asyncio.get_running_loop())  # type: ignore[func-returns-value]
+    port = server.start("127.0.0.1", 0)
+    started = asyncio.get_running_loop().time()
+    try:
+        await asyncio.gather(*(asyncio.to_thread(scrape, port) for _ in range(5)))
+    finally:
+        await asyncio.to_thread(server.stop)
+    assert len(made) <= 1 + (asyncio.get_running_loop().time() - started) / SCRAPE_PAUSE_S
 
 
 @in_loop

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from penstock.broker.consume.consume import Consume
-from penstock.broker.consume.offsets import TopicOffsets, each_queue, to_wire
+from penstock.broker.consume.offsets import each_queue, to_wire
 from penstock.broker.core.tables.groups import GROUP, GROUP_DELETED, Group
 from penstock.broker.core.tables.table import compact
 from penstock.broker.core.tables.topics import TOPIC_DELETED
@@ -15,13 +16,14 @@ from penstock.proto.errors import (
     GroupNotFound,
     InvalidArgument,
     InvalidName,
+    NotCurrent,
     NotMaster,
     OffsetOutOfRange,
     PenstockError,
     TopicNotFound,
 )
-from penstock.proto.wire.broker_pb2 import QueryOffsetsRequest, SearchOffsetRequest
-from penstock.proto.wire.common_pb2 import TopicQueues
+from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupName, QueryOffsetsRequest, SearchOffsetRequest
+from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
 from tests.support.broker.kit import Kit, in_loop
 
 
@@ -41,18 +43,19 @@ def queues(topic: str, *queue_ids: int) -> TopicQueues:
     return TopicQueues(topic=topic, queue_ids=queue_ids)
 
 
-def commit(
+async def commit(
     parts: Kit, offset: int, *, topic: str = "orders", queue_id: int = 0, group: str = "billing", **settings: object
 ) -> list[int]:
     """Commit one queue; the refused queue ids."""
-    refused = parts[Consume].offsets.commit(group, [(topic, queue_id, offset)], **settings)  # type: ignore[arg-type]
-    return [queue for queues in refused.values() for queue in queues]
+    part = TopicOffsets(topic=topic, queue_ids=[queue_id], offsets=[offset])
+    request = CommitOffsetsRequest(group=group, offsets=[part], **settings)  # type: ignore[arg-type]
+    return [queue for refused in (await parts[Consume].offsets.commit(request)).refused for queue in refused.queue_ids]
 
 
 @in_loop
 async def test_a_commit_creates_its_group_and_is_found_by_queries() -> None:
     parts = await with_messages(Kit())
-    assert commit(parts, 7) == []
+    assert await commit(parts, 7) == []
     assert parts.tables.group("billing") is not None
     query = parts[Consume].offsets.query
     [found] = (await query(QueryOffsetsRequest(group="billing", queues=[queues("orders", 0, 1)]))).offsets
@@ -66,10 +69,10 @@ async def test_offsets_go_forward_and_back_only_by_force_which_tells_the_holder(
     parts = await with_messages(Kit())
     resets: list[Any] = []
     parts[Consume].sessions.notify_reset = lambda *reset: resets.append(reset)  # type: ignore[method-assign]
-    commit(parts, 7)
-    assert commit(parts, 3) == [0]
+    await commit(parts, 7)
+    assert await commit(parts, 3) == [0]
     assert parts[Consume].offsets.committed("billing", "orders", 0) == 7
-    assert commit(parts, 3, force=True) == []
+    assert await commit(parts, 3, force=True) == []
     assert parts[Consume].offsets.committed("billing", "orders", 0) == 3
     assert resets == [("billing", "orders", 0, 3)]
 
@@ -77,12 +80,12 @@ async def test_offsets_go_forward_and_back_only_by_force_which_tells_the_holder(
 @in_loop
 async def test_a_member_commits_only_queues_that_its_session_holds() -> None:
     parts = await with_messages(Kit())
-    assert commit(parts, 5, session_id=99) == [0]
+    assert await commit(parts, 5, session_id=99) == [0]
     groups = parts[Consume].sessions._groups
     groups.join(99, "billing", "a", {})
     groups.claim(99, "orders", [0])
-    assert commit(parts, 5, session_id=99) == []
-    assert commit(parts, 50, session_id=99) == [0], "beyond the end: refused, its other queues go on"
+    assert await commit(parts, 5, session_id=99) == []
+    assert await commit(parts, 50, session_id=99) == [0], "beyond the end: refused, its other queues go on"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_a_commit_that_makes_no_sense_is_refused_by_name(
     async def check() -> None:
         parts = await with_messages(Kit())
         with pytest.raises(error):
-            commit(parts, offset, **settings)  # type: ignore[arg-type]
+            await commit(parts, offset, **settings)  # type: ignore[arg-type]
 
     check()
 
@@ -112,19 +115,19 @@ def test_a_commit_that_makes_no_sense_is_refused_by_name(
 async def test_groups_are_not_created_where_that_is_off() -> None:
     parts = await with_messages(Kit(autoCreateSubscriptionGroup=False))
     with pytest.raises(GroupNotFound, match="autoCreateSubscriptionGroup"):
-        commit(parts, 1)
+        await commit(parts, 1)
 
 
 @in_loop
 async def test_a_slave_keeps_commits_and_offers_them_until_the_log_has_them() -> None:
     parts = await with_messages(Kit(master=False))
-    assert commit(parts, 6) == []
+    assert await commit(parts, 6) == []
     assert parts[Consume].offsets.committed("billing", "orders", 0) == 6
     assert parts.tables.committed("billing", "orders", 0) == -1
     (offered,) = parts[Consume].pending.take()
     assert list(each_queue(offered.offsets)) == [("orders", 0, 6)]
     with pytest.raises(NotMaster):
-        commit(parts, 1, force=True)
+        await commit(parts, 1, force=True)
     parts.commit("billing", {"orders": {0: 6}})  # as the master's record would come
     assert parts[Consume].pending.take() == []
     parts.commit("billing", {"orders": {0: 2}})
@@ -135,16 +138,16 @@ async def test_a_slave_keeps_commits_and_offers_them_until_the_log_has_them() ->
 async def test_a_slave_keeps_no_commit_that_its_log_has_already() -> None:
     parts = await with_messages(Kit(master=False))
     parts.commit("billing", {"orders": {0: 6}})
-    assert commit(parts, 6) == []
+    assert await commit(parts, 6) == []
     assert parts[Consume].pending.take() == []
-    assert commit(parts, 7) == []
+    assert await commit(parts, 7) == []
     assert [list(each_queue(offered.offsets)) for offered in parts[Consume].pending.take()] == [[("orders", 0, 7)]]
 
 
 @in_loop
 async def test_the_master_takes_only_greater_offsets_from_a_slave() -> None:
     parts = await with_messages(Kit())
-    commit(parts, 7)
+    await commit(parts, 7)
     from penstock.proto.wire.replication_pb2 import ReplicaReport
 
     for offset, expected in ((5, 7), (9, 9), (999, 9)):
@@ -210,8 +213,28 @@ async def test_what_was_committed_at_a_slave_goes_with_its_group_and_with_its_to
     parts = await with_messages(Kit(master=False))
     for group in ("billing", "audit"):
         parts.tables.apply(1 << 40, GROUP, compact(Group(group).to_json()))
-        commit(parts, 5, group=group)
+        await commit(parts, 5, group=group)
     parts.tables.apply(2 << 40, GROUP_DELETED, b'{"groupName":"billing"}')
     assert [offered.group for offered in parts[Consume].pending.take()] == ["audit"]
     parts.tables.apply(3 << 40, TOPIC_DELETED, b'{"topicName":"orders"}')
     assert parts[Consume].pending.take() == []
+
+
+@in_loop
+async def test_a_broker_that_may_be_behind_says_nothing_of_what_was_committed() -> None:
+    parts = await with_messages(Kit())
+    commit(parts, 7)
+    consume, parts.role.is_current = parts[Consume], False
+    session = consume._consumer_session(no_requests(), None)
+    for asked in (
+        consume.offsets.query(QueryOffsetsRequest(group="billing")),
+        consume.describe_group(GroupName(group="billing")),
+        anext(session),
+    ):
+        with pytest.raises(NotCurrent, match="may lack what was acknowledged"):
+            await asked
+
+
+async def no_requests() -> AsyncIterator[Any]:
+    return
+    yield

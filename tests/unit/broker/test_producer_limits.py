@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.core.intake import RESERVED_PRODUCERS
+from penstock.broker.core.tables import producers
+from penstock.broker.core.tables.producers import IDLE_MS_MAX, SENT_AGAIN_MS_MAX, ProducerTable, Receipt
 from penstock.broker.features.later.timers import PRODUCER_ID
-from penstock.proto.errors import Forbidden
+from penstock.broker.limits import Limits
+from penstock.proto.errors import Forbidden, LaneForgotten, LimitReached
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch
 from tests.unit.broker.test_timers import ORDERS, Node
 
 FORGED = (1 << 62) - 1
+P = 0xABCDEF
+LEAST = 1000
+FEW = Limits(lanes_max=LEAST)
+"""The least that a configuration may say."""
+
+
+def receipt(sequence: int, time_ms: int = 1000, queues: int = 1) -> Receipt:
+    return Receipt(sequence, 0, 100, time_ms, list(range(queues)), [7] * queues)
+
+
+def crowd(table: ProducerTable, time_ms: int = 1000) -> None:
+    """Others use as many lanes as there may be."""
+    for lane in range(LEAST):
+        table.remember(1, 0, "orders", lane, receipt(1, time_ms))
 
 
 @in_loop
@@ -44,5 +63,82 @@ def test_a_forged_mark_that_is_in_the_log_already_does_not_stop_deliveries(
         assert node.delivered() == [b"forged", b"due"]
         assert "foreign producer mark passed over" in caplog.text
         assert node.metrics()["penstock_timer_foreign_marks_total", ""] == 1
+
+    run()
+
+
+@in_loop
+async def test_a_batch_that_is_sent_again_in_a_forgotten_lane_is_an_error_by_name_and_a_fresh_one_is_stored() -> None:
+    parts = Kit(maxProducerLanes=LEAST)
+    parts.add_topic()
+    await parts.append(producer=(P, 0, 0, 5))
+    assert (await parts.append(producer=(P, 0, 0, 5), again=True)).duplicate
+    crowd(parts.tables.producers, parts.clock.wall_ms())
+    with pytest.raises(LaneForgotten, match="maxProducerLanes=1000"):
+        await parts.append(producer=(P, 0, 0, 5), again=True)
+    assert parts.bodies() == [b"one"]
+    await parts.append([b"two"], producer=(P, 0, 0, 6))
+    assert parts.bodies() == [b"one", b"two"], "never sent before, so nothing can be doubled"
+    assert parts.metrics()["penstock_producer_lanes_evicted_total", ""] >= 1
+
+
+def test_what_was_forgotten_stays_known_through_a_snapshot_until_nobody_sends_it_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = ProducerTable(FEW)
+    table.remember(P, 0, "orders", 0, receipt(5))
+    with caplog.at_level(logging.WARNING):
+        crowd(table)
+    assert "producer lanes forgotten count=1" in caplog.text
+    again = ProducerTable(FEW)
+    again.load(json.loads("{" + "".join(table.pieces()) + "}"), 1 << 40)
+    for each in (table, again):
+        with pytest.raises(LaneForgotten):
+            each.find_duplicate(P, 0, "orders", 0, 5, again=True)
+        each.remember(2, 0, "orders", 0, receipt(1, 1001 + SENT_AGAIN_MS_MAX))
+        assert each.find_duplicate(P, 0, "orders", 0, 5, again=True) is None
+
+
+def test_nothing_is_forgotten_while_there_is_room() -> None:
+    table = ProducerTable(FEW)
+    assert table.find_duplicate(P, 0, "orders", 0, 5, again=True) is None
+    assert table.evicted == 0
+
+
+def test_one_producer_has_lanes_for_itself_alone() -> None:
+    table = ProducerTable(Limits(lanes_per_producer_max=8))
+    for lane in range(8):
+        table.remember(P, 0, "orders", lane, receipt(1))
+    with pytest.raises(LimitReached, match="8 lanes here"):
+        table.find_duplicate(P, 0, "orders", 8, 1)
+    assert table.find_duplicate(P, 0, "orders", 7, 2) is None
+    assert table.find_duplicate(P + 1, 0, "orders", 8, 1) is None
+    table.expire(1001 + IDLE_MS_MAX)
+    assert table.find_duplicate(P, 0, "orders", 8, 1) is None
+
+
+def test_receipts_of_very_many_queues_are_forgotten_like_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "NUMBERS_MAX", 50_000)
+    table = ProducerTable()
+    for sequence in range(4):
+        table.remember(P, 0, "orders", 0, receipt(sequence, queues=10_000))
+    assert table.find_duplicate(P, 0, "orders", 0, 3) == receipt(3, queues=10_000)
+    assert [len(row[4]) for row in table.rows()] == [1], "the newest one"
+    for lane in range(1, 4):
+        table.remember(P, 0, "orders", lane, receipt(1, queues=10_000))
+    assert len(table) == 2
+    assert table.evicted == 2
+
+
+def test_a_wall_clock_that_is_set_ahead_for_a_moment_empties_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    @in_loop
+    async def run() -> None:
+        parts = Kit()
+        parts.add_topic()
+        await parts.append(producer=(P, 0, 0, 5))
+        wall = time.time()
+        monkeypatch.setattr(time, "time", lambda: wall + 8 * 24 * 3600)
+        await parts.snapshots.write_changed(lambda: parts.store.dispatched_offset)
+        assert parts.tables.producers.last_sequence(P, "orders", 0) == 5
 
     run()

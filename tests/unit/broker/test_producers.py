@@ -10,6 +10,7 @@ from penstock.broker.core.tables.producers import (
     Receipt,
     mark_of,
 )
+from penstock.broker.limits import Limits
 from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
 from penstock.formats.record.producer_mark import ProducerMark
@@ -53,12 +54,12 @@ def test_an_older_epoch_is_stale_in_every_lane_of_the_producer() -> None:
 
 
 def test_the_least_recently_used_lanes_are_forgotten_first() -> None:
-    table = ProducerTable(lanes_max=2)
-    table.remember(P, 1, "orders", 0, receipt(1))
-    table.remember(P, 1, "orders", 1, receipt(1))
+    table = ProducerTable(Limits(lanes_max=1000))
+    for lane in range(1000):
+        table.remember(P, 1, "orders", lane, receipt(1))
     table.remember(P, 1, "orders", 0, receipt(2))
-    table.remember(P, 1, "orders", 2, receipt(1))
-    assert len(table) == 2
+    table.remember(P, 1, "orders", 1000, receipt(1))
+    assert len(table) == 1000
     assert table.find_duplicate(P, 1, "orders", 0, 2) is not None
     assert table.find_duplicate(P, 1, "orders", 1, 1) is None
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,11 @@ from penstock.broker.group.registers import Registers
 from penstock.nameserver.config import NameserverConfig, load_nameserver_config
 from penstock.nameserver.server import serving
 from penstock.proto.errors import CoordinatorUnavailable, KeyNotFound
+from penstock.proto.register import Register, new_register
+from penstock.proto.wire import coordination_pb2
 from penstock.proto.wire.common_pb2 import BrokerIdentity
+from penstock.proto.wire.coordination_pb2_grpc import CoordinationServicer, add_CoordinationServicer_to_server
+from penstock.runtime.channel import new_server, reporting
 from penstock.runtime.security.credentials import Security
 from tests.support.cluster.certificates import Authority, Pair, put
 from tests.support.cluster.distance import FAR_HOST, far_away
@@ -77,3 +83,57 @@ async def test_a_nameserver_far_away_is_tried_with_more_patience_each_time(tmp_p
                 assert asked[port] > 1, "the first attempts are short, for the sake of elections"
             finally:
                 await registers.close()
+
+
+class Nameserver(CoordinationServicer):
+    """Notes each change; then answers, or says that its etcd cannot be reached."""
+
+    def __init__(self, *, has_etcd: bool) -> None:
+        self.changes = 0
+        self._has_etcd = has_etcd
+
+    @reporting
+    async def ChangeSyncStateSet(self, request: Any, context: Any) -> coordination_pb2.Register:
+        self.changes += 1
+        if not self._has_etcd:
+            raise CoordinatorUnavailable("etcd does not answer: 127.0.0.1:2379: failed to connect to all addresses")
+        return KNOWN.with_set(0, 1, 1, request.sync_state_set).to_wire("x")
+
+
+KNOWN = new_register("main", "broker-a", 0, 0)
+
+
+async def changed(*addresses: str) -> Register:
+    registers = Registers(addresses, BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=0))
+    try:
+        return (await registers.change_set(KNOWN, (0, 1)))[0]
+    finally:
+        await registers.close()
+
+
+@contextlib.asynccontextmanager
+async def answering(*nameservers: Nameserver) -> AsyncIterator[list[str]]:
+    """The addresses under which they answer."""
+    servers = [new_server() for _ in nameservers]
+    addresses = []
+    for nameserver, server in zip(nameservers, servers, strict=True):
+        add_CoordinationServicer_to_server(nameserver, server)  # type: ignore[no-untyped-call]  # generated code
+        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        await server.start()
+    try:
+        yield addresses
+    finally:
+        for server in servers:
+            await server.stop(0)
+
+
+@in_own_loop
+async def test_a_change_goes_to_the_next_nameserver_only_when_this_one_was_not_reached() -> None:
+    """Whatever words its answer has: it may have made the change."""
+    first, second = Nameserver(has_etcd=False), Nameserver(has_etcd=True)
+    async with answering(first, second) as addresses:
+        with pytest.raises(CoordinatorUnavailable, match="failed to connect to all addresses"):
+            await changed(*addresses)
+        assert (first.changes, second.changes) == (1, 0)
+        assert (await changed("127.0.0.1:1", addresses[1])).sync_state_set == {0, 1}
+        assert second.changes == 1

@@ -235,7 +235,7 @@ def test_a_port_in_use_ends_the_start_before_the_store_is_touched(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"flushDiskTyp": "SYNC_FLUSH"}, "flushDiskType"),
+        ({"aclEnable": "true"}, "aclEnable = 'true': ACL files are not read"),
         ({"storePathRootDir": "/proc/nothing/here"}, "storePathRootDir"),
         ({"storePathRootDir": "missing/parent/store"}, "there is no directory missing/parent to make it in"),
         (

@@ -174,6 +174,8 @@ def test_messages_are_looked_up(capsys: pytest.CaptureFixture[str], admin: type[
     assert len(run_json(capsys, "message", "query", "--topic", "orders", "--key", "order-17")["messages"]) == 1
     assert main(["message", "show"]) == 2
     assert main(["message", "show", "ID", *place]) == 2
+    assert run_json(capsys, "message", "show", "--topic", "orders", "--queue", "broker-b:1", "--offset", "7")
+    assert admin.asked[-1] == ("at", ("orders", 1, 7), {"broker_name": "broker-b"})
 
 
 class FakeProducer:
@@ -207,6 +209,16 @@ def test_send_takes_lines_and_reports_each(
     captured = capsys.readouterr()
     assert captured.out == "one broker-a:1:2\nlast broker-a:1:2\n"
     assert captured.err == "error: message 2: away\n"
+
+
+def test_a_topic_that_a_send_makes_is_told_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.Producer", FakeProducer, raising=False)
+    assert main(["send", "ordres", "hello"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "topic 'ordres' does not exist: making it, if the brokers allow that\n"
+    assert told.out == "hello broker-a:1:2\n"
 
 
 def test_send_one_body_prints_its_receipt(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

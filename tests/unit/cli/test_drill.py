@@ -64,8 +64,8 @@ def test_a_violation_is_shown_and_fails_the_command(tmp_path: Path, capsys: Capt
         ([], "NAME"),
         (["master-kill", "--dir", "{}", "--rate", "1"], "--rate 1: must be 10..100000"),
         (["master-kill", "--dir", "{}", "--fault", "0"], "--fault 0: must be 1..3600 seconds"),
-        (["judge", "--dir", "{}"], "conditions.json: not the conditions of a drill"),
-        (["judge", "--dir", "{}/missing"], "not the conditions of a drill"),
+        (["judge", "--dir", "{}"], "no drill was recorded there: give a folder such as DIR/master-kill-1"),
+        (["judge", "--dir", "{}/missing"], "missing: no drill was recorded there"),
     ],
 )
 def test_bad_usage_is_named_and_starts_nothing(

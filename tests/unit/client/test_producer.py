@@ -400,6 +400,17 @@ def test_an_unknown_topic_is_created_at_every_master(two: RunningCluster) -> Non
     assert [broker.topics()["fresh"].write_queues for broker in two.brokers.values()] == [3, 3]
 
 
+def test_a_topic_made_by_its_use_that_is_like_another_is_a_warning(
+    one: RunningCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(one.namesrv) as producer, caplog.at_level("INFO", "penstock.client.cluster.calls"):
+        producer.send(f"{TOPIC}s"[1:], b"x")
+        producer.send("something-else", b"x")
+    told = {record.args[0]: (record.levelname, record.args[2]) for record in caplog.records if record.args}
+    assert told[f"{TOPIC}s"[1:]] == ("WARNING", f" (did you mean {TOPIC!r}?)")
+    assert told["something-else"] == ("INFO", "")
+
+
 def test_a_topic_that_may_not_be_created_is_not_found() -> None:
     with RunningCluster(autoCreateTopicEnable="false") as cluster:
         with Producer(cluster.namesrv) as producer, pytest.raises(TopicNotFound, match="autoCreateTopicEnable"):

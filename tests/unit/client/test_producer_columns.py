@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.client.message import SYSTEM_PROPERTIES
 from penstock.client.produce.accumulator import Accumulator
 from penstock.client.produce.buffer import Buffer
 from penstock.client.produce.keys import checked_body, property_bytes, property_column
 from penstock.client.produce.parts import RECORD_COST, Kind, limited, new_part
 from penstock.formats.columns import Column, column_of, hashes_of
 from penstock.formats.hashing import string_hash
-from penstock.formats.record.properties import MARK_ROOM, PROPERTIES_ROOM, decode_properties
+from penstock.formats.record.properties import LATER_WISHES, MARK_ROOM, PROPERTIES_ROOM, decode_properties
 from penstock.proto.errors import BufferFull, InvalidArgument, MessageTooLarge
 
 VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=30)
@@ -102,6 +103,28 @@ def test_properties_of_many_messages_equal_those_of_one() -> None:
     assert same is not None
     assert list(same) == [b"TAGS\x01t\x02KEYS\x01k\x02"] * 2
     assert property_column(2, None, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        *((name, "would not delay the message: give deliver_at as an argument") for name in sorted(LATER_WISHES)),
+        ("TRAN_MSG", "there are no transactional messages yet"),
+        ("UNIQ_KEY", "is reserved: give tag, keys and sharding_key as arguments"),
+    ],
+)
+def test_a_property_that_asks_for_what_would_not_happen_is_refused_by_name(name: str, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"property '{name}':? {told}"):
+        property_bytes(None, None, {"a": "b", name: "3"}, None)
+
+
+def test_a_message_for_later_says_when_and_may_be_sent_on_with_its_own_properties() -> None:
+    encoded = property_bytes("paid", None, {"region": "eu", "WAIT": "false"}, None, None, 7000)
+    found = decode_properties(encoded or b"")
+    assert (found["TIMER_DELIVER_MS"], found["TIMER_OUT_MS"]) == ("7000", "7000")
+    own = {name: value for name, value in found.items() if name not in SYSTEM_PROPERTIES}
+    assert own == {"region": "eu"}
+    assert property_bytes(None, None, own, None) == b"region\x01eu\x02"
 
 
 @pytest.mark.parametrize(

@@ -113,3 +113,22 @@ def test_what_a_frozen_master_has_not_answered_is_sent_again_elsewhere(
             wait_until(lambda: faults.calls["Append"] > before, what="another stream, though nothing broke the first")
         assert answer.result(60).broker_name == "broker-a"
         assert cluster.brokers["broker-a"].bodies("orders", 0) == [b"before", b"under way"]
+
+
+def test_a_batch_that_is_sent_again_says_so() -> None:
+    told: list[bool] = []
+
+    def listen(header: AppendHeader, records: memoryview) -> PenstockError | None:
+        told.append(header.again)
+        return None
+
+    with RunningCluster(topics={TOPIC: 1}) as cluster:
+        faults = cluster.brokers["broker-a"].faults
+        with Producer(cluster.namesrv) as producer:
+            producer.prepare(TOPIC)
+            faults.refuse("Append", listen)
+            faults.drop_answers("Append", 1)
+            producer.send(TOPIC, b"once", timeout_s=30)
+            producer.send(TOPIC, b"fresh", timeout_s=30)
+        assert cluster.brokers["broker-a"].bodies(TOPIC) == [b"once", b"fresh"]
+    assert told == [False, True, False]

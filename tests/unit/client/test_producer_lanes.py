@@ -8,12 +8,14 @@ import pytest
 from penstock.client.cluster.queues import WriteQueues
 from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.health import BrokerHealth
-from penstock.client.produce.lanes import KEY_AWAY_S, LANES, Lanes
-from penstock.client.produce.parts import Batch, Kind, Part
+from penstock.client.produce.key_moves import KEY_AWAY_S
+from penstock.client.produce.lanes import Lanes
+from penstock.client.produce.parts import LANES, Batch, Kind, Part
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
     FlowControl,
+    LaneForgotten,
     MessageTooLarge,
     NotEnoughReplicas,
     NotMaster,
@@ -126,6 +128,19 @@ def test_messages_behind_a_batch_under_way_wait_for_its_lane_and_keep_their_orde
     topic.acknowledged(first)
     (second,) = start(topic)
     assert bodies(second) == [b"2", b"3"]
+
+
+def test_a_batch_whose_lane_the_broker_has_forgotten_is_given_up_as_unknown_and_the_lane_goes_on() -> None:
+    topic = lanes(("a", 1))
+    topic.add([part(b"1")])
+    (batch,) = start(topic)
+    assert topic.on_error(batch, BROKEN, NOW) == []
+    (failure,) = topic.on_error(batch, LaneForgotten("forgotten"), NOW + 1)
+    assert isinstance(failure.error, OutcomeUnknown)
+    assert [body for each in failure.parts for body in each.bodies] == [b"1"]
+    topic.add([part(b"2")])
+    (fresh,) = start(topic, NOW + 2)
+    assert (bodies(fresh), fresh.attempts) == ([b"2"], 0)
 
 
 def test_a_refused_batch_without_keys_goes_to_another_broker_group_at_once() -> None:

@@ -115,3 +115,35 @@ def test_a_broker_that_restarts_is_found_again(cluster: RunningCluster) -> None:
         cluster.revive("broker-a")
         cluster.put("orders", numbered(5, 5), 0)
         assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_nobody_begins_at_a_slave_that_may_lack_commits(is_manual: bool) -> None:
+    """It has the messages and not the commit: who begins at its end passes over what nobody has read."""
+    with RunningCluster(2, topics={"orders": 1}) as cluster, Admin(cluster.namesrv) as admin:
+        slave = cluster.add_slave()
+        cluster.put("orders", numbered(10), 0)
+        cluster.wait_level()
+        cluster.kill("broker-a-1")
+        with consumer(cluster) as first:
+            first.subscribe("orders")
+            begun(first, Q0)
+            wait_until(lambda: first.poll(1, max_messages=4), what="the first messages")
+            first.commit()
+        committed = cluster.committed("g", "orders", 0)
+        assert 0 < committed < 10
+        cluster.kill("broker-a")
+        cluster.revive("broker-a-1")
+        lag = admin.group_lag("g")
+        assert lag.unreachable == ["broker-a"]
+        assert {queue.broker_name for queue in lag.queues} == {"broker-b"}
+        with consumer(cluster, consume_from="last") as second:
+            if is_manual:
+                second.assign([Q0])
+            else:
+                second.subscribe("orders")
+            asked = "QueryOffsets" if is_manual else "ConsumerSession"
+            wait_until(lambda: slave.faults.calls[asked] > 1, what="the slave asked, and asked again")
+            assert second.poll(0.05) == []
+            cluster.revive("broker-a")
+            assert [each.body for each in poll_all(second, 10 - committed)] == numbered(10 - committed, committed)

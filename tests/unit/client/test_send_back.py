@@ -15,6 +15,7 @@ from penstock.client.message import MessageQueue
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import decode_properties
 from penstock.proto.errors import ConfigError, Forbidden, MessageNotFound, NotEnoughReplicas
+from penstock.proto.wire.retry_pb2 import SendBackRequest
 from tests.support.client.push_consumers import QUICK, Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -114,7 +115,11 @@ def test_without_a_master_failed_messages_wait_and_the_commit_with_them(
 
 def test_what_the_broker_refuses_is_tried_again_here_until_it_is_taken(cluster: RunningCluster) -> None:
     faults = cluster.brokers["broker-a"].faults
-    faults.refuse("SendBack", lambda request, _: Forbidden("not 3") if 3 in request.offsets else None, times=9)
+
+    def not_3(content: bytes, _: object) -> Forbidden | None:
+        return Forbidden("not 3") if 3 in SendBackRequest.FromString(content).offsets else None
+
+    faults.refuse("SendBack", not_3, times=9)
     cluster.put("orders", numbered(10), 0)
     seen = failing(b"3", b"4")
     with consumer(cluster, seen):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.proto.errors import ConfigError
-from penstock.runtime.conf import FILE_BYTES_MAX, bind, effective, key, load_properties, log_effective, require
+from penstock.runtime.conf import FILE_BYTES_MAX, Relied, bind, effective, key, load_properties, log_effective, require
 
 
 class Colour(enum.Enum):
@@ -43,12 +43,19 @@ class Whole:
     flush: Flush = field(default_factory=Flush)
     where: Where = field(default_factory=Where)
     enabled: bool = key("enabled", default=False)
+    ignored: tuple[str, ...] = key("ignoreUnsupported", default=())
+
+
+RELIED_ON = {
+    "guarded": Relied("false", "nobody guards it: guard it yourself"),
+    "permission": Relied("6|", "it always has both: leave it out"),
+}
 
 
 def whole(tmp_path: Path, text: str | bytes) -> Whole:
     path = tmp_path / "some.conf"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return bind(Whole, load_properties(path), known_unsupported={"deleteWhen"}, path=path)
+    return bind(Whole, load_properties(path), known_unsupported={"deleteWhen"}, relied_on=RELIED_ON, path=path)
 
 
 def refused(tmp_path: Path, text: str | bytes) -> str:
@@ -78,9 +85,6 @@ def test_what_is_not_set_keeps_its_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\nflushIntervall = 1", "FILE:2: unknown key 'flushIntervall': did you mean 'flushInterval'?"),
-        ("FLUSHINTERVAL = 1", "FILE:1: unknown key 'FLUSHINTERVAL': did you mean 'flushInterval'?"),
-        ("qqqq = 1", "FILE:1: unknown key 'qqqq': no key has a name like that"),
         ("enabled = yes", "FILE:1: enabled must be true or false, not 'yes'"),
         ("flushInterval = 1k", "FILE:1: flushInterval must be a whole number, not '1k'"),
         ("flushInterval = 1_0", "FILE:1: flushInterval must be a whole number, not '1_0'"),
@@ -119,6 +123,61 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> Non
         load_properties(f"{tmp_path}/{name}")
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\nflushIntervall = 1", "key=flushIntervall file=FILE line=2 reason=unknown: did you mean 'flushInterval'?"),
+        ("FLUSHINTERVAL = 1", "key=FLUSHINTERVAL file=FILE line=1 reason=unknown: did you mean 'flushInterval'?"),
+        ("qqqq = 1", "key=qqqq file=FILE line=1 reason=unknown: no key has a name like that"),
+    ],
+)
+def test_an_unknown_key_is_a_warning_with_the_nearest_name_or_an_error_where_it_was_typed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str
+) -> None:
+    assert whole(tmp_path, text) == Whole()
+    (message,) = caplog.messages
+    assert message.replace(str(tmp_path / "some.conf"), "FILE") == f"key ignored {told}"
+    path = tmp_path / "some.conf"
+    with pytest.raises(ConfigError, match="unknown key"):
+        bind(Whole, load_properties(path), strict=True, path=path)
+
+
+def test_keys_that_are_relied_on_and_do_nothing_end_the_start_together(tmp_path: Path) -> None:
+    assert refused(tmp_path, "enabled = true\nguarded = true\npermission = 4") == (
+        "FILE:2: guarded = 'true': nobody guards it: guard it yourself; "
+        "FILE:3: permission = '4': it always has both: leave it out; "
+        "to start without that: --ignore-unsupported guarded,permission (or ignoreUnsupported = guarded;permission)"
+    )
+
+
+@pytest.mark.parametrize("text", ["guarded = FALSE", "permission = 6", "permission ="])
+def test_a_value_that_asks_for_what_is_done_anyway_is_nothing_to_tell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    assert whole(tmp_path, text) == Whole()
+    assert not caplog.messages
+
+
+def test_what_is_relied_on_may_be_given_up_by_name_in_the_file_or_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = whole(tmp_path, "guarded = true\npermission = 4\nignoreUnsupported = guarded; permission")
+    assert found.ignored == ("guarded", "permission")
+    assert [message.partition(" file=")[0] for message in caplog.messages] == [
+        "key ignored, as was asked for key=guarded",
+        "key ignored, as was asked for key=permission",
+    ]
+    path = tmp_path / "some.conf"
+    path.write_text("guarded = true")
+    bind(Whole, load_properties(path), relied_on=RELIED_ON, accepted=["guarded"], path=path)
+    with pytest.raises(ConfigError, match=r"'guardet' cannot be ignored: .* \(did you mean 'guarded'\?\)"):
+        bind(Whole, load_properties(path), relied_on=RELIED_ON, accepted=["guardet"], path=path)
+
+
+def test_a_licence_in_the_comment_of_another_language_is_a_comment(tmp_path: Path) -> None:
+    assert whole(tmp_path, "<!--\n  a = licence,\n  of lines\n  -->\nflushInterval = 7").flush.interval_ms == 7
+
+
 def test_a_key_that_only_rocketmq_has_is_a_warning_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert whole(tmp_path, "deleteWhen = secret-value") == Whole()
@@ -152,6 +211,7 @@ def test_secrets_appear_neither_in_repr_nor_in_the_log(tmp_path: Path, caplog: p
         "root": "/data",
         "ratio": "0.5",
         "enabled": "true",
+        "ignoreUnsupported": "",
     }
 
 

@@ -241,7 +241,7 @@ def test_every_nameserver_is_told_of_the_one_etcd() -> None:
 
 def test_a_second_command_at_the_same_time_is_told_to_wait(cluster: LocalCluster) -> None:
     cluster.up(shards=1, replicas=1, base_port=0)
-    with cluster._files.locked(), pytest.raises(DeployError, match="another command"):
+    with cluster.locked(), pytest.raises(DeployError, match="another command"):
         LocalCluster(cluster.directory).down()
 
 
@@ -250,6 +250,33 @@ def test_modes_choose_flush_and_role(cluster: LocalCluster, mode: str, flush: st
     cluster.up(shards=1, replicas=2, mode=mode, base_port=0)
     text = (cluster.directory / "broker-a-0" / "broker.conf").read_text()
     assert f"flushDiskType={flush}_FLUSH\nbrokerRole={role}_MASTER\n" in text
+
+
+def test_an_interrupted_start_leaves_nothing_behind_that_it_started(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    cluster.kill("broker-a-0")
+    looks: list[float] = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        raise KeyboardInterrupt
+
+    again = LocalCluster(cluster.directory, lambda node: False, pause=pause)
+    with pytest.raises(KeyboardInterrupt):
+        again.up()
+    assert looks
+    assert states(cluster) == {"nameserver-0": "running", "broker-a-0": "dead"}
+
+
+def test_nodes_whose_pid_files_are_missing_are_known_again(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    pids = [state.pid for state in cluster.states()]
+    (cluster.directory / "nameserver-0" / "nameserver-0.pid").unlink()
+    (cluster.directory / "broker-a-0" / "broker-a-0.pid").write_text("torn")
+    assert cluster.up().already_running == ("nameserver-0", "broker-a-0")
+    assert [state.pid for state in cluster.states()] == pids
+    (cluster.directory / "broker-a-0" / "broker-a-0.pid").unlink()
+    assert cluster.down() == ["broker-a-0", "nameserver-0"]
 
 
 def test_a_plan_that_the_caller_refuses_is_not_kept(cluster: LocalCluster) -> None:

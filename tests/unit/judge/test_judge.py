@@ -157,6 +157,19 @@ def silent_for_too_long(damaged: Damaged) -> None:
     damaged.conditions.recovery_limit_ms = 1_000
 
 
+def silent_while_it_could_acknowledge(damaged: Damaged) -> None:
+    silent_for_too_long(damaged)
+    damaged.conditions.able = [Window("able", "broker-a", 0, 10_000 * MS)]
+    damaged.conditions.able_limit_ms = 1_000
+
+
+def delivered_again_from_far_back(damaged: Damaged) -> None:
+    again = damaged.received[100:101].copy()
+    again["end_ns"] = damaged.received["end_ns"][100] + 2_500 * MS
+    damaged.extra.append(again)
+    damaged.conditions.far_ms = 2_000
+
+
 def old_epoch_acknowledged(damaged: Damaged) -> None:
     mine = np.flatnonzero((damaged.sent["shard"] == 0) & (damaged.sent["start_ns"] > FAULT_END))
     damaged.sent["epoch"][mine[5]] = 1
@@ -229,6 +242,8 @@ DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I6", not_settled, "12 messages left"),
     ("I7", stored_twice, "message 7.100 at broker-a queue 0 offset 1199 is stored again"),
     ("I7", delivered_again_too_often, "was delivered again"),
+    ("I7", delivered_again_from_far_back, "was delivered again from more than 2000 ms back"),
+    ("I8", silent_while_it_could_acknowledge, "ms while it could, from "),
     ("I8", silent_for_too_long, "broker-a acknowledged nothing for"),
     ("I9", old_epoch_acknowledged, "was acknowledged in epoch 1 after epoch 2 had begun"),
     ("I10", other_bytes_in_a_replica, "broker-b-0 and broker-b-1 differ from log position 4711"),
@@ -263,6 +278,28 @@ def test_what_an_unknown_send_left_behind_is_no_phantom_and_need_not_be_there() 
     damaged = clean()
     damaged.sent["outcome"][[10, 11]] = Outcome.UNKNOWN
     assert violated(damaged) == {}
+
+
+def test_what_a_dead_consumer_had_may_come_again_from_far_back_and_so_may_what_nobody_went_on_from() -> None:
+    damaged = clean()
+    delivered_again_from_far_back(damaged)
+    died = int(damaged.received["end_ns"][100]) + MS
+    damaged.conditions.windows.append(Window("SIGKILL", "consumer-0", died, died + MS))
+    assert violated(damaged) == {}
+    damaged = clean()
+    delivered_again_from_far_back(damaged)
+    damaged.received = damaged.received[:101]  # nothing else came meanwhile
+    assert "I7" not in violated(damaged)
+
+
+def test_a_shard_that_could_not_acknowledge_may_be_silent() -> None:
+    damaged = clean()
+    silent_while_it_could_acknowledge(damaged)
+    damaged.conditions.able = [
+        Window("able", "broker-a", 0, 3_900 * MS),
+        Window("able", "broker-a", 6_100 * MS, 9_900 * MS),
+    ]
+    assert "I8" not in violated(damaged)
 
 
 def test_what_was_produced_says_no_place_and_is_somewhere() -> None:

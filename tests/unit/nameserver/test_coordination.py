@@ -1,14 +1,23 @@
-"""The task that elects: groups are looked at side by side."""
+"""The task that elects: groups are looked at side by side, by registers that are of now and brokers that live."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
 
 from penstock.nameserver.election.coordination import Coordination
+from penstock.nameserver.key_values import KeyValues
+from penstock.nameserver.routes import RouteTable
+from penstock.nameserver.service import NameserverService
 from penstock.proto.register import Register, new_register
 from penstock.proto.wire.common_pb2 import BrokerIdentity
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.runtime.clock import SystemClock
+from tests.support.broker.registrations import registration
+from tests.support.waiting import eventually
 
 
 class Store:
@@ -51,5 +60,75 @@ def test_a_group_whose_register_cannot_be_read_delays_no_other_groups_election()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert store.registers["broker-z"].master_id == 1
+
+    asyncio.run(scenario())
+
+
+def test_nobody_is_elected_by_a_register_that_is_older_than_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    """It was restored from an old copy: who had everything then, may lack what was acknowledged since."""
+
+    async def scenario() -> None:
+        old = new_register("c", "broker-a", 0, 1).with_set(0, 2, 1, (0, 1))
+        store = Store(old, slow=frozenset())
+        coordination = Coordination(store, SystemClock(), unclean_allowed=False)
+        task = asyncio.create_task(coordination.run())
+        while "is of epoch 2, and a broker's log of a later one" not in caplog.text:
+            for broker_id, log_epoch in ((1, 2), (2, 3)):
+                identity = BrokerIdentity(cluster="c", broker_name="broker-a", broker_id=broker_id)
+                coordination.on_report(identity, BrokerReport.Candidacy(log_epoch=log_epoch), 100)
+            await asyncio.sleep(0.01)
+        assert store.registers["broker-a"] == old
+        store.registers["broker-a"] = old.elected(1).elected(1)
+        while not store.elected.is_set():
+            coordination.on_report(identity, BrokerReport.Candidacy(log_epoch=3), 100)
+            identity = BrokerIdentity(cluster="c", broker_name="broker-a", broker_id=1)
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+class Stuck:
+    """A call whose client takes nothing any more."""
+
+    def peer(self) -> str:
+        return "far"
+
+    async def write(self, message: object) -> None:
+        await asyncio.Event().wait()
+
+
+async def reports(broker: BrokerReport.Registration, ended: asyncio.Event) -> AsyncIterator[BrokerReport]:
+    yield BrokerReport(registration=broker)
+    await ended.wait()
+
+
+@pytest.mark.parametrize("addresses", [("h:1", "h:1"), ("h:1", "h:2")])
+def test_a_broker_is_gone_when_its_newest_session_ends_and_not_before(
+    tmp_path: Path, addresses: tuple[str, str]
+) -> None:
+    """One of its earlier life may hang where its host is gone; the broker may have another address since."""
+
+    async def scenario() -> None:
+        coordination = Coordination(Store(slow=frozenset(["broker-a"])), SystemClock(), unclean_allowed=False)
+        key_values = KeyValues.open(tmp_path / "kv.json")
+        service = NameserverService(RouteTable(), key_values, SystemClock(), coordination)
+        lives, tasks = [asyncio.Event(), asyncio.Event()], []
+        for address, ended in zip(addresses, lives, strict=True):
+            broker = registration("broker-a", 1, instance="same", address=address)
+            broker.candidacy.log_epoch = 1
+            tasks.append(asyncio.create_task(service.BrokerSession(reports(broker, ended), Stuck())))
+            await eventually(lambda: len(service._sessions) == len(tasks), what="a session")
+            await asyncio.sleep(0)
+        assert 1 in coordination._reports["broker-a"]
+        ended_first = 1 if addresses[0] == addresses[1] else 0
+        lives[ended_first].set()
+        await asyncio.wait([tasks[ended_first]])
+        assert ("broker-a" in coordination._reports) == (ended_first == 0)
+        assert not tasks[1 - ended_first].done()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(scenario())

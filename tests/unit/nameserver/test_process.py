@@ -80,9 +80,11 @@ def logged_by_main(caplog: pytest.LogCaptureFixture, config: Path, code: int) ->
     return caplog.records[-1].getMessage()
 
 
-def test_a_misspelt_key_is_exit_code_2(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    said = logged_by_main(caplog, write_config(tmp_path, listenPrt=1), 2)
-    assert "namesrv.conf:4: unknown key 'listenPrt': did you mean 'listenPort'?" in said
+def test_a_key_that_is_relied_on_and_does_nothing_is_exit_code_2(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = logged_by_main(caplog, write_config(tmp_path, supportActingMaster="true"), 2)
+    assert "namesrv.conf:4: supportActingMaster = 'true': a slave never acts for its master" in said
 
 
 def test_a_missing_file_is_exit_code_2(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -295,6 +295,15 @@ def test_topics_without_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         table.topics_changed(1, BrokerReport.TopicChanges(updated=[topic_config("C")]), 0.0)
 
 
+def test_attributes_of_a_topic_are_bounded() -> None:
+    table = RouteTable()
+    large = topic_config("T")
+    large.attributes["a"] = "x" * 16_384
+    with pytest.raises(InvalidArgument, match=r"topic T: attributes of 16\d+ bytes: at most 16384 are allowed"):
+        table.register(1, registration(configs=(large,)), 0.0)
+    assert not table.cluster().shards
+
+
 def test_a_silent_broker_is_out_after_the_expiry_time_and_no_earlier() -> None:
     table = RouteTable()
     table.register(1, registration("broker-a", topics=("T",)), 100.0)

@@ -12,8 +12,18 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.nameserver.routes import HEARTBEAT_INTERVAL_MS
-from penstock.proto.errors import InvalidArgument, InvalidName, KeyNotFound, PenstockError, WrongCluster, from_rpc_error
+from penstock.nameserver.key_values import KeyValues
+from penstock.nameserver.routes import HEARTBEAT_INTERVAL_MS, TOPICS_AT_ONCE, RouteTable
+from penstock.nameserver.service import NameserverService, _Session
+from penstock.proto.errors import (
+    FlowControl,
+    InvalidArgument,
+    InvalidName,
+    KeyNotFound,
+    PenstockError,
+    WrongCluster,
+    from_rpc_error,
+)
 from penstock.proto.wire.common_pb2 import SLAVE, Empty
 from penstock.proto.wire.nameserver_pb2 import (
     BrokerDirective,
@@ -338,5 +348,48 @@ def test_a_stopping_nameserver_ends_its_streams_at_once(tmp_path: Path, monkeypa
                         await call.read()
                     assert errors[0].retryable
                     assert "stopping" in str(errors[0])
+
+    asyncio.run(scenario())
+
+
+def test_a_long_query_or_registration_holds_up_nobody(tmp_path: Path) -> None:
+    """Between their parts others are served: counted by turns of the loop, not by a clock."""
+
+    async def scenario() -> None:
+        table = RouteTable()
+        service = NameserverService(table, KeyValues.open(tmp_path / "kv.json"), ManualClock())
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        topics = tuple(f"topic-{number}" for number in range(10_000))
+        session = _Session(1)
+        await service._on_report(session, BrokerReport(registration=registration(topics=topics)))
+        assert turns >= len(topics) // TOPICS_AT_ONCE - 1
+        turns = 0
+        await service.QueryRoute(RouteQuery(topics=topics), None)
+        assert turns >= 99
+        counting.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_routes_of_more_bytes_than_one_answer_may_have_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.nameserver.service.ROUTES_BYTES_MAX", 1000)
+
+    async def scenario() -> None:
+        async with nameserver(tmp_path) as address, connected(address) as stub:
+            await register(stub, registration(topics=("T",)))
+            async with error_of() as found:
+                await stub.QueryRoute(RouteQuery(topics=[f"missing-{number}" for number in range(100)]))
+            assert isinstance(found[0], FlowControl)
+            assert "the routes of 100 topics have more than 1000 bytes: ask for fewer" in found[0].message
 
     asyncio.run(scenario())

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from pathlib import Path
 
 import pytest
 
-from penstock.bench.spark import measuring
-from penstock.bench.spark.measuring import Case, Peer, measure
-
-Work = Callable[[], None]
-
-
-@pytest.fixture
-def passes() -> list[float]:
-    """How long the next piece of work takes, and those behind it."""
-    return []
+from penstock.bench.rig import Rig
+from penstock.bench.spark import turns
+from penstock.bench.spark.turns import per_second, turns_of
 
 
-@pytest.fixture
-def work(passes: list[float], monkeypatch: pytest.MonkeyPatch) -> Work:
+def test_a_figure_and_its_peer_run_in_turn_and_warm_ups_count_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = [99.0, 98.0, 97.0, 96.0, 2.0, 10.0, 5.0, 50.0]
     now = [0.0]
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
 
     def work() -> None:
         now[0] += passes.pop(0)
 
-    return work
-
-
-def test_a_case_and_its_peer_run_in_turn_and_warm_ups_count_for_nothing(passes: list[float], work: Work) -> None:
-    passes += [99, 98, 2, 10, 4, 20, 2, 10]
-    case = Case("scan", 1024, 1000, 10_000, work, target=125)
-    result = measure(case, repeats=3, warm_ups=1, say=lambda _: None, peer=Peer(1000, work))
-    assert (result["figure"], result["peer"], result["times"]) == (100, 500, [10, 20, 10])
-    assert (result["target"], result["reached"]) == (125, True)
+    rig = Rig(seconds=1.0, scratch=tmp_path, progress=lambda _: None)
+    runs = {"scan": per_second(1000, work), "empty batch": per_second(1000, work)}
+    made = turns_of(rig, runs, peer=per_second(1000, work), alone=frozenset({"empty batch"}), warm_ups=1)
+    (found,) = itertools.islice(made, 1)
+    assert (found["scan"], found["scan ÷ Parquet"], found["empty batch"]) == (100, 0.2, 20)
+    assert "empty batch ÷ Parquet" not in found
     assert not passes
-
-
-@pytest.mark.parametrize(("target", "reached"), [(100, True), (80, False), (None, None)])
-def test_a_time_has_to_stay_below_its_target_and_a_quarter(
-    passes: list[float], work: Work, target: float | None, reached: bool | None
-) -> None:
-    passes += [1, 1, 1]
-    case = Case("empty", 100, 1, 0, work, target, value=lambda _: 110.0, unit="ms")
-    result = measure(case, repeats=3, warm_ups=0, say=lambda _: None)
-    assert (result["figure"], result["peer"], result["reached"]) == (110, None, reached)

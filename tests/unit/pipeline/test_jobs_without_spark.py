@@ -80,6 +80,7 @@ def manifest(segment: int, end: int) -> Manifest:
         crc32=3,
         queues=(("T", 0, 1, 5, 5),),
         files=(("messages/x.parquet", 10),),
+        fileCrc32=(7,),
         archivedAt=4,
     )
 

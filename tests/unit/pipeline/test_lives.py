@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.inspection.queues.writer import write_batch_queues
 from penstock.pipeline.columns.part_kernels import digest_range
 from penstock.pipeline.jobs.framework.report import Report
-from penstock.pipeline.jobs.rebuild.batch_files import join_batch_files
-from penstock.pipeline.jobs.rebuild.job import Config, check, tell_batches, write_part
+from penstock.pipeline.jobs.rebuild.job import Config, batches_of, check, tell_batches, write_part
 from penstock.pipeline.jobs.verify.job import prove_lives
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, list_queue_files, pack_queues
@@ -39,7 +38,7 @@ def parts(store: Store, **options: str) -> list[dict[str, Any]]:
     return pa.Table.from_batches(batches, schema).to_pylist()
 
 
-def rebuild(store: Store, into: Path, deleted: dict[str, int]) -> list[dict[str, Any]]:
+def rebuild(store: Store, into: Path, deleted: dict[str, int], per_batch_file: int = 10) -> list[dict[str, Any]]:
     """As the job does."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in parts(store):
@@ -51,7 +50,7 @@ def rebuild(store: Store, into: Path, deleted: dict[str, int]) -> list[dict[str,
         for rows in groups.values()
         for row in write_part(str(into), pa.Table.from_pylist(rows, columns), PER_FILE).to_pylist()
     ]
-    join_batch_files(into, written, 10)
+    write_batch_queues(into, batches_of(written), per_batch_file * 46)
     return written
 
 
@@ -141,24 +140,16 @@ def test_light_queues_and_inner_batches_are_made_as_rocketmq_has_them(name: str,
 def test_units_go_on_in_the_next_file(tmp_path: Path) -> None:
     golden.unpack("direct", tmp_path / "store", only=("commitlog",))
     store = list_store(str(tmp_path / "store"))
-    small, large = tmp_path / "small", tmp_path / "large"
-    written = rebuild(store, large, {})
-    rebuild(store, small, {})
-    queue = small / "batchconsumequeue" / "InnerBatch" / "0"
-    (whole,) = queue.iterdir()
-    shutil.copyfile(whole, queue / ".part-0")
-    (queue / ".part-0").write_bytes(whole.read_bytes()[: 7 * 46])
-    whole.unlink()
-    join_batch_files(small, [{"topic": "InnerBatch", "queueId": 0, "file": 0, "units": 7}], 3)
-    files = sorted(queue.iterdir())
-    assert [path.name for path in files] == [f"{at:020d}" for at in (0, 138, 276)]
-    assert b"".join(path.read_bytes() for path in files) == whole_content(large)[: 9 * 46]
+    written = rebuild(store, tmp_path / "large", {}, 100)
+    rebuild(store, tmp_path / "small", {}, 3)
+    (whole,) = (tmp_path / "large" / "batchconsumequeue" / "InnerBatch" / "0").iterdir()
+    files = sorted((tmp_path / "small" / "batchconsumequeue" / "InnerBatch" / "0").iterdir())
+    assert [path.name for path in files] == [f"{138 * number:020d}" for number in range(len(files))]
+    assert len(files) > 2
+    content = b"".join(path.read_bytes() for path in files)
+    assert content == whole.read_bytes()[: len(content)]
+    assert not any(whole.read_bytes()[len(content) :])
     assert sum(row["units"] for row in written) == 14
-
-
-def whole_content(root: Path) -> bytes:
-    (path,) = (root / "batchconsumequeue" / "InnerBatch" / "0").iterdir()
-    return path.read_bytes()
 
 
 def test_queues_of_an_open_store_may_still_have_the_life_that_was_deleted(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from penstock.formats.record.compression import decompress
 from penstock.formats.record.kernels.encoding import encoded_bytes
 from penstock.formats.record.layout import SysFlag
 from penstock.formats.record.properties import decode_properties
-from penstock.pipeline.topics.write import routing
 from penstock.pipeline.topics.write.chunks import cut
 from penstock.pipeline.topics.write.content import Content
 from penstock.pipeline.topics.write.encoding import Rows, check_sink_schema, compressed
@@ -205,7 +204,7 @@ def test_topics_of_a_batch_are_taken_apart_in_order() -> None:
 def test_a_large_piece_is_cut_by_bytes() -> None:
     layout = Layout("t", "a:1", 1)
     (piece,) = layout.split(Rows(batch(body=[bytes([65 + number]) * 1000 for number in range(10)])), 0)
-    parts = cut(piece, 3500)
+    parts = cut(piece, 3500, 0)
     assert [len(part.queue_ids) for part in parts] == [3, 3, 3, 1]
     assert np.concatenate([part.bodies.data for part in parts]).tobytes() == piece.bodies.data.tobytes()
 
@@ -227,13 +226,9 @@ def test_content_is_the_same_in_any_order_and_division_and_no_other_is() -> None
     assert of(("u", [b"a", b"b", b"c"])) != whole
 
 
-def test_settings_of_the_version_before_are_understood() -> None:
-    by_rows_only = Settings(1 << 20, 4, "zstd", bytes=routing.COLUMN_BYTES)
-    assert Settings.parse("1048576;4;10000", "zstd") == Settings.parse("1048576;4;zstd;10000", "none") == by_rows_only
-    assert not by_rows_only.counts_topics
+def test_the_settings_that_brokers_keep_are_read_again() -> None:
     kept = Settings(1 << 20, 4, "lz4", 500)
-    assert kept.counts_topics
-    assert Settings.parse(str(kept), "none") == kept
+    assert Settings.parse(str(kept)) == kept
 
 
 def test_a_column_that_arrow_splits_loses_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,6 +284,4 @@ def test_content_tells_a_topic_made_anew_from_a_broker_group_that_came_or_went()
         assert again(*created).is_same(str(first))
         assert not again(*created).is_anew(str(first))
     assert again(9000, 9001).is_anew(str(first))
-    assert again(9000).is_same("10;0000000000000007")
-    assert not again(9000).is_anew("10;0000000000000007")
     assert not Content(10, 8).is_same(str(first))

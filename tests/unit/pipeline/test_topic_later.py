@@ -13,7 +13,7 @@ from penstock.formats.destination import LATER_PROPERTIES, Later, Ordinary
 from penstock.formats.record.properties import decode_properties
 from penstock.pipeline.topics.write.encoding import Rows
 from penstock.pipeline.topics.write.routing import Piece, by_destination
-from penstock.proto.errors import MessageTooLarge
+from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 NOON_MS = 1_767_268_800_000
@@ -72,3 +72,17 @@ def test_properties_leave_room_for_what_delivery_needs() -> None:
     Rows(pa.RecordBatch.from_pydict({"body": [b"0"], "properties": long}))
     with pytest.raises(MessageTooLarge, match="at most 32127 are allowed"):
         Rows(batch([NOON], properties=long))
+
+
+@pytest.mark.parametrize(
+    "wish", [("DELAY", "3"), ("TIMER_DELAY_SEC", "5"), ("TIMER_DELIVER_MS", str(1 << 50)), ("TRAN_MSG", "true")]
+)
+def test_a_property_that_asks_for_later_is_refused_and_a_time_that_is_over_is_not(wish: tuple[str, str]) -> None:
+    def rows(*properties: tuple[str, str]) -> Rows:
+        column = pa.array([[("x", "y"), *properties]], pa.map_(pa.string(), pa.string()))
+        return Rows(pa.RecordBatch.from_pydict({"body": [b"0"], "properties": column}))
+
+    with pytest.raises(InvalidArgument, match=f"'{wish[0]}' would do nothing, .*: give a column deliverAt"):
+        rows(wish)
+    (encoded,) = rows(("TIMER_DELIVER_MS", "1000"), ("__STARTDELIVERTIME", "1000")).properties
+    assert decode_properties(encoded)["TIMER_DELIVER_MS"] == "1000"

@@ -19,7 +19,7 @@ from penstock.pipeline.topics.read.reading import SliceReader
 from penstock.proto import frames
 from penstock.proto.errors import BrokerUnavailable, DamagedRecord, DataLoss, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.broker.kit import Kit, close_all
+from tests.support.broker.kit import CALL, Kit, close_all
 from tests.support.broker.requests import wanting
 from tests.support.broker.stores import patch, split
 
@@ -83,7 +83,7 @@ class Group:
 
         def answer() -> bytes:
             self.before(header)
-            message = self._await(self.members[address][Consume].fetch.fetch(frames.pack(header), None))  # type: ignore[arg-type]
+            message = self._await(self.members[address][Consume].fetch.fetch(frames.pack(header), CALL))
             return self.after(header, bytes(message))
 
         return Call(answer)

@@ -25,6 +25,7 @@ def test_a_call_that_fails_leaves_the_old_content_and_nothing_else(
 ) -> None:
     path = tmp_path / "file"
     replace_file(path, b"old")
+    kept = tmp_path / "file.bak"
 
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
@@ -35,6 +36,8 @@ def test_a_call_that_fails_leaves_the_old_content_and_nothing_else(
             replace_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
+    replace_file(path, b"new", keep_as=kept)
+    assert (path.read_bytes(), kept.read_bytes()) == (b"new", b"old")
 
 
 def test_content_is_synced_before_the_name_and_the_name_afterwards(

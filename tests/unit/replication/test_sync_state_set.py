@@ -165,6 +165,11 @@ def test_what_is_no_register_is_refused(text: str) -> None:
         register_of_json(text)
 
 
+def test_a_register_with_a_field_of_a_newer_release_is_refused_by_its_name() -> None:
+    with pytest.raises(ValueError, match="witnesses: a newer release wrote it: upgrade this nameserver"):
+        register_of_json(new_register("c", "a", 0, 0).to_json().replace("{", '{"witnesses": [], '))
+
+
 def test_a_register_of_the_wire_is_checked() -> None:
     message = new_register("c", "a", 0, 0).to_wire("x")
     message.master_id = 5

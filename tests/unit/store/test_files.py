@@ -19,6 +19,7 @@ from penstock.broker.store.log.warming import Warming
 from penstock.broker.store.recovery.checkpoint import Checkpoint
 from penstock.formats.checkpoint import Positions, Standard
 from penstock.proto.errors import ConfigError, Corrupt, DiskFull, StorageError, StoreLocked, SyncFailed, WrongStore
+from penstock.runtime.clock import boot_id
 from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config, tree
 from tests.support.crash.failing_disk import FailingDisk
 from tests.support.waiting import wait_until
@@ -35,7 +36,7 @@ def _filled(root: Path, batches: int = 60) -> Store:
 def test_a_new_store_has_rocketmqs_files(tmp_path: Path) -> None:
     store = Store.open(store_config(tmp_path / "made" / "here"))
     root = tmp_path / "made" / "here"
-    assert (root / "abort").read_text() == str(os.getpid())
+    assert (root / "abort").read_text().split() == [str(os.getpid()), boot_id()]
     assert (root / "lock").read_bytes() == b"lock"
     store.append("t", batch("t", [b"x"]), queues=1)
     dispatch_all(store)

@@ -1,0 +1,117 @@
+"""What a turn of a Spark case consists of: figures, each in turn with its peer, and the memory that it took."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from penstock.pipeline.spark.sessions import session
+
+from ..rig import Rig
+from ..runner import RATIO, Figures, Turns
+
+SAMPLE_S = 0.2
+WARM_UPS = 3
+"""Turns that count for nothing: Java compiles what is run often."""
+GIB = 0.5
+"""Size of each generated store and topic."""
+RECORD_BYTES = 177
+"""Of a generated record besides its body."""
+MASTER = "local[2]"
+CONF = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
+
+Run = Callable[[], float]
+"""Does the work once; its figure."""
+
+
+@contextlib.contextmanager
+def bench_session() -> Iterator[Any]:
+    """A Spark session for the ``with`` block."""
+    spark = session("penstock bench", master=MASTER, conf=CONF)
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def records_of(body: int, gib: float = GIB) -> int:
+    """How many messages of so many bytes a store of that size has."""
+    return int(gib * (1 << 30) / (body + RECORD_BYTES))
+
+
+def per_second(rows: int, work: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> Run:
+    """Rows per second of ``work``; ``prepare`` comes before it and does not count."""
+
+    def run() -> float:
+        prepare()
+        began = time.perf_counter()
+        work()
+        return rows / (time.perf_counter() - began)
+
+    return run
+
+
+def turns_of(
+    rig: Rig,
+    runs: Mapping[str, Run],
+    *,
+    peer: Run | None = None,
+    alone: frozenset[str] = frozenset(),
+    warm_ups: int = WARM_UPS,
+) -> Turns:
+    """Turns of all ``runs``, behind warm-ups. ``peer`` runs beside each, which is also given as its share of it but
+    for those ``alone``."""
+    for turn in itertools.count(-warm_ups):
+        figures: Figures = {}
+        with Memory() as memory:
+            for name, run in runs.items():
+                rig.progress(f"{name}: {'warm-up' if turn < 0 else f'turn {turn + 1}'}")
+                beside = peer() if peer is not None else None
+                figures[name] = run()
+                if beside is not None and name not in alone:
+                    figures[f"{name}{RATIO}Parquet"] = figures[name] / beside
+        if turn >= 0:
+            yield figures | {"java": memory.java, "worker": memory.python}
+
+
+class Memory:
+    """The largest resident memory in MiB, of Java and of one Python process that Java started.
+
+    Brokers beside them are left out: the pages of the log that they map count as resident, and are the page cache's.
+    """
+
+    def __init__(self) -> None:
+        self.java = self.python = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(SAMPLE_S):
+            with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: the next sample will do
+                self._sample()
+
+    def _sample(self) -> None:
+        for process in psutil.Process().children(recursive=True):
+            if process.name() == "java":
+                self.java = max(self.java, _resident_mib(process))
+                self.python = max([self.python, *map(_resident_mib, process.children(recursive=True))])
+
+
+def _resident_mib(process: psutil.Process) -> float:
+    return process.memory_info().rss / (1 << 20)

@@ -1,0 +1,83 @@
+"""What fetches that are under way make a broker hold, in all and for one connection."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from penstock.proto.errors import FlowControl
+
+from ..limits import Limits
+
+QUEUES_UNDER_WAY_MAX: Final = 2_000_000
+"""Queues that all fetches under way want together: some 300 MB."""
+CONNECTION_SHARE: Final = 4
+"""One connection may have replies of the fourth part of ``maxFetchBytesHeld`` waiting."""
+
+
+class FetchLoad:
+    """Counts; event loop only."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.fetches = 0
+        self.queues = 0
+        self.reply_bytes = 0
+        self._fetches_of: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def counted(self, peer: str, queues: int) -> Iterator[None]:
+        """A fetch is under way in this block.
+
+        Raises:
+            FlowControl: there are enough, or their replies are not taken.
+        """
+        self._check(peer, queues)
+        self.fetches += 1
+        self.queues += queues
+        self._fetches_of[peer] += 1
+        try:
+            yield
+        finally:
+            self.fetches -= 1
+            self.queues -= queues
+            _lower(self._fetches_of, peer, 1)
+
+    def hold(self, peer: str, size: int, context: Any) -> None:
+        """A reply is about to be sent, and is in memory until its call is over."""
+        self.reply_bytes += size
+        self._bytes_of[peer] += size
+
+        def release(_: Any) -> None:
+            self.reply_bytes -= size
+            _lower(self._bytes_of, peer, size)
+
+        context.add_done_callback(release)
+
+    def _check(self, peer: str, queues: int) -> None:
+        limits = self._limits
+        for what, count, most, name in (
+            ("fetches are under way", self.fetches, limits.fetches_max, "maxWaitingFetches"),
+            ("of this connection", self._fetches_of[peer], limits.connection_fetches_max, "maxFetchesPerConnection"),
+            ("bytes of replies are not taken", self.reply_bytes, limits.reply_bytes_max, "maxFetchBytesHeld"),
+            (
+                "bytes of replies to this connection are not taken",
+                self._bytes_of[peer],
+                limits.reply_bytes_max // CONNECTION_SHARE,
+                f"maxFetchBytesHeld/{CONNECTION_SHARE}",
+            ),
+            ("queues are waited for", self.queues + queues, QUEUES_UNDER_WAY_MAX, "by all fetches"),
+        ):
+            if count >= most:
+                raise FlowControl(
+                    f"fetch refused: {count} {what} ({name}={most}): fetch with fewer consumers, or later"
+                )
+
+
+def _lower(counts: Counter[str], key: str, by: int) -> None:
+    counts[key] -= by
+    if not counts[key]:
+        del counts[key]

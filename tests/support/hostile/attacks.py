@@ -1,0 +1,130 @@
+"""Attacks on a running cluster. Each returns what it found wrong: answers that no request should get."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from penstock.formats.record.batch import encode_messages
+from penstock.proto import frames
+from penstock.proto.errors import from_rpc_error
+from penstock.runtime.channel import open_async_channel
+from tests.support.broker.requests import BORN
+
+from .methods import Method, methods
+from .target import Target
+from .values import plausible, requests
+
+AT_ONCE = 8
+TIMEOUT_S = 10.0
+SEED = 20_260_114
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    length: int  # of the longest text and list
+    many: int  # connections, consumers, topics: times ten, as told
+    noise: int  # random requests for each method
+
+
+SHORT = Scale(length=2_000, many=20, noise=2)
+LONG = Scale(length=100_000, many=200, noise=20)
+
+RECORDS = encode_messages("prey", [b"one"], born_host=BORN)
+
+Findings = list[str]
+Attack = Callable[[Target, Scale], Awaitable[Findings]]
+
+
+async def every_method(target: Target, scale: Scale) -> Findings:
+    """Each method with each field at and beyond its limits."""
+
+    def contents(method: Method) -> Iterator[tuple[str, bytes]]:
+        for told, message in requests(method.request, scale.length):
+            yield told, _encoded(method, message.SerializeToString())
+
+    return await _at_each_method(target, contents)
+
+
+async def noise(target: Target, scale: Scale) -> Findings:
+    """Each method with random bytes, with the begin of a sound request, and with one in another method's place."""
+    dice = random.Random(SEED)
+    sound = {method: plausible(method.request).SerializeToString() for method in methods()}
+
+    def contents(method: Method) -> Iterator[tuple[str, bytes]]:
+        for _ in range(scale.noise):
+            yield "noise", dice.randbytes(dice.randrange(1, 400))
+            yield "framed noise", _encoded(method, dice.randbytes(dice.randrange(400)))
+            yield "cut", _encoded(method, sound[method])[: dice.randrange(len(sound[method]) + 4)]
+            yield "another's", _encoded(method, dice.choice(list(sound.values())))
+
+    return await _at_each_method(target, contents)
+
+
+async def _at_each_method(target: Target, contents: Callable[[Method], Iterable[tuple[str, bytes]]]) -> Findings:
+    found: Findings = []
+    gate = asyncio.Semaphore(AT_ONCE)
+    async with (
+        open_async_channel(target.master.address) as broker,
+        open_async_channel(target.nameserver.address) as nameserver,
+    ):
+        for method in methods():
+            channel = nameserver if method.is_nameservers else broker
+
+            async def send(told: str, content: bytes, method: Method = method, channel: Any = channel) -> None:
+                async with gate:
+                    problem = await _answer(channel, method, content)
+                    if problem:
+                        found.append(f"{method.path} {told}: {problem}")
+
+            async with asyncio.TaskGroup() as calls:
+                for told, content in contents(method):
+                    calls.create_task(send(told, content))
+    return found
+
+
+def _encoded(method: Method, message: bytes) -> bytes:
+    """As it goes over the wire: behind the header of a framed method come records."""
+    if not method.is_framed:
+        return message
+    return b"".join((frames.PREFIX.pack(len(message)), message, RECORDS))
+
+
+async def _answer(channel: Any, method: Method, content: bytes) -> str:
+    """What is wrong with the answer to ``content``; empty: it was answered, or refused by name."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            if not method.is_stream:
+                await channel.unary_unary(method.path)(content, timeout=TIMEOUT_S / 2)
+                return ""
+            call = channel.stream_stream(method.path)(timeout=1)
+            try:
+                await call.write(content)
+                await call.done_writing()
+                await call.read()
+            finally:
+                call.cancel()
+    except grpc.RpcError as error:
+        return "".join(judged("", error))
+    except (asyncio.InvalidStateError, asyncio.CancelledError):
+        return ""
+    except TimeoutError:
+        return "" if method.is_stream else f"no answer within {TIMEOUT_S} s"
+    return ""
+
+
+def judged(path: str, error: grpc.RpcError) -> Findings:
+    """What is wrong with a refusal: nothing, if it tells the caller what is."""
+    code = error.code()  # type: ignore[attr-defined]  # what gRPC raises is also the call
+    problem = from_rpc_error(error, "")
+    if "internal error" in problem.message or code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
+        return [f"{path} {code} {problem.message[:200]}"]
+    return []

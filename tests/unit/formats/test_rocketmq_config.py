@@ -1,0 +1,95 @@
+"""What a store that was RocketMQ's holds and nobody delivers any more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.broker import FEATURES
+from penstock.broker.opening import open_store, store_config
+from penstock.broker.store import Store
+from penstock.formats.rocketmq_config import leftovers
+from penstock.inspection.directory import list_store
+from penstock.inspection.summary import summarize
+from tests.support import golden
+from tests.support.broker.running_broker import small_config
+from tests.support.broker.stores import batch, dispatch_all
+
+
+def told(ranges: dict[tuple[str, int], tuple[int, int]], config: Path) -> dict[str, int]:
+    return {",".join(each.topics): each.messages for each in leftovers(ranges, config)}
+
+
+def test_what_waits_is_what_lies_behind_the_progress_that_rocketmq_noted(tmp_path: Path) -> None:
+    (tmp_path / "delayOffset.json").write_text('{"offsetTable":{1:7,3:1}}')
+    offsets = {
+        "%RETRY%g@g": {"0": 5},
+        "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 35},
+        "RMQ_SYS_TRANS_HALF_TOPIC@somebody": {"0": 99},
+        "rmq_sys_REVIVE_LOG_c@CID_RMQ_SYS_REVIVE_GROUP": {"0": 10, "1": 4},
+        "orders@g": {"0": 1},
+    }
+    (tmp_path / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    found = told(
+        {
+            ("SCHEDULE_TOPIC_XXXX", 0): (0, 7),
+            ("SCHEDULE_TOPIC_XXXX", 2): (0, 4),
+            ("SCHEDULE_TOPIC_XXXX", 17): (8, 10),  # a level that nothing was delivered of yet
+            ("RMQ_SYS_TRANS_HALF_TOPIC", 0): (0, 40),
+            ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0): (0, 40),
+            ("rmq_sys_REVIVE_LOG_c", 0): (0, 12),
+            ("rmq_sys_REVIVE_LOG_c", 1): (0, 4),
+            ("%RETRY%g", 0): (0, 8),
+            ("%RETRY%other", 0): (0, 1),
+            ("orders", 0): (0, 100),
+            ("rmq_sys_wheel_timer", 0): (0, 9),  # goes on here
+        },
+        tmp_path,
+    )
+    assert found == {
+        "SCHEDULE_TOPIC_XXXX": 3 + 2,
+        "RMQ_SYS_TRANS_HALF_TOPIC": 5,
+        "rmq_sys_REVIVE_LOG_c": 2,
+        "%RETRY%g,%RETRY%other": 3 + 1,
+    }
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"other": 1}', '{"offsetTable": 3}'])
+def test_progress_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "delayOffset.json").write_text(text)
+    assert told({("SCHEDULE_TOPIC_XXXX", 0): (2, 5)}, tmp_path) == {"SCHEDULE_TOPIC_XXXX": 3}
+
+
+def test_the_summary_of_a_store_notes_it(tmp_path: Path) -> None:
+    root = golden.unpack("normal", tmp_path / "store")
+    notes = [note["problem"] for note in summarize(list_store(root))["notes"]]
+    assert [note for note in notes if "RocketMQ" in note] == [
+        "3 left by RocketMQ: messages that wait for a delay level are not delivered",
+        "2 left by RocketMQ: halves of transactions that are undecided, so many at most, are not delivered",
+        "1 left by RocketMQ: what was received by POP and not acknowledged is not delivered again",
+        "1 left by RocketMQ: messages that are due again go only to who subscribes to these topics",
+    ]
+    (root / "penstockCheckpoint").write_text("Penstock has it")
+    assert not [note for note in summarize(list_store(root))["notes"] if "RocketMQ" in note["problem"]]
+
+
+def test_the_first_start_on_a_store_warns_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = small_config(tmp_path)
+    theirs = Store.open(store_config(config))
+    for topic, count in (("SCHEDULE_TOPIC_XXXX", 3), ("%RETRY%g", 2), ("orders", 4)):
+        theirs.append(topic, batch(topic, [b"x"] * count), queues=1)
+    dispatch_all(theirs)
+    theirs.close()
+    expected = [
+        "taken over from RocketMQ topics=SCHEDULE_TOPIC_XXXX count=3: messages that wait for a delay level are not "
+        "delivered",
+        "taken over from RocketMQ topics=%RETRY%g count=2: messages that are due again go only to who "
+        "subscribes to these topics",
+    ]
+    for warned in (expected, []):
+        caplog.clear()
+        with open_store(config, FEATURES) as opened:
+            opened.store.close()
+        assert [message for message in caplog.messages if "taken over" in message] == warned
