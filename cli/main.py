@@ -34,6 +34,7 @@ COMMANDS = {
     "topic": (f"{_HERE}.topics", "topic", "Create, update, delete, list and show topics."),
     "group": (f"{_HERE}.groups", "group", "Create, list, show and delete consumer groups."),
     "offset": (f"{_HERE}.groups", "offset", "Move a group's position: reset, clone."),
+    "dlq": (f"{_HERE}.dlq", "dlq", "Dead letters of consumer groups: list, show, resend."),
     "send": (f"{_HERE}.messages", "send", "Send one message, or each line of standard input."),
     "tail": (f"{_HERE}.messages", "tail", "Print messages as they arrive."),
     "message": (f"{_HERE}.messages", "message", "Look messages up by id, offset or key."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
@@ -27,6 +28,7 @@ from .administer.admin_results import (
     GroupLag,
     GroupMember,
     QueuePosition,
+    RetryPolicy,
     TopicInfo,
     TopicShard,
     TopicStats,
@@ -195,22 +197,33 @@ class Admin:
         *,
         consume_enable: bool = True,
         retry_max_times: int = 16,
+        retry_policy: RetryPolicy | Sequence[float] | None = None,
+        retry_queues: int = 0,
         attributes: Mapping[str, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> GroupInfo:
-        """Create or change a consumer group at every broker group. Consumers also create theirs by joining."""
+        """Create or change a consumer group at every broker group. Consumers also create theirs by joining.
+
+        ``retry_policy``: how long a message that failed waits, or just the seconds before its first return, its
+        second, …; ``retry_queues``: of the topic that it comes again in. Without them they stay as they are.
+        """
         config = GroupConfig(
             group=names.check_group(group),
             consume_enable=consume_enable,
             retry_max_times=retry_max_times,
+            retry_queues=retry_queues,
             attributes=attributes or {},
         )
+        if retry_policy is not None:
+            policy = retry_policy if isinstance(retry_policy, RetryPolicy) else RetryPolicy(tuple(retry_policy))
+            config.retry_policy.CopyFrom(policy.to_wire())
+        made = config
         for name in self._directory.masters(timeout_s)[0]:
-            self._calls.at_master(name, "CreateGroup", config, timeout_s)
-        return GroupInfo(group, consume_enable, retry_max_times, dict(attributes or {}))
+            made = self._calls.at_master(name, "CreateGroup", config, timeout_s)
+        return _as_info(made)
 
     def delete_group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Delete a group without members, and its offsets, at every broker group.
+        """Delete a group without members, its offsets, and its retries and dead letters, at every broker group.
 
         Raises:
             GroupNotFound: no master has it. InvalidArgument: it has members.
@@ -375,4 +388,15 @@ def _group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInf
                 mine += [(queues.topic, broker_name, queue_id) for queue_id in queues.queue_ids]
     config = next(iter(answers.values())).config
     members = [GroupMember(name, subscriptions[name], sorted(claimed[name])) for name in sorted(subscriptions)]
-    return GroupInfo(group, config.consume_enable, config.retry_max_times, dict(config.attributes), members)
+    return replace(_as_info(config), group=group, members=members)
+
+
+def _as_info(config: GroupConfig) -> GroupInfo:
+    return GroupInfo(
+        config.group,
+        config.consume_enable,
+        config.retry_max_times,
+        dict(config.attributes),
+        retry_policy=RetryPolicy.from_wire(config.retry_policy),
+        retry_queues=config.retry_queues,
+    )

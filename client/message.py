@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.formats.record.layout import offset_message_id as make_offset_message_id
 from penstock.formats.record.properties import (
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
     KEY_SEPARATOR,
     KEYS,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
     TIMER_DELIVER_MS,
@@ -21,7 +25,7 @@ from penstock.formats.record.properties import (
     WAIT,
 )
 from penstock.proto.errors import PenstockError
-from penstock.proto.names import PRODUCER_PROPERTY
+from penstock.proto.names import PRODUCER_PROPERTY, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
@@ -30,7 +34,10 @@ DeliverAt = dt.datetime | int
 """A time with a time zone, or milliseconds since 1970 UTC."""
 
 SYSTEM_PROPERTIES = frozenset(
-    {TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_DELIVER_MS, TIMER_OUT_MS}
+    {
+        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_DELIVER_MS, TIMER_OUT_MS),
+        *(RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
+    }
 )
 """Property names that have an attribute of their own, or are the system's alone."""
 
@@ -261,3 +268,20 @@ class MessageView:
             f"MessageView(topic={self.topic!r}, broker_name={self.broker_name!r}, queue_id={self.queue_id}, "
             f"queue_offset={self.queue_offset}, message_id={self.message_id!r}, body={len(self.body)} bytes)"
         )
+
+
+class RetriedMessage(MessageView):
+    """A received message that may lie in a group's retry topic: it tells the topic that it was sent to first."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to."""
+        topic = super().topic
+        return self.all_properties.get(RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        """The queue it lies in, by name."""
+        return MessageQueue(super().topic, self.broker_name, self.queue_id)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
 from typing import Self
 
-from penstock.proto.errors import InvalidArgument
+from penstock.proto import names
+from penstock.proto.errors import InvalidArgument, MessageNotFound
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
@@ -22,10 +23,12 @@ from .consume.group.rebalance import Strategy, strategy_named
 from .consume.local_queue import Fetched, LocalQueue, Standing, Taken
 from .consume.message_batch import MessageBatch
 from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, query_range, search_offset
-from .message import MessageQueue, MessageView
+from .consume.send_backs import SendBacks, parts
+from .message import MessageQueue, MessageView, RetriedMessage
 
 POLL_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 3.0
+SEND_BACK_TIMEOUT_S = 30.0
 
 
 class PulledQueue(LocalQueue):
@@ -125,6 +128,7 @@ class PullConsumer(Consumer):
             credentials=credentials,
             new_queue=lambda queue: PulledQueue(queue, auto_commit),
         )
+        self._send_backs = SendBacks(self._core.calls, group, None)
         self._lock = self._core.buffers.lock
         self._returned: set[PulledQueue] = set()  # queues whose messages the caller has; guarded by the lock
         self._is_manual: bool | None = None  # None until the caller subscribes or assigns
@@ -215,6 +219,35 @@ class PullConsumer(Consumer):
             return MessageBatch.empty()
         queue, part = taken[0]
         return MessageBatch(queue, part.batch, part.indexes)
+
+    def send_back(
+        self, message: MessageView | Sequence[MessageView], delay_level: int = 0, timeout_s: float = SEND_BACK_TIMEOUT_S
+    ) -> None:
+        """Have messages come again later, to any member of the group, as after a listener's failure.
+
+        ``delay_level``: 1..18 of the broker's ``messageDelayLevel``; 0: by the group's retry policy; below 0: dead
+        letters at once. When this returns they are kept, and the commit may pass them. Members get what comes again
+        beside the topics that they subscribe; who assigns queues has to assign those of ``%RETRY%`` and the group.
+
+        Raises:
+            MessageNotFound: the broker has no record of some any more; the others are kept.
+            BrokerUnavailable, OutcomeUnknown: there is no master; perhaps some are kept.
+            Refused: not kept, by the broker's own error.
+        """
+        check_timeout(timeout_s)
+        self._core.require_open()
+        deadline_s = time.monotonic() + timeout_s
+        sizes: dict[MessageQueue, dict[int, int]] = {}
+        for each in [message] if isinstance(message, MessageView) else message:
+            sizes.setdefault(each.message_queue, {})[each.queue_offset] = each.size
+        for queue, of_queue in sizes.items():
+            for offsets in parts(of_queue):
+                left_s = max(deadline_s - time.monotonic(), 0.2)
+                gone = self._send_backs.send(queue, offsets, left_s, delay_level=delay_level)
+                if gone:
+                    raise MessageNotFound(
+                        f"queue {queue}: offsets {gone[:10]} have no record any more, keep them yourself"
+                    )
 
     # Positions
 
@@ -393,5 +426,6 @@ class PullConsumer(Consumer):
 def _views(taken: list[tuple[MessageQueue, Taken]]) -> list[MessageView]:
     views: list[MessageView] = []
     for queue, part in taken:
-        views.extend(map(MessageView, repeat(part.batch), part.indexes, repeat(queue.broker_name)))
+        kind = RetriedMessage if queue.topic.startswith(names.RETRY_PREFIX) else MessageView
+        views.extend(map(kind, repeat(part.batch), part.indexes, repeat(queue.broker_name)))
     return views

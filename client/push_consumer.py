@@ -25,7 +25,8 @@ from .consume.group.membership import Membership
 from .consume.group.rebalance import Strategy, strategy_named
 from .consume.offsets import FileOffsets
 from .consume.push_queue import PushedQueue
-from .consume.redelivery import Local
+from .consume.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
+from .consume.send_backs import SendBacks
 from .consume.workers import ConsumeResult, Listener, Workers
 
 __all__ = ["ConsumeResult", "PushConsumer"]
@@ -35,20 +36,25 @@ log = logging.getLogger(__name__)
 CLUSTERING, BROADCASTING = "clustering", "broadcasting"
 WAIT_STEP_S = 0.5
 COMMIT_SHARE_S = 1.0
+CONSUME_TIMEOUT_S = 900.0
+TIMEOUT_S_MAX = 7 * 24 * 3600.0
+BROADCAST_TIMES = 16
 
 
 class PushConsumer(Consumer):
     """Calls a listener with every message of its share of the queues (``clustering``), or of all (``broadcasting``).
 
     The listener gets one message, or with ``consume_batch_max > 1`` a list of messages of one queue. It succeeds when
-    it returns ``None`` or ``ConsumeResult.SUCCESS``. When it returns ``RETRY_LATER`` or raises, the message is
-    delivered to this consumer again after a while (1 s, 2 s, 5 s, 10 s, then every 30 s; see
-    ``ConsumerConfig.retry_delays_ms``). Until it succeeds, the committed offset of its queue stays below it, so after
-    a restart everything behind it in its queue is delivered again. There are no retry and dead-letter topics yet:
-    a message that can never succeed has to be counted as a success by the listener, or be skipped by an offset reset.
+    it returns ``None`` or ``ConsumeResult.SUCCESS``. When it returns ``RETRY_LATER`` or anything else, raises, or takes
+    longer than ``consume_timeout_s``, the message goes back to its broker, and the messages behind it go on. The broker
+    has it come again to any member of the group after 10 s, 30 s, 1 min, … 2 h, or as the group's ``retry_policy``
+    says, and keeps it as a dead letter after ``max_reconsume_times`` (without: the group's ``retry_max_times``, 16
+    unless set). While the broker has no master the message waits, and the commit of its queue with it.
 
     ``consume_threads`` listeners run at once, also for messages of one queue. With ``orderly`` at most one runs per
-    queue, in the queue's order, and a failed message is tried again before those behind it.
+    queue, in the queue's order, and a failed message is tried again before those behind it, every second, until it is a
+    dead letter after ``max_reconsume_times`` (without: for ever). Broadcasting consumers try a failed message again
+    themselves (``ConsumerConfig.retry_delays_ms``) and drop it after ``max_reconsume_times``, 16 unless set.
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class PushConsumer(Consumer):
         client_id: str | None = None,
         consume_from: str | int = CONSUME_FROM_LAST,
         strategy: str | Strategy = "AVG",
+        max_reconsume_times: int | None = None,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
         config: ConsumerConfig | None = None,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
@@ -83,6 +91,13 @@ class PushConsumer(Consumer):
         require(1 <= consume_threads <= 1024, "consume_threads must be 1..1024", consume_threads)
         require(1 <= consume_batch_max <= 10_000, "consume_batch_max must be 1..10000", consume_batch_max)
         require(model in (CLUSTERING, BROADCASTING), "model must be 'clustering' or 'broadcasting'", model)
+        times = max_reconsume_times
+        require(times is None or 0 <= times <= 1024, "max_reconsume_times must be 0..1024", times)
+        require(
+            0 < consume_timeout_s <= TIMEOUT_S_MAX,
+            "consume_timeout_s must be above 0, a week at most",
+            consume_timeout_s,
+        )
         self._model = model
         self._strategy = strategy_named(strategy)
         self._core = ConsumerCore(
@@ -95,19 +110,33 @@ class PushConsumer(Consumer):
             credentials=credentials,
             new_queue=PushedQueue,
         )
-        limits = self._core.config
+        self._redelivery = self._redelivery_of(times, orderly=orderly)
         self._workers = Workers(
             self._core.buffers,
             listener,
-            Local([limits.suspend_ms] if orderly else limits.retry_delays_ms),
+            self._redelivery,
             name=group,
             threads=consume_threads,
             batch_max=consume_batch_max,
             is_orderly=orderly,
+            timeout_s=consume_timeout_s,
             on_idle=self._core.poke,
         )
+        self._core.watch = self._workers.watch
         self._is_started = False
         self._ended = threading.Event()
+
+    def _redelivery_of(self, times: int | None, *, orderly: bool) -> Redelivery:
+        config = self._core.config
+        delays_ms = [config.suspend_ms] if orderly else config.retry_delays_ms
+        if self._model == BROADCASTING:
+            return Dropped(delays_ms, BROADCAST_TIMES if times is None else times)
+        if orderly and times is None:
+            return Local(delays_ms)
+        send_backs = SendBacks(self._core.calls, self.group, times)
+        if orderly:
+            return InPlace(delays_ms, times or 0, send_backs)
+        return SendBack(send_backs, Local(delays_ms), self.group)
 
     def __enter__(self) -> Self:
         self.start()
@@ -182,7 +211,9 @@ class PushConsumer(Consumer):
         deadline_s = time.monotonic() + timeout_s
         self._ended.set()
         if self._is_started and not self._core.is_closed:
-            self._workers.close(deadline_s - min(COMMIT_SHARE_S, timeout_s / 2))
+            before_s = deadline_s - min(COMMIT_SHARE_S, timeout_s / 2)
+            self._workers.close(before_s)
+            self._redelivery.close(before_s)
         self._core.close(deadline_s)
 
 

@@ -1,4 +1,4 @@
-"""Work through a topic with a listener, in four threads, until Ctrl-C. One order fails the first time it comes."""
+"""Work through a topic with a listener, in four threads, until Ctrl-C. One order fails first and comes again."""
 
 import os
 
@@ -13,7 +13,7 @@ def on_message(message: MessageView) -> ConsumeResult:
     global failed_once
     if message.body == b"parcel 7" and not failed_once:
         failed_once = True
-        print("parcel 7 does not fit, again in a second")
+        print("parcel 7 does not fit, again in ten seconds")
         return ConsumeResult.RETRY_LATER
     print(f"shipped {message.body.decode()} (queue {message.queue_id}, offset {message.queue_offset})", flush=True)
     return ConsumeResult.SUCCESS

@@ -26,11 +26,24 @@ def group() -> None:
 @group.command()
 @click.argument("name")
 @click.option("--consume/--no-consume", "consume_enable", default=True, help="Whether members get messages.")
-@click.option("--retry-max-times", default=16, show_default=True)
+@click.option(
+    "--retry-max-times", default=16, show_default=True, help="A message that fails once more is a dead letter."
+)
+@click.option("--retry-delays", metavar="'10s 1m 2h'", help="Before the first retry, the second, …; the last repeats.")
 @asking
-def create(admin: Admin, answer: Answer, name: str, consume_enable: bool, retry_max_times: int) -> None:
+def create(
+    admin: Admin, answer: Answer, name: str, consume_enable: bool, retry_max_times: int, retry_delays: str | None
+) -> None:
     """Create or change a group."""
-    info = admin.create_group(name, consume_enable=consume_enable, retry_max_times=retry_max_times)
+    from penstock.formats.delay_levels import levels_ms
+
+    try:
+        delays_s = [delay / 1000 for delay in levels_ms(retry_delays)] if retry_delays is not None else None
+    except ValueError as error:
+        raise click.BadParameter(f"{error!s:.40}: give times as 10s, 1m, 2h", param_hint="--retry-delays") from None
+    info = admin.create_group(
+        name, consume_enable=consume_enable, retry_max_times=retry_max_times, retry_policy=delays_s
+    )
     answer(asdict(info), f"group {name} created")
 
 
@@ -38,7 +51,7 @@ def create(admin: Admin, answer: Answer, name: str, consume_enable: bool, retry_
 @click.argument("name")
 @asking
 def delete(admin: Admin, answer: Answer, name: str) -> None:
-    """Delete a group without members, and its offsets."""
+    """Delete a group without members, its offsets, and its retries and dead letters."""
     admin.delete_group(name)
     answer({"group": name, "deleted": True}, f"group {name} deleted")
 

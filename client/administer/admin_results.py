@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
+
+from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,36 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long a message that failed waits before it comes again.
+
+    ``delays_s``: before the first time, the second, …; the last one repeats. Without them ``initial_s`` times
+    ``multiplier`` to the power of its tries, up to ``max_s``. Without both: 10 s, 30 s, 1 min, … 2 h, the broker's
+    ``messageDelayLevel``.
+    """
+
+    delays_s: tuple[float, ...] = ()
+    initial_s: float = 0.0
+    max_s: float = 0.0
+    multiplier: int = 0
+
+    def to_wire(self) -> WirePolicy:
+        """The wire's message of it."""
+        return WirePolicy(
+            delays_ms=[round(delay * 1000) for delay in self.delays_s],
+            initial_ms=round(self.initial_s * 1000),
+            max_ms=round(self.max_s * 1000),
+            multiplier=self.multiplier,
+        )
+
+    @classmethod
+    def from_wire(cls, found: WirePolicy) -> Self:
+        """The policy of such a message."""
+        delays_s = tuple(delay / 1000 for delay in found.delays_ms)
+        return cls(delays_s, found.initial_ms / 1000, found.max_ms / 1000, found.multiplier)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupInfo:
     """A consumer group's settings and members."""
 
@@ -74,6 +107,8 @@ class GroupInfo:
     retry_max_times: int
     attributes: dict[str, str] = field(default_factory=dict)
     members: list[GroupMember] = field(default_factory=list)
+    retry_policy: RetryPolicy = RetryPolicy()
+    retry_queues: int = 1
 
 
 @dataclass(frozen=True, slots=True)

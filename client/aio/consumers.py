@@ -88,6 +88,7 @@ class AsyncPullConsumer(_Consumer):
             for message in await self.poll():
                 yield message
 
+    send_back = in_thread(PullConsumer.send_back)
     commit = in_thread(PullConsumer.commit)
     committed = in_thread(PullConsumer.committed)
     position = at_once(PullConsumer.position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ class ConsumerCore:
         self.subscriptions: dict[str, Subscription] = {}  # the user's threads write it, the fetcher's reads single ones
         self.failure: PenstockError | None = None  # set once, by whichever thread finds it; never taken back
         self.is_closed = False
+        self.watch: Callable[[float], float] = lambda now_s: math.inf  # called by the owner now and then: when next
         self.owner: QueueOwner | None = None  # from the first subscription or assignment on, and then the same
         self.calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self.connections, self.directory = self.calls.connections, self.calls.directory

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from penstock.proto import names
 from penstock.proto.errors import PenstockError, RouteNotFound, TopicNotFound
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
@@ -46,7 +47,7 @@ class QueueOwner(ABC):
         self._subscriptions = dict(core.subscriptions)  # as far as it has heard; written by the control thread
         self._born_later: set[str] = set()  # topics that did not exist when they were subscribed; only grows
         self._existing: set[str] = set()  # topics that were there; by the watch thread, and by whoever looks one up
-        self._commit_at_s = 0.0
+        self._commit_at_s = self._watch_at_s = 0.0
         self._control = ControlLoop(f"penstock-{kind}-{core.group}", self._tick)
 
     # Called by the consumer, from any thread
@@ -123,7 +124,8 @@ class QueueOwner(ABC):
                 self._existing.add(topic)
             except TopicNotFound:
                 self._born_later.add(topic)
-                log.warning("topic does not exist, consuming begins when it does topic=%s", topic)
+                level = logging.DEBUG if topic.startswith(names.RETRY_PREFIX) else logging.WARNING
+                log.log(level, "topic does not exist, consuming begins when it does topic=%s", topic)
             except RouteNotFound as error:
                 log.warning("topic has no route yet topic=%s error=%s", topic, error.message)
 
@@ -140,6 +142,8 @@ class QueueOwner(ABC):
         consume_from = self._core.consume_from
         if queue.topic in self._born_later and consume_from == CONSUME_FROM_LAST:
             consume_from = CONSUME_FROM_FIRST
+        if queue.topic.startswith(names.RETRY_PREFIX):
+            consume_from = CONSUME_FROM_FIRST  # nothing in there is older than the group
         try:
             committed, min_offset, max_offset = ask()
             offset = starting_offset(
@@ -182,7 +186,9 @@ class QueueOwner(ABC):
         if now_s >= self._commit_at_s:
             self._commit_at_s = now_s + self._core.config.commit_interval_ms / 1000
             self._commit_progress()
-        return min(next_s, self._commit_at_s)
+        if now_s >= self._watch_at_s:
+            self._watch_at_s = self._core.watch(now_s)
+        return min(next_s, self._commit_at_s, self._watch_at_s)
 
 
 def starting_offset(

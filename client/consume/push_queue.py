@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..message import MessageQueue, MessageView
+from ..message import MessageQueue, MessageView, RetriedMessage
 from .local_queue import LocalQueue, Taken
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ def first_offset_of(item: Item) -> int:
     return item[0].queue_offset if isinstance(item, list) else item.queue_offset
 
 
-class RedeliveredMessage(MessageView):
+def messages_of(item: Item) -> list[MessageView]:
+    """The item's messages, one or several."""
+    return item if isinstance(item, list) else [item]
+
+
+class RedeliveredMessage(RetriedMessage):
     """A message that a listener could not take; a copy of its record, so that the fetched reply need not be kept."""
 
     __slots__ = ("_attempts",)
@@ -46,12 +52,32 @@ def redelivered(item: Item, attempts: int) -> Item:
 
 
 class Slot:
-    """One worker in one run, and what it is at. The worker alone writes ``current``."""
+    """One worker in one run, and what it is at. The worker alone writes ``current`` and ``finished``."""
 
-    __slots__ = ("current",)
+    __slots__ = ("current", "finished", "is_late", "seen", "since_s", "thread")
 
     def __init__(self, current: Item | None) -> None:
         self.current = current
+        self.finished: Item | None = None  # the last item with which the listener came back
+        self.thread: threading.Thread | None = None
+        # The watch's, written with the lock.
+        self.is_late = False  # another has taken the worker's place: what the listener says now counts no more
+        self.seen: Item | None = None  # what the listener was at when the watch looked last
+        self.since_s = 0.0
+
+    def is_overdue(self, now_s: float, limit_s: float) -> bool:
+        """True if the listener is at an item for so long, as far as the watch has seen; then the worker is late."""
+        current = self.current
+        if current is None or self.finished is current:
+            self.seen = None
+        elif self.seen is not current:
+            self.seen, self.since_s = current, now_s
+        elif now_s - self.since_s >= limit_s:
+            # The worker looks at the flag between the end of one item and the next. So it stops if it has not got to
+            # the end by now, which the second look tells; if it has, it may be past the flag.
+            self.is_late = True
+            self.is_late = self.current is current and self.finished is not current
+        return self.is_late
 
 
 class Run:
@@ -100,6 +126,15 @@ class Run:
         """How many items nobody has begun, roughly."""
         return self.iterator.__length_hint__()  # type: ignore[attr-defined,no-any-return]
 
+    def replace(self, slot: Slot) -> Slot | None:
+        """Another worker takes the place of a late one; None if nothing is left that nobody has begun."""
+        left = self.left()
+        if not left:
+            return None
+        successor = Slot(self.items[len(self.items) - left])
+        self.slots[self.slots.index(slot)] = successor
+        return successor
+
     def cut(self) -> None:
         """Let nobody begin another item."""
         left = self.left()
@@ -124,7 +159,7 @@ class Failed:
     __slots__ = ("attempts", "epoch", "item", "local", "messages", "offset", "record_bytes")
 
     def __init__(self, local: PushedQueue, epoch: int, item: Item) -> None:
-        messages = item if isinstance(item, list) else [item]
+        messages = messages_of(item)
         self.local = local
         self.epoch = epoch
         self.item: Item = item
@@ -136,6 +171,10 @@ class Failed:
     def for_next_try(self) -> None:
         """Note that it has failed once more."""
         self.attempts += 1
+        self.keep()
+
+    def keep(self) -> None:
+        """Make copies: it may take long until somebody is done with it."""
         self.item = redelivered(self.item, self.attempts)
 
 

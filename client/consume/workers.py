@@ -14,16 +14,17 @@ import logging
 import reprlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
+from penstock.proto import names
 from penstock.proto.errors import InvalidArgument
 
-from ..message import MessageView
+from ..message import MessageView, RetriedMessage
 from .local_queue import Buffers, Standing
 from .push_queue import Failed, Item, PushedQueue, Run, Slot, first_offset_of, redelivered
-from .redelivery import Again, Redelivery
+from .redelivery import Again, Done, Pending, Redelivery
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,12 @@ RUN_TARGET_S = 0.005
 RUN_MESSAGES_MAX = 1000
 HELP_AFTER_S = 0.02
 SUSPENDED_RETRY_S = 0.2
+WATCH_SHARE = 8
+"""A listener is looked at so often before its time is over."""
+LATE_MAX = 256
+"""Threads of listeners that do not come back; with more of them, whoever hangs keeps its place."""
+LINES_PER_S = 10
+"""Failures that are told in a second; the others are counted."""
 
 Listener = Callable[[Any], Any]
 
@@ -47,6 +54,9 @@ class Workers:
 
     What becomes of a failed item is the ``redelivery``'s decision. While it waits for its next try the messages behind
     it go on and the queue's commit waits for it. Orderly: nothing behind it in its queue goes on.
+
+    A listener that holds an item for longer than ``timeout_s`` has failed: another thread takes its thread's place, and
+    what it says later counts no more. Not so with orderly ones, whose next message may not begin before.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class Workers:
         threads: int,
         batch_max: int,
         is_orderly: bool,
+        timeout_s: float,
         on_idle: Callable[[], None],
     ) -> None:
         """``on_idle`` is called when the last work on a revoked queue has ended; it must not block."""
@@ -68,16 +79,18 @@ class Workers:
         self._redelivery = redelivery
         self._batch_max = batch_max
         self._is_orderly = is_orderly
+        self._timeout_s = timeout_s
         self._on_idle = on_idle
+        self._failures = _Failures()
         self._run_messages = batch_max  # grows with what is done in RUN_TARGET_S
         self._later: list[tuple[float, int, Failed | Run]] = []  # a heap of what is tried again, and when
         self._numbers = itertools.count()  # so that the heap never compares jobs
         self._active: list[Run] = []  # in work; an orderly run that waits for its next try is in _later instead
         self._is_closed = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"penstock-consume-{name}-{index}", daemon=True)
-            for index in range(threads)
-        ]
+        self._name = name
+        self._threads_made = itertools.count()
+        self._late: list[threading.Thread] = []  # their listeners had had their time, and had not come back
+        self._threads = [self._new_thread() for _ in range(threads)]
 
     def start(self) -> None:
         """Begin to call the listener."""
@@ -100,21 +113,49 @@ class Workers:
             log.warning("listeners did not return in time, their messages are delivered again threads=%s", late)
         return not late
 
+    def watch(self, now_s: float) -> float:
+        """Take their items from listeners that hold them for too long; when to look again."""
+        if self._is_orderly:
+            return now_s + self._timeout_s
+        with self._lock:
+            self._late = [thread for thread in self._late if thread.is_alive()]
+            room = LATE_MAX - len(self._late)
+            overdue = [
+                (run, slot)
+                for run in self._active
+                for slot in run.slots
+                if room > 0 and slot.is_overdue(now_s, self._timeout_s)
+            ]
+        for run, slot in overdue:
+            assert slot.seen is not None
+            self._note_failure(run, slot.seen, TimeoutError(f"no end after {self._timeout_s:g} s"), slot)
+        return now_s + self._timeout_s / WATCH_SHARE
+
     # The workers' loop
 
-    def _work(self) -> None:
+    def _new_thread(self, job: tuple[Run, Slot] | None = None) -> threading.Thread:
+        name = f"penstock-consume-{self._name}-{next(self._threads_made)}"
+        return threading.Thread(target=self._work, args=(job,), name=name, daemon=True)
+
+    def _work(self, job: Failed | tuple[Run, Slot] | None) -> None:
         while True:
-            with self._lock:
-                job = self._next_job()
+            if job is None:
+                with self._lock:
+                    job = self._next_job()
             if job is None:
                 return
             if isinstance(job, Failed):
                 self._try_again(job)
-                continue
-            run, slot = job
-            is_done = self._perform_in_order(run, slot) if self._is_orderly else self._perform(run, slot)
-            with self._lock:
-                self._leave(run, slot, is_done)
+            else:
+                run, slot = job
+                slot.thread = threading.current_thread()
+                is_done = self._perform_in_order(run, slot) if self._is_orderly else self._perform(run, slot)
+                with self._lock:
+                    if slot.is_late:
+                        log.warning("listener came back late, its result was ignored queue=%s", run.local.queue)
+                        return
+                    self._leave(run, slot, is_done)
+            job = None
 
     def _next_job(self) -> Failed | tuple[Run, Slot] | None:
         """Something to do, waiting for it; ``None`` when closed. The lock is held, and free while waiting."""
@@ -180,14 +221,20 @@ class Workers:
         for item in run.iterator:
             slot.current = item
             done += 1
+            has_failed, error = False, None
             try:
                 outcome = listener(item)
-                if outcome is None or outcome is ConsumeResult.SUCCESS:
-                    continue
-                error = _complaint(outcome)
+                if outcome is not None and outcome is not ConsumeResult.SUCCESS:
+                    has_failed, error = True, _complaint(outcome)
             except BaseException as raised:  # noqa: BLE001  the listener's edge: a redelivery, and logged; sys.exit too
-                error = raised
-            self._note_failure(run, item, error)
+                has_failed, error = True, raised
+            slot.finished = item
+            if slot.is_late:  # perhaps: the watch may be in two minds
+                with self._lock:
+                    if slot.is_late:
+                        return False
+            if has_failed:
+                self._note_failure(run, item, error)
         self._adapt(time.monotonic() - started_s, done)
         return True
 
@@ -206,6 +253,7 @@ class Workers:
                 run.attempts += 1
                 self._log_failure(run.local, item, run.attempts, error)
                 decision = self._redelivery.on_failure(item, run.attempts)
+                assert not isinstance(decision, Pending), "what is behind it would wait for nobody"
                 if isinstance(decision, Again):
                     run.pending, run.pause_s = redelivered(item, run.attempts), decision.after_s
                     return False
@@ -217,7 +265,9 @@ class Workers:
     def _fill(self, run: Run) -> None:
         """Make the objects; outside of the lock, because it takes longest."""
         batch, indexes = run.taken.batch, run.taken.indexes
-        views = list(map(MessageView, repeat(batch), indexes, repeat(run.local.queue.broker_name)))
+        queue = run.local.queue
+        kind = RetriedMessage if queue.topic.startswith(names.RETRY_PREFIX) else MessageView
+        views = list(map(kind, repeat(batch), indexes, repeat(queue.broker_name)))
         size = self._batch_max
         items: list[Item] = [*views] if size == 1 else [views[at : at + size] for at in range(0, len(views), size)]
         with self._lock:
@@ -266,43 +316,71 @@ class Workers:
             return False, None
         return True, _complaint(outcome)
 
-    def _note_failure(self, run: Run, item: Item, error: BaseException | None) -> None:
+    def _note_failure(self, run: Run, item: Item, error: BaseException | None, late: Slot | None = None) -> None:
+        """``late``: where the listener still is at the item, so that another takes its place."""
         local = run.local
         self._log_failure(local, item, 1, error)
         decision = self._redelivery.on_failure(item, 1)
-        if not isinstance(decision, Again):
-            return
         failed = Failed(local, run.epoch, item)
-        failed.for_next_try()
+        if isinstance(decision, Again):
+            failed.for_next_try()
         with self._lock:
-            if run.epoch != local.epoch:
-                return
-            local.add_failed(failed)
-            self._buffers.held_bytes += failed.record_bytes
-            self._schedule(failed, decision)
+            is_current = run.epoch == local.epoch
+            if is_current and not isinstance(decision, Done):
+                local.add_failed(failed)
+                self._buffers.held_bytes += failed.record_bytes
+                if isinstance(decision, Again):
+                    self._schedule(failed, decision)
+                else:
+                    local.retrying += 1
+            if late is not None:
+                self._replace(run, late)
+        if is_current and isinstance(decision, Pending):
+            decision.take(failed, self.settle)
+
+    def _replace(self, run: Run, slot: Slot) -> None:
+        """Let a new thread go on where a listener does not come back. The lock is held."""
+        successor = None if self._is_closed else run.replace(slot)
+        if successor is None:
+            self._leave(run, slot, is_done=True)
+        assert slot.thread is not None
+        self._threads.remove(slot.thread)
+        self._late.append(slot.thread)
+        if not self._is_closed:
+            self._threads.append(self._new_thread((run, successor) if successor is not None else None))
+            self._threads[-1].start()
 
     def _schedule(self, failed: Failed, again: Again) -> None:
         self._put_off(failed, time.monotonic() + again.after_s)
         self._lock.notify()
 
     def _try_again(self, failed: Failed) -> None:
-        local, item = failed.local, failed.item
-        has_failed, error = self._ask(item)
-        again: Again | None = None
+        has_failed, error = self._ask(failed.item)
+        decision: Again | Done | Pending = Done()
         if has_failed:
-            failed.for_next_try()
-            self._log_failure(local, item, failed.attempts, error)
-            decision = self._redelivery.on_failure(item, failed.attempts)
-            again = decision if isinstance(decision, Again) else None
+            self._log_failure(failed.local, failed.item, failed.attempts + 1, error)
+            decision = self._redelivery.on_failure(failed.item, failed.attempts + 1)
+        if isinstance(decision, Pending):
+            decision.take(failed, self.settle)
+        else:
+            self.settle([failed], decision)
+
+    def settle(self, items: Sequence[Failed], decision: Again | Done) -> None:
+        """What becomes of items that are being tried again, or were left to somebody else."""
+        if isinstance(decision, Again):
+            for failed in items:
+                failed.for_next_try()
         with self._lock:
-            local.retrying -= 1
-            if failed.epoch == local.epoch:
-                if again is None:
-                    del local.failed[failed.offset]
-                    self._buffers.finish(local, failed.record_bytes, failed.messages)
-                else:
-                    self._schedule(failed, again)
-            self._after_work(local)
+            for failed in items:
+                local = failed.local
+                local.retrying -= 1
+                if failed.epoch == local.epoch:
+                    if isinstance(decision, Again):
+                        self._schedule(failed, decision)
+                    else:
+                        del local.failed[failed.offset]
+                        self._buffers.finish(local, failed.record_bytes, failed.messages)
+                self._after_work(local)
 
     def _after_work(self, local: PushedQueue) -> None:
         if local.standing is Standing.REVOKED and not local.is_busy():
@@ -311,16 +389,34 @@ class Workers:
     def _log_failure(self, local: PushedQueue, item: Item, attempts: int, error: BaseException | None) -> None:
         if self._is_closed and error is None:
             return  # it was interrupted: close has said whose work did not end
-        # The trace once: the tries after it fail in the same way most of the time.
-        trace = error if attempts == 1 else None
+        left_out = self._failures.count(time.monotonic())
+        if left_out is None:
+            return
         log.warning(
-            "listener failed, tried again later queue=%s offset=%d attempts=%d error=%r",
-            local.queue,
-            first_offset_of(item),
-            attempts,
-            error or ConsumeResult.RETRY_LATER,
-            exc_info=trace,
+            "listener failed queue=%s offset=%d attempts=%d error=%r not_told=%d",
+            *(local.queue, first_offset_of(item), attempts, error or ConsumeResult.RETRY_LATER, left_out),
+            # The trace once: the tries after it fail in the same way most of the time.
+            exc_info=error if attempts == 1 and not isinstance(error, TimeoutError) else None,
         )
+
+
+class _Failures:
+    """Which failures are told: some each second. Written by all workers, who may tell one too many."""
+
+    def __init__(self) -> None:
+        self._until_s = 0.0
+        self._told = self._left_out = 0
+
+    def count(self, now_s: float) -> int | None:
+        """How many before this one were not told; None if this one is not either."""
+        if now_s >= self._until_s:
+            self._until_s, self._told = now_s + 1.0, 0
+        if self._told >= LINES_PER_S:
+            self._left_out += 1
+            return None
+        self._told += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 def _complaint(outcome: object) -> BaseException | None:

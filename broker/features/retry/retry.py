@@ -1,6 +1,7 @@
 """Messages that a consumer could not take come again later, and become dead letters in the end.
 
-The consumer names them by their place; their copies are made from the log. What comes again is a message for later
+The consumer names them by their place; their copies are made from the log. A dead letter that is sent back is tried
+anew, as often as any other message. What comes again is a message for later
 whose topic is ``%RETRY%`` and the group, so whoever delivers those delivers it, once; a dead letter goes into ``%DLQ%``
 and the group at once. Both batches carry the sender's mark, so a call that is repeated, here or at the next master,
 stores nothing again. The mark's digest says how many tries were allowed: which messages of the call are in which batch
@@ -119,8 +120,8 @@ class Retry(Feature):
         topic = names.check_topic(request.topic)
         if names.is_system_topic(topic):
             raise Forbidden(f"topic {topic} is internal: clients do not consume it")
-        if topic.startswith(names.DLQ_PREFIX):
-            raise Forbidden(f"topic {topic} holds dead letters already: they do not come again")
+        if topic.startswith(names.DLQ_PREFIX) and topic != names.DLQ_PREFIX + request.group:
+            raise Forbidden(f"topic {topic} holds dead letters of another group than {request.group}")
         if request.queue_id >= self.core.tables.read_queues(topic):
             raise TopicNotFound(f"topic {topic} has no queue {request.queue_id} at this broker", topic=topic)
 
@@ -151,6 +152,8 @@ class Retry(Feature):
         count = len(records.offsets)
         stored_times, properties = np.empty(count, np.int32), np.empty(count, np.int32)
         tries_of(records.data, records.positions, records.sizes, stored_times, properties)
+        if request.topic.startswith(names.DLQ_PREFIX):
+            stored_times[:] = 0  # somebody wants them to be tried anew
         places = np.searchsorted(asked.offsets, records.offsets)
         times, levels = np.maximum(stored_times, asked.times[places]), asked.levels[places]
         dies = is_dead(levels, times, properties + PROPERTIES_GROWTH_MAX <= PROPERTIES_BYTES_MAX, allowed)

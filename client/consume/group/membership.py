@@ -20,8 +20,10 @@ import logging
 import time
 from collections.abc import Mapping
 
+from penstock.proto import names
 from penstock.proto.errors import CommitRefused, PenstockError
 
+from ...cluster import Subscription
 from ...message import MessageQueue
 from ..core import ConsumerCore
 from ..local_queue import LocalQueue, Standing
@@ -45,6 +47,8 @@ class Membership(QueueOwner):
 
     def __init__(self, core: ConsumerCore, strategy: Strategy) -> None:
         super().__init__(core, "member")
+        retries = names.RETRY_PREFIX + core.group  # of all members alike, for all compute one share
+        self._subscriptions[retries] = Subscription.of_all(retries)
         self._client_id = core.client_id
         self._strategy = strategy
         self._shards: dict[str, Shard] = {}  # sessions by broker name; `commit` and `close` read it in other threads

@@ -132,8 +132,21 @@ async def test_who_failed_often_enough_is_a_dead_letter_once_and_says_where_it_c
     }
     await node.pass_s(10_000)
     assert len(node.records()) == 1
-    with pytest.raises(Forbidden, match="dead letters already"):
-        await node.send_back([0], 3, DEAD)
+    with pytest.raises(Forbidden, match="of another group than other"):
+        await node.send_back([0], 3, DEAD, group="other")
+
+
+@in_loop
+async def test_a_dead_letter_that_is_sent_back_is_tried_anew_and_forgets_that_it_was_dead() -> None:
+    node = filled()
+    await node.send_back(delay_levels=[-1], reconsume_times=[16])
+    assert await node.send_back([0], 2, DEAD, delay_levels=[1]) == SendBackReply(later=1)
+    await node.pass_s(1)
+    (again,) = node.records()
+    assert (again.body, again.reconsume_times) == (b"5", 1)
+    found = decode_properties(again.properties)
+    assert found["RETRY_TOPIC"] == "orders"
+    assert "DLQ_ORIGIN_TOPIC" not in found
 
 
 @in_loop

@@ -132,7 +132,7 @@ async def test_an_async_listener_runs_in_the_loop_many_at_a_time(cluster: Runnin
     made.subscribe("orders")
     async with made:
         await eventually(lambda: cluster.committed("g", "orders", 0) == 8)
-        assert len(made.assignment()) == 2
+        assert MessageQueue("orders", "broker-a", 1) in made.assignment()
     assert (most, tries) == (8, 1)
 
 

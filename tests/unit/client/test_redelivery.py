@@ -8,7 +8,7 @@ import pytest
 
 from penstock.client import ConsumeResult, MessageView
 from penstock.client.consume.push_queue import Item
-from penstock.client.consume.redelivery import Again, Done, Local
+from penstock.client.consume.redelivery import Again, Done, Local, Redelivery
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -20,7 +20,7 @@ def cluster() -> Iterator[RunningCluster]:
         yield made
 
 
-class Once:
+class Once(Redelivery):
     """Tries each message once more and then leaves it to somebody else."""
 
     def __init__(self) -> None:

@@ -1,0 +1,93 @@
+"""Calls that give messages back to the brokers that have them."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.proto.wire.retry_pb2 import SendBackReply, SendBackRequest
+from penstock.proto.wire.retry_pb2_grpc import RetryStub
+
+from ..cluster import Calls, Service
+from ..message import MessageQueue
+
+RETRY: Service = RetryStub
+COUNT_MAX = 4096
+"""Messages of one call; brokers take no more."""
+BYTES_MAX = 1 << 20
+"""Their records' bytes, where there are several."""
+
+
+class SendBacks:
+    """What one consumer gives back. Thread-safe; one call at a time at each broker group.
+
+    Calls to one broker group are numbered, and a number stands for its messages: a call that is made again after a
+    lost answer, also at the next master, stores nothing again.
+    """
+
+    def __init__(self, calls: Calls, group: str, max_reconsume_times: int | None) -> None:
+        self._calls = calls
+        self._group = group
+        self._max_reconsume_times = max_reconsume_times
+        self._producer_id = secrets.randbits(63) | 1
+        self._lock = threading.Lock()  # guards what follows
+        self._turns: dict[str, threading.Lock] = {}  # by broker name; held while a call is under way
+        self._sequences: dict[str, int] = {}  # of the last call
+
+    def turn(self, broker_name: str) -> threading.Lock:
+        """Whoever holds it is the only one to make calls at that broker group."""
+        with self._lock:
+            return self._turns.setdefault(broker_name, threading.Lock())
+
+    def request(
+        self,
+        queue: MessageQueue,
+        offsets: Sequence[int],
+        *,
+        delay_level: int = 0,
+        reconsume_times: Sequence[int] = (),
+    ) -> SendBackRequest:
+        """The next call for messages of ``queue``, at ``offsets``, which ascend; the turn is the caller's."""
+        with self._lock:
+            sequence = self._sequences[queue.broker_name] = self._sequences.get(queue.broker_name, 0) + 1
+        return SendBackRequest(
+            group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offsets=offsets,
+            delay_levels=[delay_level] * len(offsets) if delay_level else (),
+            reconsume_times=reconsume_times,
+            max_reconsume_times=self._max_reconsume_times,
+            producer_id=self._producer_id,
+            sequence=sequence,
+        )
+
+    def make(self, broker_name: str, request: SendBackRequest, timeout_s: float) -> SendBackReply:
+        """The master's answer, also for one that was made before.
+
+        Raises:
+            PenstockError: the last one; with a retryable one nobody knows whether the call was done.
+        """
+        reply: SendBackReply = self._calls.at_master(broker_name, "SendBack", request, timeout_s, service=RETRY)
+        return reply
+
+    def send(self, queue: MessageQueue, offsets: Sequence[int], timeout_s: float, *, delay_level: int) -> list[int]:
+        """Make one call; the offsets that have no record any more. Errors as of :meth:`make`."""
+        with self.turn(queue.broker_name):
+            request = self.request(queue, offsets, delay_level=delay_level)
+            return list(self.make(queue.broker_name, request, timeout_s).gone)
+
+
+def parts(sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """Offsets, by their records' sizes, in ascending parts that are as large as a call may be."""
+    part: list[int] = []
+    total = 0
+    for offset, size in sorted(sizes.items()):
+        total += size
+        if part and (len(part) == COUNT_MAX or total > BYTES_MAX):
+            yield part
+            part, total = [], size
+        part.append(offset)
+    if part:
+        yield part

@@ -1,0 +1,85 @@
+"""Failed messages with real processes: each comes again once and is a dead letter once, masters killed meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client import Admin, ConsumeResult, MessageView, Producer, PullConsumer, PushConsumer
+from penstock.deploy import LocalCluster
+from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, wait_master
+from tests.support.waiting import wait_until
+
+COUNT = 600
+TIMES = 2
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with local_cluster(
+        tmp_path_factory.mktemp("retry"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
+    ) as made:
+        create_topic(made.plan.nameserver_addresses)
+        yield made
+
+
+class Failing:
+    """A listener that takes no message the first time, and every tenth never."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.failed: Counter[tuple[bytes, int]] = Counter()
+        self.taken: Counter[bytes] = Counter()
+
+    def __call__(self, message: MessageView) -> ConsumeResult:
+        fails = message.reconsume_times == 0 or int(message.body) % 10 == 0
+        with self.lock:
+            if fails:
+                self.failed[message.body, message.reconsume_times] += 1
+            else:
+                self.taken[message.body] += 1
+        return ConsumeResult.RETRY_LATER if fails else ConsumeResult.SUCCESS
+
+
+def copies(nameservers: str, topic: str) -> Counter[tuple[bytes, int]]:
+    """What lies in a topic: body, and how often it was given back."""
+    found: Counter[tuple[bytes, int]] = Counter()
+    with Admin(nameservers) as admin, PullConsumer(nameservers, group="look", consume_from="first") as puller:
+        end = sum(queue.max_offset for queue in admin.topic_stats(topic).queues)
+        puller.assign(puller.queues(topic))
+        while found.total() < end:
+            found.update((message.body, message.reconsume_times) for message in puller.poll(1))
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_no_failed_message_is_lost_or_doubled_though_masters_are_killed(shard: LocalCluster) -> None:
+    nameservers = shard.plan.nameserver_addresses
+    listener = Failing()
+    with Admin(nameservers) as admin:
+        admin.create_group("g", retry_max_times=TIMES, retry_policy=[0.5])
+    consumer = PushConsumer(nameservers, group="g", listener=listener, consume_from="first")
+    consumer.subscribe(TOPIC)
+    with Producer(nameservers) as producer, consumer:
+        for start in range(0, COUNT, 50):
+            for number in range(start, start + 50):
+                producer.produce(TOPIC, b"%d" % number)
+            producer.flush()
+            if start in (100, 350):  # with failed messages on their way back, and others waiting for their time
+                old, _ = wait_master(shard)
+                shard.kill(old.name)
+                wait_until(lambda gone=old: wait_master(shard)[0].name != gone.name, 60, "another master")  # type: ignore[misc]
+                shard.restart(old.name)
+        never = {b"%d" % number for number in range(0, COUNT, 10)}
+        wait_until(lambda: len(listener.taken) == COUNT - len(never), 90, "everything that can be taken")
+        wait_until(lambda: {body for body, times in listener.failed if times == TIMES} == never, 90, "the last tries")
+        with Admin(nameservers) as admin:
+            wait_until(lambda: admin.topic_stats("%DLQ%g").queues[0].max_offset == len(never), 60, "the dead letters")
+    again = Counter({(body, times + 1): count for (body, times), count in listener.failed.items()})
+    dead = Counter({key: count for key, count in again.items() if key[1] > TIMES})
+    assert copies(nameservers, "%RETRY%g") == again - dead
+    assert copies(nameservers, "%DLQ%g") == dead
+    assert set(dead.values()) == {1}
