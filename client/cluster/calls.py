@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 HINT_TOPICS_MAX = 1000
 """Topics among which a new one's likeness is looked for: more would hold up who makes many."""
+MISSPELT = 0.85
+"""How like another topic's name a new one is that may be a slip: ``ordrs`` is, ``order-lines`` is not."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -268,7 +270,7 @@ class Calls:
             known = [each for each in self.directory.topics(timeout_s) if not names.is_system_topic(each)]
         except PenstockError:
             return ""
-        return hint(topic, set(known) - {topic}) if len(known) <= HINT_TOPICS_MAX else ""
+        return hint(topic, set(known) - {topic}, MISSPELT) if len(known) <= HINT_TOPICS_MAX else ""
 
 
 def _gathered(calls: Iterable[tuple[K, str, Any]]) -> tuple[dict[K, Any], dict[K, PenstockError]]:

@@ -13,6 +13,7 @@ from penstock.client import Admin, Producer
 from penstock.pipeline.jobs import dead_letters, mirror, replay
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.proto.errors import ChangedBatch, ConfigError
+from tests.support.client.traffic import send_to_dead_letters
 from tests.support.cluster.cluster import Cluster, cluster
 
 
@@ -72,7 +73,7 @@ def test_a_repeated_replay_says_that_it_wrote_nothing(spark: Any, brokers: Clust
 
 def test_a_repeated_re_drive_says_that_it_wrote_nothing(spark: Any, brokers: Cluster) -> None:
     make(brokers, "target")
-    make(brokers, "%DLQ%group", bodies=10)
+    send_to_dead_letters(brokers.nameservers, "group", {"origin": 10})
     config = dead_letters.Config(
         namesrv=brokers.nameservers, group="group", redrive_to="target", producer_id="re-drive"
     )
@@ -81,7 +82,7 @@ def test_a_repeated_re_drive_says_that_it_wrote_nothing(spark: Any, brokers: Clu
     figures = dead_letters.run(spark, config).figures
     assert (figures["selected"], figures["redriven"]) == (10, 0)
     assert figures["note"] == "the producer id 're-drive' was used before: everything had been written"
-    make(brokers, "%DLQ%group", bodies=1)  # it has grown
+    send_to_dead_letters(brokers.nameservers, "group", {"another": 1})  # it has grown
     with pytest.raises(ChangedBatch, match="re-drive"):
         dead_letters.run(spark, config)
     assert count(spark, brokers, "target") == 10

@@ -21,6 +21,7 @@ from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.jobs.archive.marks import archive_marks
 from penstock.pipeline.jobs.framework.topics import ORIGIN
 from penstock.proto.errors import ConfigError, DataLoss, GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
+from tests.support.client.traffic import send_to_dead_letters
 from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
@@ -422,21 +423,15 @@ def test_dead_letters_are_counted_and_driven_again(spark: Any, brokers: Cluster,
     assert report.figures == {"groups": 0, "messages": 0, "note": "the cluster has no topic %DLQ%…"}
     with pytest.raises(TopicNotFound, match="topic %DLQ%absent does not exist"):
         dead_letters.run(spark, dead_letters.Config(namesrv=brokers.nameservers, group="absent"))
-    with Admin(brokers.nameservers) as admin:
-        admin.create_topic("%DLQ%buyers", queues=1)
-    with Producer(brokers.nameservers) as producer:
-        for number in range(10):
-            origin = {"RETRY_TOPIC": "orders" if number % 2 else "returns"}
-            producer.produce("%DLQ%buyers", b"%d" % number, tag="late", properties=origin)
-        producer.flush(60)
+    send_to_dead_letters(brokers.nameservers, "buyers", {f"{topic}-orders": 5, f"{topic}-returns": 5}, tag="late")
     again = dead_letters.Config(namesrv=brokers.nameservers, group="buyers", redrive_to=topic, producer_id=topic)
     assert dead_letters.run(spark, again).figures["redriven"] == 10
     report = dead_letters.run(spark, again)
     assert "used before" in report.figures.pop("note")
     assert report.figures == {"groups": 1, "messages": 10, "selected": 10, "redriven": 0}
     assert [row[:4] for row in report.tables[0].rows] == [
-        ["buyers", "orders", "late", 5],
-        ["buyers", "returns", "late", 5],
+        ["buyers", f"{topic}-orders", "late", 5],
+        ["buyers", f"{topic}-returns", "late", 5],
     ]
     assert bodies(read(spark, brokers, topic)) == Counter(b"%d" % number for number in range(10))
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor_pool import Default as all_descriptors
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto import frames
 from penstock.proto.errors import PenstockError, to_bytes
@@ -120,20 +123,24 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
         handler = await continuation(handler_call_details)
         if handler is None or UNTOUCHED[0] in {(key, value) for key, value in handler_call_details.invocation_metadata}:
             return handler
-        serve = self._around(handler_call_details.method.rpartition("/")[2], handler)
+        name = handler_call_details.method[1:].replace("/", ".")
+        kind = None
+        with contextlib.suppress(KeyError):  # no proto declares framed ones
+            kind = GetMessageClass(all_descriptors().FindMethodByName(name).input_type)
+        serve = self._around(name.rpartition(".")[2], kind, handler)
         form = (
             grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
         )
         return form(serve, handler.request_deserializer, handler.response_serializer)
 
-    def _around(self, method: str, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _around(self, method: str, kind: type[Message] | None, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         behavior = handler.stream_stream or handler.unary_unary
 
         async def serve(given: Any, context: Any) -> Any:
             self.calls[method] += 1
             if self.is_dead:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is dead")
-            call = _Call(self, method, context)
+            call = _Call(self, method, kind, context)
             self._under_way.add(call)
             try:
                 async with call.scope:
@@ -166,8 +173,10 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
 class _Call:
     """One call under way, in the place of its context; event loop only."""
 
-    def __init__(self, faults: Faults, method: str, context: Any) -> None:
+    def __init__(self, faults: Faults, method: str, kind: type[Message] | None, context: Any) -> None:
+        """``kind``: what the requests are, which come undecoded; None for framed ones."""
         self.method = method
+        self._kind = kind
         self.scope = asyncio.timeout(None)
         self.cut_because = ""
         self._faults = faults
@@ -197,9 +206,7 @@ class _Call:
 
     async def met(self, request: Any) -> Any:
         """What the broker is given in the place of ``request``."""
-        header, records = request, memoryview(b"")
-        if self.method in FRAMED:
-            header, records = frames.unpack(request, FRAMED[self.method])
+        header, records = self._unpacked(request)
         self._faults.requests[self.method].append(header)
         refusal = None
         try:
@@ -209,8 +216,17 @@ class _Call:
             if self.method != "Append":
                 raise
             refusal, request = error, REFUSED_ANYWAY  # so its answer has its place among the others
+        else:
+            if self._kind is not None:
+                request = header.SerializeToString()  # a fault may have changed it
         self._refusals.append(refusal)
         return request
+
+    def _unpacked(self, request: Any) -> tuple[Any, memoryview]:
+        """A request, or what is framed before its records."""
+        if self._kind is not None:
+            return self._kind.FromString(request), memoryview(b"")
+        return frames.unpack(request, FRAMED[self.method]) if self.method in FRAMED else (request, memoryview(b""))
 
     async def sent(self, answer: Any) -> Any:
         """What the client is sent in the place of ``answer``."""

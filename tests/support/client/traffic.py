@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.client import Admin, MessageView, Producer, PullConsumer
 from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import PenstockError, Retryable
 from penstock.proto.wire import broker_pb2
@@ -127,3 +128,19 @@ def read_all(address: str, *, topic: str = "orders") -> dict[Position, bytes]:
 def missing(history: History, found: dict[Position, bytes]) -> list[Position]:
     """Acknowledged messages that are not there, or not with their bytes."""
     return [position for position, body in history.acknowledged.items() if found.get(position) != body]
+
+
+def send_to_dead_letters(nameservers: str, group: str, origins: dict[str, int], *, tag: str = "") -> None:
+    """Have a new member of ``group`` give up so many new messages of each topic; topics are made with one queue."""
+    with Admin(nameservers) as admin, Producer(nameservers) as producer:
+        for topic, count in origins.items():
+            admin.create_topic(topic, queues=1)
+            for number in range(count):
+                producer.produce(topic, b"%d" % number, tag=tag or None)
+        producer.flush(60)
+    with PullConsumer(nameservers, group, consume_from="first") as consumer:
+        for topic in origins:
+            consumer.subscribe(topic)
+        given_up: list[MessageView] = []
+        wait_until(lambda: given_up.extend(consumer.poll(0.1)) or len(given_up) == sum(origins.values()), 60, "them")
+        consumer.send_back(given_up, delay_level=-1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.broker.core.tables.topics import encode_topic_deleted
 from penstock.broker.store.recovery.cleaning import HOUR_MS, CleaningRules, choose
 from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
@@ -81,7 +81,7 @@ def _append_deletion(run: CrashRun, topic: str) -> None:
         _append_deletion(run.open_master(), topic)
         return
     before = run.history.end
-    body, tags = encode_topic_deleted(topic), b"TAGS\x01TOPIC_DELETED\x02"
+    body, tags = json.dumps({"topicName": topic}).encode(), b"TAGS\x01TOPIC_DELETED\x02"
     record = encode_messages(STATE_TOPIC, [body], [tags], born_host=_HOST, born_timestamp_ms=1)
     try:
         result = run.open.append(STATE_TOPIC, record, queues=1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.broker.core.tables.topics import deleted_topic, encode_topic_deleted
+from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import Store
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import decode_properties
@@ -29,7 +30,7 @@ def _put(store: Store, *texts: bytes, queue_id: int = 0, properties: bytes = b""
 
 
 def _delete(store: Store, topic: str = "t") -> None:
-    body = encode_topic_deleted(topic)
+    body = json.dumps({"topicName": topic}).encode()
     store.append(STATE_TOPIC, batch(STATE_TOPIC, [body], properties=[b"TAGS\x01TOPIC_DELETED\x02"]), queues=1)
 
 
