@@ -38,7 +38,7 @@ test-hostile: setup ## a hostile client's battery, large, on a quiet machine: st
 
 test-etcd: setup ## elections whose registers are in etcd, which is installed
 	@scripts/setup --etcd
-	@NO_SKIPS=1 $(PY) -m pytest tests/cluster/test_etcd.py tests/unit/nameserver/test_coordinator.py
+	@NO_SKIPS=1 $(PY) -m pytest tests/cluster/failover/test_etcd.py tests/unit/nameserver/test_coordinator.py
 
 test-connect: setup-spark ## sources, sink and jobs through a Spark Connect server, and on a local cluster
 	@NO_SKIPS=1 SINK_KILLS=1 $(PY) -m pytest tests/spark/test_elsewhere.py
@@ -49,8 +49,8 @@ test-seeded: setup ## the tests find the defects kept in tests/seeded (some: PAT
 fuzz: setup ## bytes that a fuzzer finds against all decoders (MINUTES=10); what it finds new is kept
 	@scripts/fuzz $(or $(MINUTES),10)
 
-test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/RESULTS.md; 5 hours (fewer: python -m tests.cluster.run_drills --help)
-	@$(PY) -m tests.cluster.run_drills
+test-drills: setup ## every failover drill with 20 seeds, figures in tests/cluster/failover/RESULTS.md; 5 hours (fewer: python -m tests.cluster.failover.run_drills --help)
+	@$(PY) -m tests.cluster.failover.run_drills
 
 check: setup-spark ## format, lint, types, layers, generated code
 	@scripts/check

@@ -26,7 +26,7 @@ from .core.tables.snapshots import Snapshots
 from .core.tables.tables import Tables
 from .core.tables.topics import deleted_topic
 from .group.epoch_file import EpochFile
-from .group.identity import check_identity, write_identity
+from .identity import check_identity, write_identity
 from .store.config import StoreConfig
 from .store.store import Store
 

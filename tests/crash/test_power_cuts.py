@@ -1,4 +1,4 @@
-"""Power cuts on real file systems; see :mod:`tests.crash.power_cuts`. ``make test-crash`` runs them."""
+"""Power cuts on real file systems; see :mod:`tests.support.crash.power_cuts`. ``make test-crash`` runs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_nothing_acknowledged_is_lost_in_power_cuts(kind: str, tmp_path: Path) -
     if reason:
         pytest.skip(reason)
     directory = tmp_path / "mounted"
-    command = [sys.executable, "-m", "tests.crash.power_cuts", kind, str(directory), str(CUTS), str(SEED)]
+    command = [sys.executable, "-m", "tests.support.crash.power_cuts", kind, str(directory), str(CUTS), str(SEED)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
     finally:

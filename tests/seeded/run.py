@@ -15,6 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TREE = HERE.parent.parent
+PATCHES = sorted(HERE.glob("*/*.patch"), key=lambda path: path.name)
 MODEL = "tests/model/test_crash_model.py"
 
 # Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.
@@ -28,23 +29,27 @@ FOUND_BY = {
     "07": ("tests/unit/replication/test_hostile_reports.py",),
     "08": ("tests/unit/replication/test_hostile_reports.py",),
     "09": (MODEL,),
-    "10": ("tests/unit/client/test_pull_consumer.py::test_seek_goes_anywhere_and_the_next_commit_follows",),
+    "10": ("tests/unit/client/consume/test_pull_consumer.py::test_seek_goes_anywhere_and_the_next_commit_follows",),
     "11": (
-        "tests/unit/client/test_push_consumer.py::test_one_slow_message_does_not_stop_the_others_and_holds_the_commit",
+        "tests/unit/client/consume/test_push_consumer.py::test_one_slow_message_does_not_stop_the_others_and_holds_the_commit",
     ),
     "12": (
         "tests/crash/test_nth_call_failures.py",
-        "tests/unit/store/test_files.py::test_the_first_failed_sync_fences_the_store",
+        "tests/unit/store/log/test_files.py::test_the_first_failed_sync_fences_the_store",
     ),
-    "14": ("tests/unit/client/test_pull_sharing.py::test_a_broken_session_goes_on_without_repeating_or_losing",),
+    "14": (
+        "tests/unit/client/consume/test_pull_sharing.py::test_a_broken_session_goes_on_without_repeating_or_losing",
+    ),
     "15": (
         "tests/model/test_election_data.py::test_nothing_acknowledged_is_lost",
         "tests/unit/replication/test_set_progress.py",
-        "tests/unit/broker/test_leadership.py",
+        "tests/unit/broker/group/test_leadership.py",
     ),
     "16": ("tests/crash/test_damaged_tail.py",),
     "17": (MODEL, "tests/crash/test_damaged_tail.py"),
-    "18": ("tests/unit/broker/test_timers.py::test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files",),
+    "18": (
+        "tests/unit/broker/features/test_timers.py::test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files",
+    ),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600
@@ -52,7 +57,7 @@ SECONDS_MAX = 600
 
 def main(numbers: list[str]) -> int:
     """0 when every defect asked for was found."""
-    patches = [path for path in sorted(HERE.glob("*.patch")) if not numbers or path.name[:2] in numbers]
+    patches = [path for path in PATCHES if not numbers or path.name[:2] in numbers]
     missed = []
     with tempfile.TemporaryDirectory(prefix="penstock-seeded-") as directory:
         for patch in patches:

@@ -15,7 +15,7 @@ from penstock.pipeline.jobs import query
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError, Corrupt
-from tests.unit.pipeline.test_store_splits import write_log
+from tests.unit.pipeline.stores.test_store_splits import write_log
 
 SEGMENT_BYTES = 65_536
 

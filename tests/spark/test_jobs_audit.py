@@ -19,7 +19,7 @@ from penstock.proto.errors import ConfigError
 from tests.support.cluster import histories
 from tests.support.cluster.cluster import cluster
 from tests.support.cluster.histories import MS, STREAM
-from tests.unit.pipeline.test_store_splits import rows as rows_of
+from tests.unit.pipeline.stores.test_store_splits import rows as rows_of
 
 COUNT = 60
 CONDITIONS = Conditions()

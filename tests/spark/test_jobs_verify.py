@@ -19,7 +19,7 @@ from penstock.proto.names import STATE_TOPIC
 from tests.support import golden
 from tests.support.broker.lives import PER_FILE, Made, lit, of_two_lives
 from tests.support.broker.stores import patch, tree
-from tests.unit.pipeline.test_lives import parts
+from tests.unit.pipeline.stores.test_lives import parts
 
 NAME = "multi-queue"
 READ = ("commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "epochFileCheckpoint")

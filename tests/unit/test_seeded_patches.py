@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.seeded.run import FOUND_BY, HERE, TREE
-
-PATCHES = sorted(HERE.glob("*.patch"))
+from tests.seeded.run import FOUND_BY, PATCHES, TREE
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git to try the patches")

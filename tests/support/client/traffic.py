@@ -138,7 +138,7 @@ def send_to_dead_letters(nameservers: str, group: str, origins: dict[str, int], 
             for number in range(count):
                 producer.produce(topic, b"%d" % number, tag=tag or None)
         producer.flush(60)
-    with PullConsumer(nameservers, group, consume_from="first") as consumer:
+    with PullConsumer(nameservers, group=group, consume_from="first") as consumer:
         for topic in origins:
             consumer.subscribe(topic)
         given_up: list[MessageView] = []

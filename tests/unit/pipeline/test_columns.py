@@ -19,8 +19,8 @@ from penstock.pipeline.columns import column_kernels as kernels
 from penstock.pipeline.columns.columns import ColumnWriter
 from penstock.pipeline.columns.schema import NEVER_NULL, STORE_COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
-from tests.unit.record.guarded import GuardedMemory
-from tests.unit.record.shapes import RECORDS, property_strings
+from tests.support.record.guarded import GuardedMemory
+from tests.support.record.shapes import RECORDS, property_strings
 
 fast = hypothesis_settings(deadline=None, max_examples=200)
 memory, other_memory = GuardedMemory(1 << 17), GuardedMemory(1 << 17)

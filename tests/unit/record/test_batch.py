@@ -24,8 +24,8 @@ from penstock.formats.record.layout import Host, Record, SysFlag, encode_record
 from penstock.formats.record.rows import ScanStatus
 from penstock.proto.errors import Corrupt, CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
 from penstock.proto.names import PRODUCER_PROPERTY
-from tests.unit.record import reference
-from tests.unit.record.shapes import HOSTILE, RECORDS
+from tests.support.record import reference
+from tests.support.record.shapes import HOSTILE, RECORDS
 
 HOST = Host.parse("10.0.0.1:5")
 

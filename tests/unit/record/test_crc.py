@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.formats.intrinsics import crc
-from tests.unit.record.guarded import GuardedMemory
+from tests.support.record.guarded import GuardedMemory
 
 
 def by_tables(array: np.ndarray, start: int, end: int) -> int:
@@ -54,7 +54,7 @@ def test_zeros_and_ones_are_no_special_case() -> None:
 @pytest.mark.parametrize("index", [-1, 10])
 def test_the_walls_around_the_tests_memory_kill_who_touches_them(index: int) -> None:
     code = (
-        "from tests.unit.record.guarded import GuardedMemory\n"
+        "from tests.support.record.guarded import GuardedMemory\n"
         "from penstock.formats.record.kernels import crc32\n"
         "memory = GuardedMemory(10)\n"
         f"array = memory.{'behind' if index < 0 else 'before'}_the_wall(bytes(10))\n"

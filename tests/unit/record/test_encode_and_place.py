@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.formats.record.kernels import PlaceStatus, encode_batch, encoded_bytes, place_batch
 from penstock.formats.record.layout import Host, Record, SysFlag, encode_record
-from tests.unit.record import reference
-from tests.unit.record.guarded import GuardedMemory
-from tests.unit.record.shapes import BODIES, HOSTS, INT32, TOPICS, damaged, property_strings
+from tests.support.record import reference
+from tests.support.record.guarded import GuardedMemory
+from tests.support.record.shapes import BODIES, HOSTS, INT32, TOPICS, damaged, property_strings
 
 V4 = Host.parse("10.0.0.2:10911")
 V6 = Host.parse("[2001:db8::2]:10911")

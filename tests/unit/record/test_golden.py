@@ -22,7 +22,7 @@ from penstock.formats.record.layout import (
 )
 from penstock.formats.record.properties import TAGS, UNIQ_KEY, decode_properties
 from tests.support import golden
-from tests.unit.record.reference import verify_record_crc
+from tests.support.record.reference import verify_record_crc
 
 every_set = pytest.mark.parametrize("name", golden.SETS)
 DELAYED = "SCHEDULE_TOPIC_XXXX"  # its tag codes are delivery times, which only a broker can tell

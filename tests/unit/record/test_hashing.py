@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.formats.hashing import index_key_hash, string_hash, tags_code
 from penstock.formats.record.kernels import find_byte, find_tags_code, string_hash_utf8
-from tests.unit.record.guarded import GuardedMemory
-from tests.unit.record.reference import tags_code_of
-from tests.unit.record.shapes import property_strings
+from tests.support.record.guarded import GuardedMemory
+from tests.support.record.reference import tags_code_of
+from tests.support.record.shapes import property_strings
 
 fast = hypothesis_settings(deadline=None, max_examples=200)
 memory = GuardedMemory(8192)

@@ -21,8 +21,8 @@ from penstock.formats.record.layout import (
     record_bytes,
 )
 from penstock.proto.errors import Corrupt, InvalidArgument
-from tests.unit.record.reference import record_crc_property, verify_record_crc
-from tests.unit.record.shapes import HOSTILE, HOSTS, INT64, RECORDS
+from tests.support.record.reference import record_crc_property, verify_record_crc
+from tests.support.record.shapes import HOSTILE, HOSTS, INT64, RECORDS
 
 EXAMPLE = Record(
     topic="TopicTest",

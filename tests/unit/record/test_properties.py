@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto.errors import InvalidArgument
-from tests.unit.record.shapes import PLAIN_TEXT, property_strings
+from tests.support.record.shapes import PLAIN_TEXT, property_strings
 
 
 @given(st.dictionaries(PLAIN_TEXT.filter(bool), PLAIN_TEXT.filter(bool), max_size=6))

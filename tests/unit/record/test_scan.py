@@ -19,9 +19,9 @@ from penstock.formats.record.layout import (
     Record,
     encode_record,
 )
-from tests.unit.record import reference
-from tests.unit.record.guarded import GuardedMemory
-from tests.unit.record.shapes import HOSTILE, RECORDS
+from tests.support.record import reference
+from tests.support.record.guarded import GuardedMemory
+from tests.support.record.shapes import HOSTILE, RECORDS
 
 memory = GuardedMemory(1 << 16)
 

@@ -21,7 +21,7 @@ from penstock.broker.core.tables.snapshots import (
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.exactly_once.staging_table import STAGED, STAGED_GONE, StagedId, StagingTable, gone_body
-from penstock.broker.group.identity import check_identity, write_identity
+from penstock.broker.identity import check_identity, write_identity
 from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt, WrongStore
 

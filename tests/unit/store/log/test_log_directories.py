@@ -16,7 +16,7 @@ from penstock.inspection.verify import verify
 from penstock.proto.errors import Corrupt, DiskFull, WrongStore
 from tests.support import golden
 from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config
-from tests.unit.store.test_golden_stores import golden_config
+from tests.unit.store.recovery.test_golden_stores import golden_config
 
 
 def _config(root: Path, **changes: Any) -> StoreConfig:

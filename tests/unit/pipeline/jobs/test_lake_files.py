@@ -20,7 +20,7 @@ from penstock.pipeline.lake import lake_files
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.lake_files import COLUMNS, NO_DAY, write_sorted
 from penstock.pipeline.spark.arrow_types import arrow_schema
-from tests.unit.pipeline.test_jobs_without_spark import manifest
+from tests.unit.pipeline.jobs.test_jobs_without_spark import manifest
 
 SCHEMA = arrow_schema(STORE_COLUMNS)
 NIGHT = datetime(2026, 3, 1, 23, 59, 59, 990_000, UTC)

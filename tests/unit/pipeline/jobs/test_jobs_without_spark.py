@@ -26,7 +26,7 @@ from penstock.pipeline.stores.directory import list_store, list_stores
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 from tests.support import golden
 from tests.support.cluster import histories
-from tests.unit.pipeline.test_store_splits import rows
+from tests.unit.pipeline.stores.test_store_splits import rows
 
 
 def test_a_configuration_takes_names_in_any_spelling_and_refuses_the_rest() -> None:

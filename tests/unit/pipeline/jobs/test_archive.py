@@ -31,8 +31,8 @@ from penstock.pipeline.stores.directory import epochs_of, list_store
 from penstock.pipeline.stores.model import Damage, Store
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
 from tests.support import golden
-from tests.unit.pipeline.test_jobs_without_spark import manifest
-from tests.unit.pipeline.test_store_splits import write_log
+from tests.unit.pipeline.jobs.test_jobs_without_spark import manifest
+from tests.unit.pipeline.stores.test_store_splits import write_log
 
 SEGMENT_BYTES = 65_536
 

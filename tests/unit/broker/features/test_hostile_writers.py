@@ -9,7 +9,7 @@ from penstock.broker.features.exactly_once.staging_table import WRITER, StagingT
 from penstock.broker.features.exactly_once.writers import CHUNK_MAX
 from penstock.proto.errors import Forbidden, InvalidArgument, LimitReached, StagedDataGone
 from tests.support.broker.kit import Kit, in_loop
-from tests.unit.broker.test_staging import KEYS, opened
+from tests.unit.broker.features.test_staging import KEYS, opened
 
 ABSURD = 2**31 - 1
 

@@ -12,7 +12,7 @@ from penstock.formats.hashing import string_hash
 from penstock.proto.errors import Forbidden
 from tests.support import golden
 from tests.support.broker.stores import batch, dispatch_all, read, tree
-from tests.unit.store.test_golden_stores import DIRECTORIES, golden_config
+from tests.unit.store.recovery.test_golden_stores import DIRECTORIES, golden_config
 
 LIGHT = ("%LMQ%one", "%LMQ%two")
 

@@ -1,8 +1,8 @@
 """Power cuts on a mounted file system, one after the other, under a store that is written to.
 
-``python -m tests.crash.power_cuts ext4 DIRECTORY CUTS SEED``; exits with 1, and says why, when anything that was
-acknowledged is missing, or anything that was missing is back. A child process appends with SYNC_FLUSH and writes the
-number of each acknowledged batch to a pipe; after a random time the file system is shut down without its journal,
+``python -m tests.support.crash.power_cuts ext4 DIRECTORY CUTS SEED``; exits with 1, and says why, when anything that
+was acknowledged is missing, or anything that was missing is back. A child process appends with SYNC_FLUSH and writes
+the number of each acknowledged batch to a pipe; after a random time the file system is shut down without its journal,
 the child killed, the file system mounted again, and the store opened and read. Before some cuts random pages of the
 newest log file are written out, so that pages reach the disk out of order.
 

@@ -14,7 +14,7 @@ from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import ConfigError, WrongStore
 from tests.support.cluster.cluster import cluster
 from tests.support.waiting import wait_until
-from tests.unit.pipeline.test_store_splits import rows
+from tests.unit.pipeline.stores.test_store_splits import rows
 
 
 def test_a_store_is_read_beside_its_broker_which_hears_how_far_it_is_archived(tmp_path: Path) -> None:

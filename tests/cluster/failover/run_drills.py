@@ -1,4 +1,4 @@
-"""``python -m tests.cluster.run_drills``: a series of drills; its figures go to ``RESULTS.md`` after each one.
+"""``python -m tests.cluster.failover.run_drills``: a series of drills; its figures go to ``RESULTS.md`` after each one.
 
 Without arguments: every drill with 20 seeds, as long as ``penstock drill`` does them. ``--drill master-kill:20`` (may
 be repeated) names drills and how many seeds each; what comes behind ``--`` are options of ``penstock drill``, such as
@@ -29,8 +29,8 @@ from penstock.drill.catalogue import DRILLS
 PAGE = Path(__file__).with_name("RESULTS.md")
 HEAD = """# Failover drills
 
-Written by `python -m tests.cluster.run_drills` (`make test-drills`); do not edit. Each drill starts a fresh cluster,
-runs load, breaks one thing, heals it, drains and judges invariants I1-I14 (`penstock drill --help`).
+Written by `python -m tests.cluster.failover.run_drills` (`make test-drills`); do not edit. Each drill starts a
+fresh cluster, runs load, breaks one thing, heals it, drains and judges invariants I1-I14 (`penstock drill --help`).
 """
 KEPT = ("drill", "seed", "ok", "mode", "counts", "outages", "target_ms", "windows", "verdicts", "failed", "skipped")
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.run_drills", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.failover.run_drills", description=__doc__)
     parser.add_argument("--drill", action="append", metavar="NAME[:SEEDS]")
     parser.add_argument("--seed", type=int, default=1, help="the first of each drill")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no drill later than that")

@@ -1,7 +1,7 @@
 """How fast an empty slave catches up with a master of a filled log, as two processes on this machine.
 
-``python -m tests.cluster.catch_up_speed [GiB] [message bytes]`` prints MB/s of log until the slave is level, until it
-has dispatched everything, and the processor time of both, their start included. For a quiet machine.
+``python -m tests.cluster.failover.catch_up_speed [GiB] [message bytes]`` prints MB/s of log until the slave is
+level, until it has dispatched everything, and the processor time of both, their start included. For a quiet machine.
 """
 
 from __future__ import annotations

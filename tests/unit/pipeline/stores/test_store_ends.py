@@ -12,7 +12,7 @@ from penstock.pipeline.stores.directory import list_store
 from penstock.proto.errors import Corrupt, WrongStore
 from tests.support import golden
 from tests.support.broker.stores import batch, dispatch_all, flush, store_config
-from tests.unit.pipeline.test_store_splits import rows
+from tests.unit.pipeline.stores.test_store_splits import rows
 
 SEGMENT_BYTES = 16384
 
