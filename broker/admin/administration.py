@@ -160,7 +160,10 @@ class Administration(Feature):
         offset = request.physical_offset
         if offset < 0:
             raise InvalidArgument(f"physical offset {offset} may not be negative")
-        record = bytes(self.core.store.lookup.view(offset))
+        self.core.dispatcher.catch_up()
+        if offset < self.core.store.confirm_offset:
+            await self.core.dispatcher.wait_dispatched(offset + 1)
+        record = self.core.store.lookup.message_at(offset)
         name = decode_record(record).topic
         topic = self.core.tables.topic(name)
         if name in (names.STATE_TOPIC, names.STAGE_TOPIC) or (topic is not None and not topic.is_readable):
