@@ -104,6 +104,8 @@ class Administration(Feature):
         wanted = topic_to_create(request, existing, self.core.config.topics, len(self.core.tables.topics))
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
+            if self.core.events.journal is not None:  # what was asked for before may not be confirmed yet
+                await self.core.acknowledgements.safe(self.core.events.journal.state_end, f"topic {name}")
             return existing
         self.core.writable()
         check_creatable(self.core, name)
