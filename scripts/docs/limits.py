@@ -68,6 +68,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Days that an idle lane is remembered", producers.IDLE_MS_MAX // 86_400_000, "it counts as new"),
     ("Producer ids that are the broker's own", len(intake.RESERVED_PRODUCERS), errors.Forbidden),
     ("Keys (tasks) of an exactly-once batch", writers.KEYS_MAX, errors.InvalidArgument),
+    ("Broker groups of one key", writers.SHARDS_MAX, errors.InvalidArgument),
     ("Chunks of one key at one shard", writers.CHUNK_MAX, errors.InvalidArgument),
     ("Topics of a writer", writers.TOPICS_MAX, errors.InvalidArgument),
     ("Characters of a writer's, run's, key's or archive's name", wire.NAME_LENGTH_MAX, errors.InvalidArgument),
