@@ -33,10 +33,9 @@ from penstock.formats.record.layout import Host
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, MessageTooLarge
-from penstock.runtime.clock import SteadyClock
 
 from ...core.core import Core
-from ...core.delivering import Waiting
+from ...core.delivering import Waiting, due_clock
 from ...core.journal import Journal, Target
 from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter
 from .recalls import BODY, Recall, Recalls, recalls_in
@@ -46,9 +45,6 @@ from .timer_wheel import Longs, TimerWheel
 log = logging.getLogger(__name__)
 
 SETTLE_S: Final = 30.0
-JUMP_MS: Final = 1000
-BELIEVED_S: Final = 600.0
-"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this long."""
 PRODUCER_ID: Final = int.from_bytes(b"\x00timers\x00")
 RUN_BYTES: Final = 1 << 20
 RUN_COUNT: Final = 1024
@@ -109,9 +105,7 @@ class Timers:
         self._clock = core.clock
         self._table = core.tables[TimerTable]
         self._reposter = Reposter(core)
-        self._steady = SteadyClock(
-            self._clock.wall_ms(), self._clock.monotonic_s(), tolerated_ms=JUMP_MS, believed_after_s=BELIEVED_S
-        )
+        self._steady = due_clock(core.clock)
         self._journal: Journal | None = None  # of this mastership; what an earlier one began is nobody's any more
         self._wheel: TimerWheel | None = None
         self._scanned = 0
