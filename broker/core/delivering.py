@@ -1,4 +1,7 @@
-"""Records that wait become messages of the topics that their properties name (:mod:`penstock.formats.record.timers`)."""
+"""Records that wait become messages of the topics that their properties name.
+
+What such records are: :mod:`penstock.formats.record.timers`.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,16 @@ class Waiting:
 
     def __init__(self, records: Records, order: Longs) -> None:
         """``order``: places in ``records``."""
-        from penstock.formats.record.timers import RECALL, real_topics
+        from penstock.formats.record.timers import real_topics
 
         self.data = records.data
         self.positions, self.sizes = records.positions[order], records.sizes[order]
         self._topics, self._hashes = np.empty(len(order), np.int64), np.empty(len(order), np.uint64)
-        real_topics(self.data, self.positions, self.sizes, self._topics, self._hashes)
-        self.recalls: Longs = np.flatnonzero(self._topics == RECALL)
-        """Those that take a message back, and are none."""
-        self.lost = int((self._topics < 0).sum()) - len(self.recalls)
+        recalls = np.empty(len(order), np.uint8)
+        real_topics(self.data, self.positions, self.sizes, self._topics, self._hashes, recalls)
+        self.recalls: Longs = np.flatnonzero(recalls)
+        """Those that take a message back, if they are records of the timer topic."""
+        self.lost = int((self._topics < 0).sum())
         """How many belong nowhere."""
 
     def topic(self, index: int) -> str:

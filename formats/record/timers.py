@@ -26,7 +26,15 @@ from ..intrinsics.text import find_byte_at
 from .kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
 from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX
-from .properties import DELAY, PROPERTIES_BYTES_MAX, REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELETED_KEY, TIMER_OUT_MS, UNIQ_KEY
+from .properties import (
+    DELAY,
+    PROPERTIES_BYTES_MAX,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELETED_KEY,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+)
 
 
 class TimerStatus(IntEnum):
@@ -49,8 +57,6 @@ _PROPERTIES_MAX = 32767 - GROWTH_MAX
 _OK, _NO_RECORD, _OTHER_TOPIC, _BAD_QUEUE, _BAD_TIME, _TOO_LATE, _TOO_LARGE, _BAD_LEVEL = map(int, TimerStatus)
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _TIME_DIGITS = 13
-RECALL = -2
-"""What :func:`real_topics` answers for a record that takes a message back."""
 
 
 _TOPIC, _QUEUE, _TIME = pair_name(REAL_TOPIC), pair_name(REAL_QUEUE_ID), pair_name(TIMER_OUT_MS)
@@ -159,19 +165,20 @@ def text_hash(text):
     return _hash_at(address_of(text), 0, len(text))
 
 
-@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, _WRITABLE_HASHES)
-def real_topics(records, positions, sizes, topics, hashes):
-    """Where the name of each record's real topic begins in ``records``, and its hash; -1 without one, or RECALL."""
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, _WRITABLE_HASHES, OUT_BYTES)
+def real_topics(records, positions, sizes, topics, hashes, recalls):
+    """Where the name of each record's real topic begins in ``records``, and its hash; -1 without one.
+
+    ``recalls``: 1 for those that take a message back, in the timer topic; else 0.
+    """
     address = address_of(records)
     for i in range(len(positions)):
-        topics[i], hashes[i] = -1, 0
+        topics[i], hashes[i], recalls[i] = -1, 0, 0
         kind, _, _, _, _, _, _, properties, size = measure_at(address, positions[i], positions[i] + sizes[i])
         if kind != RECORD:
             continue
         start, end = value_at(address, properties, properties + size, _DELETED_KEY)
-        if start < end:
-            topics[i] = RECALL
-            continue
+        recalls[i] = start < end
         start, end = value_at(address, properties, properties + size, _TOPIC)
         if start == end:
             continue

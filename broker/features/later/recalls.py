@@ -90,8 +90,8 @@ class Recalls:
         if not self._known:
             return np.empty(0, np.int64)
         if not self._is_sorted:
-            hashes = [text_hash(np.frombuffer(key.encode(), np.uint8)) for _, key in self._known]
-            self._hashes, self._is_sorted = np.unique(np.array(hashes, np.uint64)), True
+            wanted = [text_hash(np.frombuffer(key.encode(), np.uint8)) for _, key in self._known]
+            self._hashes, self._is_sorted = np.unique(np.array(wanted, np.uint64)), True
         hashes = np.empty(len(waiting.sizes), np.uint64)
         unique_keys(waiting.data, waiting.positions, waiting.sizes, hashes)
         alike = np.flatnonzero(np.isin(hashes, self._hashes))

@@ -24,7 +24,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -381,8 +381,9 @@ class Timers:
             self._deliver_to(journal, names.TIMER_TOPIC, run, waiting, np.setdiff1d(np.arange(len(order)), recalled))
             return
         self.dropped += waiting.lost
+        passed_over = np.union1d(recalled, waiting.recalls)
         for name, chosen in waiting.by_topic():
-            self._deliver_to(journal, name, run, waiting, chosen[~np.isin(chosen, recalled)])
+            self._deliver_to(journal, name, run, waiting, chosen[~np.isin(chosen, passed_over)])
 
     def _deliver_to(self, journal: Journal, name: str, run: Run, waiting: Waiting, chosen: Longs) -> None:
         topic, count = self._core.tables.topic(name), len(chosen)

@@ -177,7 +177,7 @@ class LevelQueues:
                 *(queue_id + 1, count - len(records.offsets), first, first + count - 1),
             )
         waiting = Waiting(records, np.arange(len(records.offsets)))
-        self.dropped += waiting.lost + len(waiting.recalls)
+        self.dropped += waiting.lost
         left: list[Longs] = []
         for name, chosen in waiting.by_topic():
             reached = max(self._reached(name, queue_id, high), self._reached(names.TIMER_TOPIC, queue_id, high))

@@ -38,7 +38,16 @@ from penstock.runtime.conf import Setting, bind
 from tests.support.broker.requests import batch, chunk
 from tests.support.broker.stores import NEVER_MS, bodies, store_config
 
-FEATURES: tuple[type[Feature], ...] = (Administration, Produce, Consume, Later, DelayLevels, Retry, ExactlyOnce, Archive)
+FEATURES: tuple[type[Feature], ...] = (
+    Administration,
+    Produce,
+    Consume,
+    Later,
+    DelayLevels,
+    Retry,
+    ExactlyOnce,
+    Archive,
+)
 SETTINGS: dict[str, object] = {
     "brokerClusterName": "main",
     "brokerName": "broker-a",
