@@ -55,7 +55,9 @@ class Recalls:
     """Those that one broker knows. The record of each lies behind its message's in the log, due at the same time."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[int, int]] = {}  # (topic, key) -> (due, end of its record)
+        self._known: dict[
+            tuple[str, str], tuple[int, int]
+        ] = {}  # (topic, key) -> (due, end of its record, 0 once confirmed)
         self._hashes: Any = np.empty(0, np.uint64)  # of the keys, sorted; made when it is needed
         self._is_sorted = True
         self._first = 0  # no time is earlier
@@ -63,8 +65,8 @@ class Recalls:
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, recall: Recall, end: int) -> None:
-        """A record says so that ends at ``end`` in the log."""
+    def add(self, recall: Recall, end: int = 0) -> None:
+        """A record says so that ends at ``end`` in the log, or is confirmed."""
         key = recall.topic, recall.key
         self._first = min(self._first, recall.due_ms) if self._known else recall.due_ms
         self._known[key] = recall.due_ms, end
@@ -104,8 +106,8 @@ class Recalls:
         return (properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) in self._known
 
 
-def recalls_in(data: Any, positions: Longs, sizes: Any, chosen: Any) -> Iterator[tuple[Recall, int]]:
-    """What the chosen records of ``data`` say, and where in ``data`` each ends."""
+def recalls_in(data: Any, positions: Longs, sizes: Any, chosen: Any) -> Iterator[Recall]:
+    """What the chosen records of ``data`` say."""
     for index in np.flatnonzero(chosen).tolist():
-        start, size = int(positions[index]), int(sizes[index])
-        yield Recall.of(data[start : start + size].tobytes()), start + size
+        start = int(positions[index])
+        yield Recall.of(data[start : start + int(sizes[index])].tobytes())

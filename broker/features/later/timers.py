@@ -344,8 +344,8 @@ class Timers:
             for part in parts:
                 here = slice(at, at + len(part.sizes))
                 due_times(part.data, part.positions, part.sizes, due[here], recalls[here])
-                for recall, end in recalls_in(part.data, part.positions, part.sizes, recalls[here]):
-                    self._recalls.add(recall, end)
+                for recall in recalls_in(part.data, part.positions, part.sizes, recalls[here]):
+                    self._recalls.add(recall)
                 at += len(part.sizes)
             good = due >= 0
             self.dropped += stop - start - int(good.sum())
