@@ -104,6 +104,8 @@ class Administration(Feature):
         wanted = topic_to_create(request, existing, self.core.config.topics, len(self.core.tables.topics))
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
+            if self.core.events.journal is not None:  # what was asked for before may not be confirmed yet
+                await self.core.acknowledgements.safe(self.core.events.journal.state_end, f"topic {name}")
             return existing
         self.core.writable()
         check_creatable(self.core, name)
@@ -160,7 +162,10 @@ class Administration(Feature):
         offset = request.physical_offset
         if offset < 0:
             raise InvalidArgument(f"physical offset {offset} may not be negative")
-        record = bytes(self.core.store.lookup.view(offset))
+        self.core.dispatcher.catch_up()
+        if offset < self.core.store.confirm_offset:
+            await self.core.dispatcher.wait_dispatched(offset + 1)
+        record = self.core.store.lookup.message_at(offset)
         name = decode_record(record).topic
         topic = self.core.tables.topic(name)
         if name in (names.STATE_TOPIC, names.STAGE_TOPIC) or (topic is not None and not topic.is_readable):

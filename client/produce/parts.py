@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -303,3 +303,10 @@ class Batch:
         """True for a batch that other waiting messages could have shared, and whose answer is near."""
         first, is_first_try = self.parts[0], not self.attempts and self.retry_at is None
         return is_first_try and first.kind is Kind.SEND and first.hashes is None and first.cost < bytes_max
+
+
+class Failure(NamedTuple):
+    """Messages that are given up, and why."""
+
+    parts: list[Part]
+    error: PenstockError

@@ -90,6 +90,11 @@ def produced_and_nowhere(damaged: Damaged) -> None:
     drop_read(damaged)
 
 
+def produced_into_another_shard(damaged: Damaged) -> None:
+    damaged.sent["queue"][-1] = damaged.sent["offset"][-1] = -1
+    damaged.sent["shard"][-1] ^= 1
+
+
 def produced_and_never_delivered(damaged: Damaged) -> None:
     damaged.sent["queue"][-1] = damaged.sent["offset"][-1] = -1
     damaged.received = damaged.received[:-1]
@@ -243,7 +248,8 @@ def give_back_and_forget(damaged: Damaged) -> None:
 DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I1", drop_read, "was acknowledged and is not there"),
     ("I1", lose_at_another_place, "it lies elsewhere"),
-    ("I1", produced_and_nowhere, "was acknowledged and is nowhere"),
+    ("I1", produced_and_nowhere, "was acknowledged and is not there"),
+    ("I1", produced_into_another_shard, "it lies elsewhere"),
     ("I2", read_refused, "message 7.10 at broker-b queue 0 offset 2 was read and had been refused"),
     ("I2", read_never_sent, "message 99.0"),
     ("I3", two_values_at_one_place, "message 7.25 at broker-a queue 1 offset 2 shares its place with 7.5"),
@@ -305,8 +311,12 @@ def test_what_a_dead_consumer_had_may_come_again_from_far_back_and_so_may_what_n
     damaged = clean()
     delivered_again_from_far_back(damaged)
     died = int(damaged.received["end_ns"][100]) + MS
-    damaged.conditions.windows.append(Window("SIGKILL", "consumer-0", died, died + MS))
+    damaged.conditions.windows.append(Window("SIGKILL", "consumer-0", died, died + 1_000 * MS))
     assert violated(damaged) == {}
+    damaged.conditions.windows[-1] = Window("SIGKILL", "consumer-0", died, died + MS)
+    assert list(violated(damaged)) == ["I7"], "others had gone on with the queue for more than 2 s"
+    damaged.conditions.windows[-1] = Window("SIGKILL", "broker-a-1", died, died + 1_000 * MS)
+    assert list(violated(damaged)) == ["I7"], "no consumer had died"
     damaged = clean()
     delivered_again_from_far_back(damaged)
     damaged.received = damaged.received[:101]  # nothing else came meanwhile
@@ -326,6 +336,8 @@ def test_a_shard_that_could_not_acknowledge_may_be_silent() -> None:
 def test_what_was_produced_says_no_place_and_is_somewhere() -> None:
     damaged = clean()
     damaged.sent["queue"] = damaged.sent["offset"] = -1
+    assert violated(damaged) == {}
+    damaged.sent["shard"] = -1
     assert violated(damaged) == {}
 
 
