@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 
 from penstock.proto import names
-from penstock.proto.errors import GroupNotFound, InvalidArgument
+from penstock.proto.errors import Forbidden, GroupNotFound, InvalidArgument
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.runtime.channel import reporting
 
@@ -40,6 +40,8 @@ class Consume(Feature):
             committed=self.pending.committed,
             queue_range=core.store.reader.queue_range,
             join_group=lambda group: self.offsets.join_group(group),
+            check_join=self._check_join,
+            begins_at_end=self._begins_at_end,
             clock=core.clock,
             limits=core.config.limits,
             catch_up=core.dispatcher.catch_up,
@@ -116,6 +118,11 @@ class Consume(Feature):
             attributes=dict(asked.attributes),
             retry_queues=asked.retry_queues or existing.retry_queues,
             retry_policy=policy if asked.HasField("retry_policy") else existing.retry_policy,
+            **{
+                name: getattr(asked, name)
+                for name in ("orderly", "broadcast_enable", "from_min_enable")
+                if asked.HasField(name)
+            },
         )
         check_attributes(f"group {group.name}", group.attributes, self.core.config.limits)
         if group.name not in self.core.tables.groups:
@@ -157,6 +164,17 @@ class Consume(Feature):
         async for topic in in_turns(table.topics_of(name)):
             described.committed.extend(to_wire({topic: table.row(name, topic)}))
         return described
+
+    def _check_join(self, join: broker_pb2.ConsumerRequest.Join) -> None:
+        group = self.core.tables.group(join.group)
+        if group is not None and group.orderly and join.concurrent:
+            raise Forbidden(
+                f"group {join.group} is orderly (consumeMessageOrderly): make its push consumers with orderly=True"
+            )
+
+    def _begins_at_end(self, group_name: str, topic: str) -> bool:
+        group = self.core.tables.group(group_name)
+        return group is not None and not group.from_min_enable and not topic.startswith(names.RETRY_PREFIX)
 
     def _on_topics_changed(self, updated: list[Topic], removed: list[str]) -> None:
         for topic in [each.name for each in updated] + removed:

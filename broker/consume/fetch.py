@@ -134,6 +134,8 @@ class Fetch:
         group = self._tables.group(header.group) if header.group else None
         if group is not None and not group.consume_enable:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
+        if group is not None and header.broadcasting and not group.broadcast_enable:
+            raise Forbidden(f"group {header.group} may not broadcast: its consumeBroadcastEnable is false")
         check_count("topics", len(header.topics), QUEUES_MAX)
         count = sum(len(part.queue_ids) for part in header.topics)
         if not 1 <= count <= QUEUES_MAX:
