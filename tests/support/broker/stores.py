@@ -58,7 +58,7 @@ def batch(
 
 
 def forged(place: int) -> bytes:
-    """A sound record of topic ``other``, of the future, if it lies at ``place`` in the log: for a body to begin with."""
+    """A sound record of topic ``other``, of the future, if it lies at ``place`` in the log: for a body to have."""
     record = bytearray(encode_messages("other", [b"forged"], born_host=HOST))
     record[28:36] = place.to_bytes(8, "big")
     record[56:64] = FUTURE_MS.to_bytes(8, "big")
