@@ -57,6 +57,7 @@ class Part:
     queue_ids: npt.NDArray[np.int32] | None = None  # once its lane is chosen by hash
     futures: list[Future[SendReceipt]] = field(default_factory=list)  # SEND: one per message
     message_ids: list[str] = field(default_factory=list)  # SEND: one per message
+    dues_ms: list[int] = field(default_factory=list)  # SEND, of messages for later: one per message
     sys_flag: int = 0
     attempts: int = 0  # tries that ended without storing
     refusals: int = 0  # those that a broker refused
@@ -124,6 +125,7 @@ class Part:
         self.properties.extend(other.properties or ())
         self.futures.extend(other.futures)
         self.message_ids.extend(other.message_ids)
+        self.dues_ms.extend(other.dues_ms)
         self.cost += other.cost
         self.deadline = max(self.deadline, other.deadline)
 
@@ -165,7 +167,7 @@ class Part:
         return tuple(decompress(body, self.sys_flag) for body in self.bodies)
 
 
-_PER_MESSAGE = ("bodies", "properties", "hashes", "keyed", "lengths", "queue_ids", "futures", "message_ids")
+_PER_MESSAGE = ("bodies", "properties", "hashes", "keyed", "lengths", "queue_ids", "futures", "message_ids", "dues_ms")
 """The fields of a part that have one item per message, or nothing."""
 
 
