@@ -33,6 +33,7 @@ from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
 from .features.retry.retry import Retry
+from .features.transactions.transactions import Transactions
 from .group.group import BrokerGroup
 from .group.making import RoleMaker
 from .opening import Opened, open_port, open_store
@@ -49,6 +50,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     Consume,
     Later,
     Retry,
+    Transactions,
     ExactlyOnce,
     Archive,
     Retention,

@@ -3,8 +3,9 @@
 ``Ordinary`` messages are stored in their topic. Those for ``Later`` are stored in the brokers' timer topic: their
 properties say when they are due and where they belong, and at its time the broker makes each a message of its topic.
 Whoever sends them numbers the batches like any others, so that a batch which is sent again is stored once, and a
-stored message is delivered once.
-Source of the latter: RocketMQ ``HookUtils#transformTimerMessage``; there the broker writes these properties.
+stored message is delivered once. A ``Half`` is stored in the brokers' topic of halves until its producer decides.
+Source of these two: RocketMQ ``HookUtils#transformTimerMessage``, ``TransactionalMessageBridge#parseHalfMessageInner``;
+there the broker writes these properties.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.names import TIMER_TOPIC
+from penstock.proto.names import HALF_TOPIC, TIMER_TOPIC
 
 from .columns import Column, with_property
-from .record.properties import REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELIVER_MS, TIMER_OUT_MS
+from .record.properties import (
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TRANSACTION_PREPARED,
+)
 
 QueueIds = npt.NDArray[np.int32]
 
@@ -65,7 +73,7 @@ class Ordinary(Destination):
 class Later(Destination):
     """Stored in the timer topic until it is due; the time is among the properties already."""
 
-    flags: ClassVar[Mapping[str, Any]] = {"later": True}
+    flags: ClassVar[Mapping[str, Any]] = {"later": 1}
     gives_offsets: ClassVar[bool] = False
 
     @property
@@ -73,9 +81,7 @@ class Later(Destination):
         return TIMER_TOPIC
 
     def producer(self, producer_id: int) -> int:
-        # The later messages of all topics are in one topic, where the lanes of one producer's topics would meet.
-        digest = hashlib.blake2b(f"{producer_id:016x}:{self.topic}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") or 1
+        return _producer_of(producer_id, self.topic)
 
     def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
         known, numbers = np.unique(queue_ids, return_inverse=True)
@@ -83,3 +89,39 @@ class Later(Destination):
         properties = with_property(properties, REAL_TOPIC, Column.repeated(self.topic.encode(), len(queue_ids)))
         properties = with_property(properties, REAL_QUEUE_ID, texts.take(numbers.astype(np.int64)))
         return properties, np.zeros_like(queue_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Half(Destination):
+    """Stored in the topic of halves until a producer of ``group`` commits it."""
+
+    group: str
+
+    flags: ClassVar[Mapping[str, Any]] = {"later": 2}
+    gives_offsets: ClassVar[bool] = False
+
+    @property
+    def stored_topic(self) -> str:
+        return HALF_TOPIC
+
+    def producer(self, producer_id: int) -> int:
+        return _producer_of(producer_id, self.topic)
+
+    def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
+        # One pass over the strings: the value that is appended ends with the other three pairs.
+        value = (
+            f"true\x02{PRODUCER_GROUP}\x01{self.group}\x02{REAL_TOPIC}\x01{self.topic}\x02{REAL_QUEUE_ID}\x01".encode()
+        )
+        known, numbers = np.unique(queue_ids, return_inverse=True)
+        values = [b"%b%d" % (value, queue_id) for queue_id in known.tolist()]
+        if len(values) == 1:
+            column = Column.repeated(values[0], len(queue_ids))
+        else:
+            column = Column.of(values).take(numbers.astype(np.int64))
+        return with_property(properties, TRANSACTION_PREPARED, column), np.zeros_like(queue_ids)
+
+
+def _producer_of(producer_id: int, topic: str) -> int:
+    """The number of a producer where the messages of all its topics are in one topic, in which their lanes meet."""
+    digest = hashlib.blake2b(f"{producer_id:016x}:{topic}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1

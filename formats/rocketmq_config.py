@@ -5,8 +5,7 @@ RocketMQ keeps messages on their way to a consumer in topics of its own; progres
 | Topic | Holds | Done up to |
 |---|---|---|
 | ``SCHEDULE_TOPIC_XXXX``, a queue per delay level | messages with a level | ``delayOffset.json``, by level from 1 |
-| ``RMQ_SYS_TRANS_HALF_TOPIC`` | halves of transactions | ``consumerOffset.json``, ``CID_RMQ_SYS_TRANS`` |
-| ``rmq_sys_REVIVE_LOG_…`` | check points and answers of POP | the same, ``CID_RMQ_SYS_REVIVE_GROUP`` |
+| ``rmq_sys_REVIVE_LOG_…`` | check points and answers of POP | ``consumerOffset.json``, ``CID_RMQ_SYS_REVIVE_GROUP`` |
 | ``%RETRY%…`` | messages that a group gets again | the same, the group |
 
 The files are written every some seconds, so after a kill more seems to wait than does.
@@ -21,15 +20,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.proto.names import HALF_TOPIC, RETRY_PREFIX, REVIVE_PREFIX, SCHEDULE_TOPIC
+from penstock.proto.names import RETRY_PREFIX, REVIVE_PREFIX, SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
-_GROUPS = {HALF_TOPIC: "CID_RMQ_SYS_TRANS", REVIVE_PREFIX: "CID_RMQ_SYS_REVIVE_GROUP"}
+_GROUPS = {REVIVE_PREFIX: "CID_RMQ_SYS_REVIVE_GROUP"}
 _WAITING = {
     SCHEDULE_TOPIC: "messages that wait for a delay level are not delivered",
-    HALF_TOPIC: "halves of transactions that are undecided, so many at most, are not delivered",
     REVIVE_PREFIX: "what was received by POP and not acknowledged is not delivered again",
     RETRY_PREFIX: "messages that are due again go only to who subscribes to these topics",
 }

@@ -43,8 +43,8 @@ class AppendHeader(_message.Message):
     writer: str
     run: str
     again: bool
-    later: bool
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: bool = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., again: bool = ..., later: bool = ...) -> None: ...
+    later: int
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: bool = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., again: bool = ..., later: _Optional[int] = ...) -> None: ...
 
 class AppendReceipt(_message.Message):
     __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "record_sizes")

@@ -27,6 +27,7 @@ from penstock.broker.features.archive.archive import Archive
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.later.later import Later
 from penstock.broker.features.retry.retry import Retry
+from penstock.broker.features.transactions.transactions import Transactions
 from penstock.broker.produce.produce import Produce
 from penstock.broker.store import Disk, Store
 from penstock.proto import frames
@@ -37,7 +38,16 @@ from penstock.runtime.conf import Setting, bind
 from tests.support.broker.requests import batch, chunk
 from tests.support.broker.stores import NEVER_MS, bodies, store_config
 
-FEATURES: tuple[type[Feature], ...] = (Administration, Produce, Consume, Later, Retry, ExactlyOnce, Archive)
+FEATURES: tuple[type[Feature], ...] = (
+    Administration,
+    Produce,
+    Consume,
+    Later,
+    Retry,
+    Transactions,
+    ExactlyOnce,
+    Archive,
+)
 SETTINGS: dict[str, object] = {
     "brokerClusterName": "main",
     "brokerName": "broker-a",
