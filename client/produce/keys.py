@@ -108,7 +108,7 @@ def _user_value(name: object, value: object) -> str:
 
 def _refused(name: str) -> InvalidArgument:
     if name == TRANSACTION_PREPARED:
-        return InvalidArgument(f"property {name!r}: there are no transactional messages yet: leave it out")
+        return InvalidArgument(f"property {name!r} makes no transaction: send with a TransactionProducer")
     if name in UNKEPT:
         return InvalidArgument(f"property {name!r} would not delay the message: give deliver_at as an argument")
     return InvalidArgument(f"property {name!r} is reserved: give tag, keys and sharding_key as arguments")

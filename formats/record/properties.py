@@ -69,8 +69,8 @@ RESERVED = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, PRODUCER_PROPERTY, REC
 LATER_WISHES = frozenset({DELAY, TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME})
 """Property names with which RocketMQ's clients ask for a delivery later; here it is asked for in other words."""
 UNKEPT = LATER_WISHES | {TRANSACTION_PREPARED}
-"""The same, and what asks for a transaction: a message with one of these as its user's property is refused, since it
-would be delivered at once."""
+"""The same, and what marks a half of a transaction: a message with one of these as its user's property is refused,
+since it would be delivered at once."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -121,7 +121,7 @@ class Halves:
         known, now = waiting.firsts[renewed], waiting.offsets[renewed]
         order = np.argsort(known, kind="stable")
         known, now = known[order], now[order]
-        at = np.minimum(np.searchsorted(known, firsts), len(known) - 1)
+        at = np.maximum(np.searchsorted(known, firsts, side="right") - 1, 0)  # the newest record of each
         return np.where(known[at] == firsts, now[at], firsts)
 
     def firsts(self, offsets: Longs) -> Longs:

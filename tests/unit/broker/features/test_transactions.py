@@ -141,7 +141,7 @@ class Node(Kit):
                     self.asked.append(event.check)
 
         task = asyncio.create_task(session())
-        while not any(each.client_id == client_id for each in self.transactions.producers.members(group)):
+        while not any(each.client_id == client_id for each in self.transactions.producers.members(group)):  # noqa: ASYNC110  a turn or two
             await asyncio.sleep(0)
         return task
 
@@ -365,6 +365,21 @@ async def test_an_undecided_half_is_asked_about_after_its_time_and_again_after_t
     assert node.bodies() == [b"a"]
     await node.pass_s(100)
     assert len(node.asked) == 2
+    await ended(task)
+
+
+@in_loop
+async def test_a_half_that_was_stored_anew_just_now_is_known_by_its_first_offset() -> None:
+    node = opened()
+    task = await node.join()
+    await node.halves([b"a"])
+    for _ in range(2):
+        await node.pass_s(31)
+    node.manual.advance(31)
+    await node.transactions.turn()
+    assert await node.states((0, 1)) == [(OPEN, 1)]
+    await node.end(COMMIT, (0, 1))
+    assert node.bodies() == [b"a"]
     await ended(task)
 
 

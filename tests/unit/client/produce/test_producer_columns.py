@@ -109,7 +109,7 @@ def test_properties_of_many_messages_equal_those_of_one() -> None:
     ("name", "told"),
     [
         *((name, "would not delay the message: give deliver_at as an argument") for name in sorted(LATER_WISHES)),
-        ("TRAN_MSG", "there are no transactional messages yet"),
+        ("TRAN_MSG", "makes no transaction: send with a TransactionProducer"),
         ("UNIQ_KEY", "is reserved: give tag, keys and sharding_key as arguments"),
     ],
 )
