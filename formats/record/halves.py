@@ -92,6 +92,7 @@ _TIMES, _FIRST = pair_name(TRANSACTION_CHECK_TIMES), pair_name(PREPARED_QUEUE_OF
 _IMMUNITY, _KEY = pair_name(CHECK_IMMUNITY_SECONDS), pair_name(UNIQ_KEY)
 _PREPARED = np.frombuffer(f"{TRANSACTION_PREPARED}\x01true".encode(), np.uint8)
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
+_R, _T, _P, _C = map(ord, "RTPC")
 
 
 def name_hash(name: str) -> int:
@@ -102,15 +103,39 @@ def name_hash(name: str) -> int:
     return result - (1 << 64) if result >> 63 else result
 
 
-@kernel(boolean, int64, int64, int64)
-def _is_prepared(address, start, end):
-    """True if one of the properties ``[start, end)`` is ``TRAN_MSG=true``."""
+@kernel((int64,) * 12, int64, int64, int64)
+def _values(address, start, end):
+    """Where values of the properties ``[start, end)`` begin and end, in one pass: of the last pair with each name.
+
+    Real topic, its queue, group, check times, first record's offset; then True for ``TRAN_MSG=true``, and where the
+    immunity's pair begins, 0 without one.
+    """
+    topic, topic_end, queue, queue_end, group, group_end = end, end, end, end, end, end
+    times, times_end, first, first_end, is_prepared, immunity = end, end, end, end, 0, 0
     while start < end:
         pair_end = find_byte_at(address, start, end, end, PAIR_END)
-        if pair_end - start == len(_PREPARED) and begins_with(address, start, pair_end, _PREPARED):
-            return True
+        initial = load_u8(address, start)
+        if initial == _R:
+            if begins_with(address, start, pair_end, _TOPIC):
+                topic, topic_end = start + len(_TOPIC), pair_end
+            elif begins_with(address, start, pair_end, _QUEUE):
+                queue, queue_end = start + len(_QUEUE), pair_end
+        elif initial == _T:
+            if pair_end - start == len(_PREPARED) and begins_with(address, start, pair_end, _PREPARED):
+                is_prepared = 1
+            elif begins_with(address, start, pair_end, _TIMES):
+                times, times_end = start + len(_TIMES), pair_end
+            elif begins_with(address, start, pair_end, _FIRST):
+                first, first_end = start + len(_FIRST), pair_end
+        elif initial == _P and begins_with(address, start, pair_end, _GROUP):
+            group, group_end = start + len(_GROUP), pair_end
+        elif initial == _C and begins_with(address, start, pair_end, _IMMUNITY):
+            immunity = start
         start = pair_end + 1
-    return False
+    return (
+        *(topic, topic_end, queue, queue_end, group, group_end),
+        *(times, times_end, first, first_end, is_prepared, immunity),
+    )
 
 
 @kernel(int64, int64, int64, int64)
@@ -137,24 +162,21 @@ def check_halves(records, topic, queues):
             return _NO_RECORD, index
         if size > _PROPERTIES_MAX:
             return _TOO_LARGE, index
-        start, stop = value_at(address, properties, properties + size, _TOPIC)
+        start, stop, queue, queue_end, group, group_end, _, _, first, first_end, is_prepared, _ = _values(
+            address, properties, properties + size
+        )
         if stop - start != len(topic):
             return _OTHER_TOPIC, index
         for i in range(len(topic)):
             if load_u8(address, start + i) != topic[i]:
                 return _OTHER_TOPIC, index
-        start, stop = value_at(address, properties, properties + size, _QUEUE)
-        queue_id = number_at(address, start, stop)
+        queue_id = number_at(address, queue, queue_end)
         if queue_id < 0 or queue_id >= queues:
             return _BAD_QUEUE, index
-        if not _is_prepared(address, properties, properties + size):
+        if not is_prepared or first != first_end:
             return _NOT_PREPARED, index
-        start, stop = value_at(address, properties, properties + size, _GROUP)
-        if start == stop or stop - start > _GROUP_MAX:
+        if group == group_end or group_end - group > _GROUP_MAX:
             return _NO_GROUP, index
-        start, stop = value_at(address, properties, properties + size, _FIRST)
-        if start != stop:
-            return _NOT_PREPARED, index
         position = end
         index += 1
     return _OK, index
@@ -177,15 +199,14 @@ def facts_of(log, positions, sizes, stored, immunity, times, firsts, groups, key
         if kind != RECORD:
             continue
         end = properties + size
+        _, _, _, _, group, group_end, asked, asked_end, first, first_end, _, told = _values(address, properties, end)
         stored[i] = load_i64(address, store)
-        value, value_end = value_at(address, properties, end, _IMMUNITY)
-        immunity[i] = number_at(address, value, value_end)
-        value, value_end = value_at(address, properties, end, _TIMES)
-        times[i] = number_at(address, value, value_end)
-        value, value_end = value_at(address, properties, end, _FIRST)
-        firsts[i] = number_at(address, value, value_end)
-        value, value_end = value_at(address, properties, end, _GROUP)
-        groups[i] = _hash_at(address, value, value_end)
+        if told > 0:
+            value, value_end = value_at(address, told, end, _IMMUNITY)
+            immunity[i] = number_at(address, value, value_end)
+        times[i] = number_at(address, asked, asked_end)
+        firsts[i] = number_at(address, first, first_end)
+        groups[i] = _hash_at(address, group, group_end)
         value, value_end = value_at(address, properties, end, _KEY)
         keys[i] = _hash_at(address, value, value_end)
 
@@ -199,11 +220,10 @@ def homes_of(records, positions, sizes, topics, hashes, groups):
         kind, _, _, _, _, _, _, properties, size = measure_at(address, positions[i], positions[i] + sizes[i])
         if kind != RECORD:
             continue
-        start, end = value_at(address, properties, properties + size, _TOPIC)
+        start, end, _, _, group, group_end, _, _, _, _, _, _ = _values(address, properties, properties + size)
         if start != end:
             topics[i], hashes[i] = start, _hash_at(address, start, end)
-        start, end = value_at(address, properties, properties + size, _GROUP)
-        groups[i] = _hash_at(address, start, end)
+        groups[i] = _hash_at(address, group, group_end)
 
 
 @kernel(int64, OUT_BYTES, int64, int64)
@@ -233,15 +253,24 @@ def _copy_properties(out, at, address, start, end, is_renewed):
     """The properties ``[start, end)`` without the mark, the checksum and what a renewed half says anew; the new end."""
     if end - start > MARK_BYTES and is_mark(address, start):
         start = find_byte_at(address, start, end, end, PAIR_END) + 1
+    kept = start  # all from here on to `start` is copied at once
     while start < end:
         pair_end = find_byte_at(address, start, end, end, PAIR_END)
-        is_old = begins_with(address, start, pair_end, _TIMES) or begins_with(address, start, pair_end, _FIRST)
-        if not (is_renewed and is_old) and not begins_with(address, start, pair_end, _CRC):
-            copy_bytes(out, at, address, start, pair_end - start)
-            at += pair_end - start
+        initial = load_u8(address, start)
+        is_left = initial == _CRC[0] and begins_with(address, start, pair_end, _CRC)
+        if is_renewed and initial == _T:
+            is_left = begins_with(address, start, pair_end, _TIMES) or begins_with(address, start, pair_end, _FIRST)
+        if is_left:
+            copy_bytes(out, at, address, kept, start - kept)
+            at += start - kept
+            kept = pair_end + 1
+        start = pair_end + 1
+    if kept < end:
+        copy_bytes(out, at, address, kept, end - kept)
+        at += end - kept
+        if load_u8(address, end - 1) != PAIR_END:
             store_i8(out, at, PAIR_END)
             at += 1
-        start = pair_end + 1
     return at
 
 
@@ -266,10 +295,10 @@ def restated(records, positions, sizes, becomes, topic, queues, mark, out):
         if kind != RECORD or size + PROPERTIES_GROWTH_MAX > _BYTES_MAX:
             return np.int64(-1)
         properties_end = properties + size
-        queue_id = np.int64(0)
-        if queues > 0:
-            value, value_end = value_at(record, properties, properties_end, _QUEUE)
-            queue_id = max(number_at(record, value, value_end), np.int64(0)) % queues
+        _, _, queue, queue_end, _, _, asked, asked_end, origin, origin_end, _, _ = _values(
+            record, properties, properties_end
+        )
+        queue_id = max(number_at(record, queue, queue_end), np.int64(0)) % queues if queues > 0 else np.int64(0)
         fixed = body + body_size
         copy_bytes(out, at, record, 0, fixed)
         store_i32(out, at + 4, MAGIC_V1 if prefix == 1 else MAGIC_V2)
@@ -290,13 +319,11 @@ def restated(records, positions, sizes, becomes, topic, queues, mark, out):
             behind += len(mark)
         behind = _copy_properties(out, behind, record, properties, properties_end, is_renewed)
         if is_renewed:
-            value, value_end = value_at(record, properties, properties_end, _TIMES)
-            times = max(number_at(record, value, value_end), np.int64(0)) + (1 if becomes == _ASKED else 0)
+            times = max(number_at(record, asked, asked_end), np.int64(0)) + (1 if becomes == _ASKED else 0)
             if times > 0:
                 behind = _put_number(out, behind, _TIMES, times)
-            value, value_end = value_at(record, properties, properties_end, _FIRST)
-            origin = number_at(record, value, value_end)
-            behind = _put_number(out, behind, _FIRST, origin if origin >= 0 else load_i64(record, 20))
+            first_offset = number_at(record, origin, origin_end)
+            behind = _put_number(out, behind, _FIRST, first_offset if first_offset >= 0 else load_i64(record, 20))
         store_i16(out, first - 2, behind - first)
         store_i32(out, at, behind - at)
         at = behind

@@ -256,9 +256,11 @@ class Decisions:
     def _by_topic(self, records: Records, chosen: Longs) -> Iterable[tuple[str, Longs]]:
         """The topics of the records at the places ``chosen``, and the places of each one's."""
         topics, hashes, _ = homes(records)
-        for found in dict.fromkeys(hashes[chosen].tolist()):
-            places = chosen[hashes[chosen] == found]
-            yield _name_at(records, int(topics[places[0]])), places
+        left, hashes = chosen, hashes[chosen]
+        while len(left):
+            is_this = hashes == hashes[0]
+            yield _name_at(records, int(topics[left[0]])), left[is_this]
+            left, hashes = left[~is_this], hashes[~is_this]
 
     def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:
         from penstock.formats.record.halves import name_hash

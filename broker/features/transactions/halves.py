@@ -15,6 +15,7 @@ States = np.ndarray[Any, np.dtype[np.uint8]]
 OPEN, ENDED, RENEWED = int(wire.OPEN), int(wire.ENDED), int(wire.RENEWED)
 KNOWN_MAX: Final = 1 << 20
 """How decided halves were decided is known for so many; a byte of memory each."""
+_LOOKED_AT: Final = 4096
 
 
 def _none() -> Longs:
@@ -78,7 +79,7 @@ class Halves:
         """The offset of the first open half; the end where none is open."""
         while self._floor < self._end:
             at = self._floor - self.base
-            part = self._states[at : min(at + 65_536, self._end - self.base)]
+            part = self._states[at : min(at + _LOOKED_AT, self._end - self.base)]
             found = np.flatnonzero(part == OPEN)
             if len(found):
                 self._floor += int(found[0])
@@ -93,6 +94,8 @@ class Halves:
 
     def grow(self, end: int) -> None:
         """Halves came; they are open."""
+        if end <= self._end:
+            return
         self._grow(end, OPEN)
         surplus = self.floor - 2 * KNOWN_MAX - self.base
         if surplus > 0:
