@@ -109,7 +109,6 @@ class Checks:
                     "transactions given up, their producers were asked often enough topic=%s count=%d first_offset=%d",
                     *(names.PARKED_TOPIC, len(firsts), firsts[0]),
                 )
-            offsets = np.setdiff1d(offsets, records.offsets)
 
     def _times(self, offsets: Longs) -> Longs:
         waiting = self._decisions.known().waiting

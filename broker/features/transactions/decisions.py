@@ -64,6 +64,7 @@ class Decisions:
         self.reaches: deque[tuple[int, int]] = deque()
         """Offsets of ops, ascending, and the last half that each, or one of those up to the next, decides about."""
         self.ended: Counter[str] = Counter()  # by what was decided
+        self._homes: tuple[Records | None, tuple[Longs, Longs, Longs]] = (None, (_NOTHING,) * 3)
         self._core = core
         self._settings: TransactionSettings = core.config.transactions
         self._reposter = Reposter(core)
@@ -138,7 +139,8 @@ class Decisions:
             NotMaster: the mastership ended while the disk was waited for.
             BrokerUnavailable: some are not dispatched yet. MessageNotFound: their log files are gone.
         """
-        offsets = np.sort(offsets)
+        if (offsets[1:] < offsets[:-1]).any():
+            offsets = np.sort(offsets)
         picked = await self._reposter.locate(names.HALF_TOPIC, QUEUE, offsets)
         if len(picked.offsets) < len(offsets):
             missing = int(np.setdiff1d(offsets, picked.offsets)[0])
@@ -204,10 +206,11 @@ class Decisions:
         assert self.unfinished is not None
         stretches, op_offset = self.unfinished
         for letter, offsets in stretches:
-            chosen = np.searchsorted(records.offsets, offsets[np.isin(offsets, records.offsets)])
+            chosen = _places(records.offsets, offsets)
             if len(chosen):
                 self._post_stretch(journal, letter, records, chosen, op_offset + 1)
         self.unfinished = None
+        self._homes = None, self._homes[1]  # records are large
         self.end = self._core.store.end_offset
 
     def _post_stretch(self, journal: Journal, letter: str, records: Records, chosen: Longs, sequence: int) -> None:
@@ -255,17 +258,25 @@ class Decisions:
 
     def _by_topic(self, records: Records, chosen: Longs) -> Iterable[tuple[str, Longs]]:
         """The topics of the records at the places ``chosen``, and the places of each one's."""
-        topics, hashes, _ = homes(records)
+        topics, hashes, _ = self._homes_of(records)
         left, hashes = chosen, hashes[chosen]
         while len(left):
             is_this = hashes == hashes[0]
             yield _name_at(records, int(topics[left[0]])), left[is_this]
             left, hashes = left[~is_this], hashes[~is_this]
 
+    def _homes_of(self, records: Records) -> tuple[Longs, Longs, Longs]:
+        """:func:`homes`, which is asked for several times."""
+        known, found = self._homes
+        if known is not records:
+            found = homes(records)
+            self._homes = records, found
+        return found
+
     def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:
         from penstock.formats.record.halves import name_hash
 
-        groups = homes(records)[2]
+        groups = self._homes_of(records)[2]
         foreign = np.flatnonzero(groups != name_hash(group))
         if len(foreign):
             raise MessageNotFound(
@@ -318,6 +329,14 @@ class Decisions:
             f"transaction: there is no half at {firsts[-1]}, the last one is at {halves.end - 1}: this broker did not "
             "give the producer that offset"
         )
+
+
+def _places(known: Longs, wanted: Longs) -> Longs:
+    """Where those of ``wanted`` that are in ``known``, which ascends, are."""
+    if not len(known):
+        return _NOTHING
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return at if (found := known[at] == wanted).all() else at[found]
 
 
 def homes(records: Records) -> tuple[Longs, Longs, Longs]:

@@ -137,8 +137,11 @@ class Halves:
 
     def add(self, found: Waiting) -> None:
         """Note open halves, unless they are noted already."""
-        is_new = ~np.isin(found.offsets, self.waiting.offsets)
-        self.waiting = self.waiting.and_more(found.part(is_new))
+        mine = self.waiting.offsets
+        if len(mine) and len(found) and found.offsets[0] <= mine[-1]:
+            at = np.minimum(np.searchsorted(mine, found.offsets), len(mine) - 1)
+            found = found.part(mine[at] != found.offsets)
+        self.waiting = self.waiting.and_more(found)
 
     def prune(self) -> None:
         """Forget the rows of those that are decided."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 OPS_REMEMBERED: Final = 4096
 """So many ops are read at least, if they are there: how halves were decided can be asked after a failover too."""
 SETTLE_S: Final = 5.0
+SCAN_AFTER_S: Final = 1.0
 
 
 class Loading:
@@ -39,7 +41,8 @@ class Loading:
         self._table = core.tables[TransactionTable]
         self._reposter = Reposter(core)
         self._log_end = 0  # when the mastership began: what lies below is to be dispatched first
-        self._seen = 0  # end of the queue of halves at the last turn
+        self._seen: deque[tuple[float, int]] = deque()  # when the queue of halves ended where
+        self._scan_after_s = min(core.config.transactions.timeout_ms / 2000, SCAN_AFTER_S)
         self._settle_at = 0.0
 
     def on_role(self) -> None:
@@ -84,7 +87,8 @@ class Loading:
             return True
         if keys:
             halves.supersede(np.concatenate(keys))
-        halves.scanned = self._seen = high
+        halves.scanned = high
+        self._seen.clear()
         decisions.halves = halves
         decisions.reaches.clear()
         for op_offset, op in ops:
@@ -97,9 +101,14 @@ class Loading:
         return True
 
     async def scan(self) -> None:
-        """Note the halves that came before the last turn and are open still; most are decided by then."""
+        """Note the halves that came some time ago and are open still; most are decided by then."""
         halves = self._decisions.known()
-        until, self._seen = self._seen, self._range(names.HALF_TOPIC)[1]
+        now_s, until = self._core.clock.monotonic_s(), halves.scanned
+        while self._seen and self._seen[0][0] <= now_s - self._scan_after_s:
+            until = self._seen.popleft()[1]
+        high = self._range(names.HALF_TOPIC)[1]
+        if high > (self._seen[-1][1] if self._seen else until):
+            self._seen.append((now_s, high))
         if halves.scanned < until:
             async for rows, _ in self._rows(_open_between(halves, halves.scanned, until), halves):
                 halves.add(rows)
