@@ -50,6 +50,9 @@ FOUND_BY = {
     "18": (
         "tests/unit/broker/features/test_timers.py::test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files",
     ),
+    "21": (
+        "tests/crash/test_transactions_killed.py::test_a_kill_at_each_step_shows_no_half_forgets_none_and_commits_none_twice",
+    ),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600
