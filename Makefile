@@ -66,7 +66,7 @@ docs: setup ## the documents as a site in site/; no dead link
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
-reference: setup-spark ## write docs/reference and the chart again, from the code and bench/results
+reference: setup-spark ## write docs/reference and the chart again, from the code and bench/results.jsonl
 	@$(PY) -m scripts.docs
 
 proto: setup ## write the generated protobuf code again

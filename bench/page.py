@@ -12,20 +12,22 @@ Result = dict[str, Any]
 
 
 def keep(result: Result, folder: Path) -> None:
-    """Append the result to its case's file under ``folder/results``."""
-    results = folder / "results"
-    results.mkdir(parents=True, exist_ok=True)
-    with open(results / f"{result['case']}.jsonl", "a") as output:
+    """Append the result to ``folder/results.jsonl``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "results.jsonl", "a") as output:
         output.write(json.dumps(result) + "\n")
+
+
+def kept(folder: Path) -> list[Result]:
+    """All results of ``folder/results.jsonl``, oldest first."""
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
 def newest(folder: Path) -> dict[str, list[Result]]:
     """By processor, the one measured last first: the last result of each case, with and without warm memory."""
     found: dict[tuple[str, str, bool], Result] = {}
-    for path in sorted((folder / "results").glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            result = json.loads(line)
-            found[result["machine"]["processor"], result["case"], result["machine"]["warm_memory"]] = result
+    for result in sorted(kept(folder), key=lambda result: str(result["case"])):
+        found[result["machine"]["processor"], result["case"], result["machine"]["warm_memory"]] = result
     latest = sorted(found.values(), key=lambda result: str(result["machine"]["time"]), reverse=True)
     machines: dict[str, list[Result]] = {result["machine"]["processor"]: [] for result in latest}
     for (processor, _, _), result in found.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
@@ -32,6 +33,7 @@ from .core.tables.tables import Tables
 from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
+from .features.levels.levels import DelayLevels
 from .features.retry.retry import Retry
 from .features.transactions.transactions import Transactions
 from .group.group import BrokerGroup
@@ -49,6 +51,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     Produce,
     Consume,
     Later,
+    DelayLevels,
     Retry,
     Transactions,
     ExactlyOnce,
@@ -58,6 +61,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
 """In the order in which they start; they stop in reverse. None of them knows another."""
 
 STOP_GRACE_S = 1.0
+STOP_LATE_S = 20.0
 LAST_DISPATCH_S = 1.0
 FOLLOW_LOOK_S = 0.01
 
@@ -172,7 +176,19 @@ class Broker:
             await asyncio.sleep(FOLLOW_LOOK_S)
 
     async def stop(self) -> None:
-        """Refuse new work, let requests finish, and make everything durable. ``run`` has ended before."""
+        """Refuse new work, let requests finish, and make everything durable. ``run`` has ended before.
+
+        A disk that does not answer holds it up for as long as it does not, and then a line in the log says so.
+        """
+        late = threading.Timer(STOP_LATE_S, self._tell_late)
+        late.daemon = True
+        late.start()
+        try:
+            await self._stop()
+        finally:
+            late.cancel()
+
+    async def _stop(self) -> None:
         core, store = self.core, self.core.store
         core.events.is_open = False
         stopping = asyncio.create_task(self._server.stop(STOP_GRACE_S))
@@ -185,6 +201,14 @@ class Broker:
                 pass
             core.tables.files.write_all(store.dispatched_offset)
         store.close()
+
+    def _tell_late(self) -> None:
+        """From a thread: the loop may be what waits."""
+        log.error(
+            "broker has not stopped yet seconds=%.0f store=%s: its disk may not answer; killing it loses nothing "
+            "that was acknowledged",
+            *(STOP_LATE_S, self.core.config.store.root),
+        )
 
     def _on_role(self) -> None:
         """The broker has been elected, or deposed."""

@@ -16,6 +16,7 @@ from penstock.formats.record.properties import (
     DLQ_ORIGIN_TOPIC,
     KEY_SEPARATOR,
     KEYS,
+    LATER_WISHES,
     ORIGIN_MESSAGE_ID,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
@@ -24,7 +25,6 @@ from penstock.formats.record.properties import (
     RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
-    TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_PREPARED,
@@ -42,9 +42,10 @@ DeliverAt = dt.datetime | int
 
 SYSTEM_PROPERTIES = frozenset(
     {
-        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_DELIVER_MS, TIMER_OUT_MS),
+        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID),
+        *LATER_WISHES,
         *(RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
-        *(TRANSACTION_PREPARED, PRODUCER_GROUP, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_CHECK_TIMES),
+        *(TRANSACTION_PREPARED, PRODUCER_GROUP, TRANSACTION_CHECK_TIMES),
         *(PREPARED_QUEUE_OFFSET, CHECK_IMMUNITY_SECONDS),
     }
 )
@@ -80,6 +81,10 @@ class Message:
     sharding_key: str | None = None
     deliver_at: DeliverAt | None = None
     """When consumers are to get it; at once without."""
+    delay_s: float | None = None
+    """The same as so many seconds from the send on."""
+    delay_level: int | None = None
+    """The same as a delay level of the broker, 1..18 (its ``messageDelayLevel``)."""
 
 
 class SendReceipt(NamedTuple):
@@ -95,6 +100,7 @@ class SendReceipt(NamedTuple):
     store_timestamp_ms: int
     duplicate: bool = False  # the broker had stored it at an earlier try
     epoch: int = 0  # of the master that acknowledged
+    recall_handle: str = ""  # of a message with deliver_at or delay_s, for Producer.recall; else empty
     transaction_id: str = ""  # of a message that was sent in a transaction
 
     @property

@@ -13,12 +13,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.formats.destination import Destination, Ordinary
+from penstock.formats.recall_handle import RecallHandle
 from penstock.proto import names
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
+from penstock.proto.wire.later_pb2 import RecallRequest
+from penstock.proto.wire.later_pb2_grpc import LaterStub
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster import Calls, WriteQueues, check_timeout, local_host
+from .cluster import Calls, Service, WriteQueues, check_timeout, local_host
 from .message import DeliverAt, Delivery, FailedDelivery, Message, SendReceipt
 from .produce.accumulator import Accumulator
 from .produce.buffer import Buffer
@@ -36,6 +39,7 @@ log = logging.getLogger(__name__)
 
 TAGS_CACHED = 10_000
 CLOSE_TIMEOUT_S = 30.0
+LATER: Service = LaterStub
 
 
 class Producer:
@@ -112,17 +116,21 @@ class Producer:
         sharding_key: str | None = None,
         *,
         deliver_at: DeliverAt | None = None,
+        delay_s: float | None = None,
+        delay_level: int | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and wait for its receipt; ``timeout_s`` covers all tries.
 
         ``deliver_at``: consumers get it then, and not before; a ``datetime`` with a time zone, or ms since 1970 UTC.
+        ``delay_s``: so many seconds after this call, by this machine's clock. ``delay_level``: 1..18, so long after it
+        was stored as the broker's ``messageDelayLevel`` says. At most one of the three.
 
         Raises:
             Refused, Retryable: not stored. OutcomeUnknown: it may be.
         """
         deadline = self._deadline(timeout_s)
-        draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at, delay_s, delay_level)
         delivery, part = self._taken(Kind.SEND, draft, deadline)
         future = part.futures[0]
         batch = delivery.start_now(part)
@@ -172,6 +180,24 @@ class Producer:
                     future.set_exception(error)
         self._sender.wake()
         return results_of([(message, futures[index]) for index, message in enumerate(messages)], deadline)
+
+    def recall(self, topic: str, recall_handle: str, *, timeout_s: float | None = None) -> bool:
+        """Take a message back before it is due. True if it was in time: nobody will get it; else it was due already.
+
+        ``recall_handle``: of the receipt, from whatever producer. May be called again, and rides through a failover:
+        once in time, it stays so until the message would have been due.
+
+        Raises:
+            InvalidArgument: no handle, or of another topic.
+            Refused: not done, as TopicNotFound. Retryable: not done. OutcomeUnknown: perhaps it is done: call again.
+        """
+        self._require_open()
+        handle = RecallHandle.decode(recall_handle)
+        if handle.topic != topic:
+            raise InvalidArgument(f"recall from topic {topic!r:.80}: the handle is of topic {handle.topic!r:.80}")
+        request = RecallRequest(topic=topic, unique_key=handle.unique_key, due_ms=handle.due_ms)
+        left_s = max(self._deadline(timeout_s) - time.monotonic(), 0.0)
+        return bool(self._calls.at_master(handle.broker_name, "Recall", request, left_s, service=LATER).in_time)
 
     # The fast path.
 

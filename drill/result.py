@@ -12,7 +12,7 @@ import numpy as np
 from penstock.judge import judge
 from penstock.judge.conditions import Conditions, load_conditions
 from penstock.judge.history import Events, History, Op, Outcome, history_files, read_history
-from penstock.judge.progress import outages
+from penstock.judge.progress import able_gaps_ms, outages
 
 from .lab.watching import Sample, read_samples
 
@@ -57,6 +57,7 @@ def result_of(history: History, conditions: Conditions, samples: Sequence[Sample
         ],
         "target_ms": target,
         "target_met": None if target is None else longest <= target,
+        "able_longest_ms": round(max(able_gaps_ms(history, conditions)), 1) if conditions.able else None,
         "settled_s": conditions.settled_s,
         "latency_ms": _latencies(history, conditions),
         "windows": [

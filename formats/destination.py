@@ -2,10 +2,11 @@
 
 ``Ordinary`` messages are stored in their topic. Those for ``Later`` are stored in the brokers' timer topic: their
 properties say when they are due and where they belong, and at its time the broker makes each a message of its topic.
+``Delayed`` ones are stored in the schedule topic, in the queue of their delay level, whose time the broker knows.
 Whoever sends them numbers the batches like any others, so that a batch which is sent again is stored once, and a
-stored message is delivered once. A ``Half`` is stored in the brokers' topic of halves until its producer decides.
-Source of these two: RocketMQ ``HookUtils#transformTimerMessage``, ``TransactionalMessageBridge#parseHalfMessageInner``;
-there the broker writes these properties.
+stored message is delivered once. A ``Half`` is stored in the topic of halves until its producer decides.
+Source of these: RocketMQ ``HookUtils#transformTimerMessage``, ``#transformDelayLevelMessage``,
+``TransactionalMessageBridge#parseHalfMessageInner``; there the broker writes these properties.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.names import HALF_TOPIC, TIMER_TOPIC
+from penstock.proto.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from .columns import Column, with_property
 from .record.properties import (
+    DELAY,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -81,14 +83,32 @@ class Later(Destination):
         return TIMER_TOPIC
 
     def producer(self, producer_id: int) -> int:
-        return _producer_of(producer_id, self.topic)
+        # The later messages of all topics are in one topic, where the lanes of one producer's topics would meet.
+        return _apart(producer_id, self.topic)
 
     def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
-        known, numbers = np.unique(queue_ids, return_inverse=True)
-        texts = Column.of([b"%d" % queue_id for queue_id in known.tolist()])
-        properties = with_property(properties, REAL_TOPIC, Column.repeated(self.topic.encode(), len(queue_ids)))
-        properties = with_property(properties, REAL_QUEUE_ID, texts.take(numbers.astype(np.int64)))
-        return properties, np.zeros_like(queue_ids)
+        return _with_place(properties, self.topic, queue_ids), np.zeros_like(queue_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed(Destination):
+    """Stored in the schedule topic until its delay level, from 1 on, is over."""
+
+    level: int
+
+    flags: ClassVar[Mapping[str, Any]] = {"later": 2}
+    gives_offsets: ClassVar[bool] = False
+
+    @property
+    def stored_topic(self) -> str:
+        return SCHEDULE_TOPIC
+
+    def producer(self, producer_id: int) -> int:
+        return _apart(producer_id, f"{self.level}:{self.topic}")
+
+    def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
+        properties = with_property(properties, DELAY, Column.repeated(b"%d" % self.level, len(queue_ids)))
+        return _with_place(properties, self.topic, queue_ids), np.full_like(queue_ids, self.level - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +117,7 @@ class Half(Destination):
 
     group: str
 
-    flags: ClassVar[Mapping[str, Any]] = {"later": 2}
+    flags: ClassVar[Mapping[str, Any]] = {"later": 3}
     gives_offsets: ClassVar[bool] = False
 
     @property
@@ -105,23 +125,28 @@ class Half(Destination):
         return HALF_TOPIC
 
     def producer(self, producer_id: int) -> int:
-        return _producer_of(producer_id, self.topic)
+        return _apart(producer_id, self.topic)
 
     def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
         # One pass over the strings: the value that is appended ends with the other three pairs.
-        value = (
-            f"true\x02{PRODUCER_GROUP}\x01{self.group}\x02{REAL_TOPIC}\x01{self.topic}\x02{REAL_QUEUE_ID}\x01".encode()
-        )
-        known, numbers = np.unique(queue_ids, return_inverse=True)
-        values = [b"%b%d" % (value, queue_id) for queue_id in known.tolist()]
-        if len(values) == 1:
-            column = Column.repeated(values[0], len(queue_ids))
+        pairs = f"true\x02{PRODUCER_GROUP}\x01{self.group}\x02{REAL_TOPIC}\x01{self.topic}\x02{REAL_QUEUE_ID}\x01"
+        if (queue_ids == queue_ids[0]).all():
+            values = Column.repeated(f"{pairs}{queue_ids[0]}".encode(), len(queue_ids))
         else:
-            column = Column.of(values).take(numbers.astype(np.int64))
-        return with_property(properties, TRANSACTION_PREPARED, column), np.zeros_like(queue_ids)
+            known, numbers = np.unique(queue_ids, return_inverse=True)
+            texts = Column.of([f"{pairs}{queue_id}".encode() for queue_id in known.tolist()])
+            values = texts.take(numbers.astype(np.int64))
+        return with_property(properties, TRANSACTION_PREPARED, values), np.zeros_like(queue_ids)
 
 
-def _producer_of(producer_id: int, topic: str) -> int:
-    """The number of a producer where the messages of all its topics are in one topic, in which their lanes meet."""
-    digest = hashlib.blake2b(f"{producer_id:016x}:{topic}".encode(), digest_size=8).digest()
+def _apart(producer_id: int, what: str) -> int:
+    digest = hashlib.blake2b(f"{producer_id:016x}:{what}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
+
+
+def _with_place(properties: Column, topic: str, queue_ids: QueueIds) -> Column:
+    """With the properties that say where each message belongs."""
+    known, numbers = np.unique(queue_ids, return_inverse=True)
+    texts = Column.of([b"%d" % queue_id for queue_id in known.tolist()])
+    properties = with_property(properties, REAL_TOPIC, Column.repeated(topic.encode(), len(queue_ids)))
+    return with_property(properties, REAL_QUEUE_ID, texts.take(numbers.astype(np.int64)))

@@ -80,21 +80,30 @@ def recovery(history: History, conditions: Conditions) -> Verdict:
     return verdict("I8", len(found), problems, note=f"longest time without an acknowledgement: {told}")
 
 
-def _able(history: History, conditions: Conditions, limit_ms: int) -> Verdict:
-    """The same of the times alone in which a shard could have acknowledged."""
+def able_gaps_ms(history: History, conditions: Conditions) -> list[float]:
+    """For each time in which a shard could have acknowledged, how long it acknowledged nothing within it."""
     sent = history.sends(Outcome.OK)
     ends = {name: np.sort(sent["end_ns"][sent["shard"] == number]) for number, name in enumerate(history.shards)}
-    longest_ms, problems = 0.0, []
+    found = []
     for each in conditions.able:
         mine = ends.get(each.target, np.empty(0, np.int64))
         inside = mine[np.searchsorted(mine, each.start_ns) : np.searchsorted(mine, each.end_ns, side="right")]
-        gaps_ms = np.diff(np.concatenate([[each.start_ns], inside, [each.end_ns]])) / 1e6
-        longest_ms = max(longest_ms, float(gaps_ms.max()))
-        if gaps_ms.max() > limit_ms:
-            at_s = (each.start_ns - conditions.began_ns) / 1e9
-            problems.append(
-                f"{each.target} acknowledged nothing for {gaps_ms.max():,.0f} ms while it could, from {at_s:.1f} s on: "
-                f"at most {limit_ms:,} are allowed"
-            )
-    note = f"longest time without an acknowledgement while enough brokers were ready: {longest_ms:,.0f} ms"
-    return verdict("I8", len(conditions.able), problems, note=note)
+        found.append(float(np.diff(np.concatenate([[each.start_ns], inside, [each.end_ns]])).max()) / 1e6)
+    return found
+
+
+def _able(history: History, conditions: Conditions, limit_ms: int) -> Verdict:
+    """The same of the times alone in which a shard could have acknowledged."""
+    gaps_ms = able_gaps_ms(history, conditions)
+    problems = [
+        f"{each.target} acknowledged nothing for {gap_ms:,.0f} ms while it could, from "
+        f"{(each.start_ns - conditions.began_ns) / 1e9:.1f} s on: at most {limit_ms:,} are allowed"
+        for each, gap_ms in zip(conditions.able, gaps_ms, strict=True)
+        if gap_ms > limit_ms
+    ]
+    judged_s = sum(each.end_ns - each.start_ns for each in conditions.able) / 1e9
+    note = (
+        f"longest time without an acknowledgement while enough brokers were ready: {max(gaps_ms, default=0):,.0f} ms, "
+        f"in {judged_s:,.0f} s of all shards"
+    )
+    return verdict("I8", len(gaps_ms), problems, note=note)

@@ -132,9 +132,10 @@ class Queue:
         tally.again_examples += [f"{text} was delivered again" for text in self._names(again)[:left]]
 
     def _read_far(self, first: Rows, again: Rows, far_ns: int) -> dict[str, Column]:
-        """Those that came again though the group was far behind them, and no consumer had died meanwhile.
+        """Those that came again though the group was far beyond them, and no consumer's death explains it.
 
-        How far is measured by the deliveries before: while nothing is delivered, nothing falls behind.
+        How far is measured by the deliveries before: while nothing is delivered, nothing falls behind. A death explains
+        it until the queue has gone on: what was delivered for the first time behind it shows where others took over.
         """
         progress = first["end_ns"][np.maximum(np.searchsorted(first["end_ns"], again["end_ns"]) - 1, 0)]
         by_offset = np.argsort(first["offset"], kind="stable")
@@ -142,7 +143,10 @@ class Queue:
         is_far = progress - seen > far_ns
         for window in self._conditions.windows:
             if window.target.startswith("consumer"):
-                is_far &= (again["end_ns"] < window.start_ns) | (seen > window.end_ns)
+                at = int(np.searchsorted(first["end_ns"], window.end_ns + far_ns, side="right"))
+                gone_on_ns = first["end_ns"][at] if at < len(first["end_ns"]) else np.iinfo(np.int64).max
+                is_meanwhile = (again["end_ns"] >= window.start_ns) & (again["end_ns"] < gone_on_ns)
+                is_far &= ~(is_meanwhile & (seen <= window.end_ns))
         return take(again, is_far)
 
     def _looked(self, tally: Tally) -> None:

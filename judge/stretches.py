@@ -1,6 +1,6 @@
 """What the rows of a stretch of one stream show: I2, what is stored again, latencies and rates.
 
-And I1 of what was acknowledged without a place, as ``produce`` is: it has to be read somewhere.
+And I1 of what was acknowledged without a place, as ``produce`` is: it has to be read in the shard that took it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ class Stretch:
         tally.on_delivered((first - sent["start_ns"])[first != _NEVER])
 
     def _lost(self, tally: Tally, sent: Rows) -> None:
-        """I1 of what was sent and says no place."""
+        """I1 of what was sent and says no place, at most its shard."""
         tally.checked["I1"] += len(sent["at"])
-        missing = take(sent, ~self._marked(self._rows["op"] == Op.READ)[sent["at"]])
+        read = take(self._rows, self._rows["op"] == Op.READ)
+        is_there = np.isin(_shard_and_message(sent), _shard_and_message(read))
+        is_there |= (sent["shard"] < 0) & np.isin(sent["at"], read["at"])
+        missing = take(sent, ~is_there)
         is_excused = self._conditions.may_lose(missing["end_ns"])
         lost = take(missing, ~is_excused)
-        self._tell(tally, "I1", lost, "was acknowledged and is nowhere")
+        self._tell(tally, "I1", lost, "was acknowledged and is not there")
         tally.on_lost({**lost, "stream": np.full(len(lost["at"]), self._stream)}, int(is_excused.sum()))
 
     def _phantoms(self, tally: Tally) -> None:
@@ -95,3 +98,8 @@ class Stretch:
             for sequence, shard, queue, at in zip(*columns, strict=True)
         ]
         tally.tell(invariant, texts, len(wrong["at"]))
+
+
+def _shard_and_message(rows: Rows) -> Column:
+    numbers: Column = rows["shard"].astype(np.int64) * STRETCH_ROWS + rows["at"]
+    return numbers

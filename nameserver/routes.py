@@ -23,7 +23,7 @@ from penstock.proto.errors import FlowControl, InvalidArgument, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, ROLE_UNSPECIFIED, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport, ClusterView, QueueData, ShardView, TopicRoute
 
-from .shard import Member, Shard, Topics, check_identity
+from .shard import Member, Shard, Topics, TopicShape, check_identity
 
 BROKERS_MAX = 10_000
 TOPICS_PER_BROKER_MAX = 100_000
@@ -37,9 +37,10 @@ HEARTBEAT_INTERVAL_MS = 500
 EXPIRY_MS = 2500
 ABSENT_SHARDS_MAX = 10_000
 ABSENT_TOPICS_MAX = 200_000
-"""Counted per group. Above either, the group that went first is forgotten."""
+"""Counted per group, some 300 bytes each; long attributes count as topics. Above either, the group that went first is
+forgotten."""
 TOPICS_MAX = 2_000_000
-"""Of all living brokers together, counted for each; one takes about 600 bytes."""
+"""Of all living brokers together, counted for each; one takes about 300 bytes."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
 
@@ -171,9 +172,10 @@ class RouteTable:
             if member.topics.pop(topic, None) is not None:
                 touched.add(topic)
         for config in report.updated:
-            if member.topics.get(config.topic) != config:
-                member.topics[config.topic] = config
-                touched.add(config.topic)
+            topic, shape = config.topic, TopicShape.of(config)
+            if member.topics.get(topic) != shape:
+                member.topics[topic] = shape
+                touched.add(topic)
         if member.topics is not shard.topics():
             return NO_CHANGE  # a slave's table, which counts only where no master was ever seen
         self._hold(shard.broker_name, touched, member.topics)
@@ -223,7 +225,7 @@ class RouteTable:
             absent=[_queue_data(name, config) for name, config in absent.items()],
         )
         for config in told.values():
-            for attribute, value in config.attributes.items():
+            for attribute, value in config.attributes:
                 if attribute not in route.attributes:
                     route.attributes[attribute] = value
         return route
@@ -317,14 +319,18 @@ class RouteTable:
         shard.elect()
         if not shard.members:
             self._absent[name] = before
+            shard.leave(before)
             touched = set(before)
-            while len(self._absent) > ABSENT_SHARDS_MAX or sum(map(len, self._absent.values())) > ABSENT_TOPICS_MAX:
+            while len(self._absent) > ABSENT_SHARDS_MAX or self._absent_weight() > ABSENT_TOPICS_MAX:
                 touched |= self._drop_absent(next(iter(self._absent)))
             return Change(topics=frozenset(touched), shards=frozenset((name,)))
         after = shard.topics()
         changed = _difference(before, after)
         self._hold(name, changed, after)
         return Change(topics=changed, shards=frozenset((name,)) if _signature(shard) != seen else frozenset())
+
+    def _absent_weight(self) -> int:
+        return sum(self._shards[name].weight for name in self._absent)
 
     def _drop_absent(self, name: str) -> frozenset[str]:
         """Forget the group if it is absent. Returns the topics that it held then."""
@@ -355,10 +361,8 @@ class RouteTable:
         return view
 
 
-def _queue_data(name: str, config: TopicConfig) -> QueueData:
-    return QueueData(
-        broker_name=name, read_queues=config.read_queues, write_queues=config.write_queues, perm=config.perm
-    )
+def _queue_data(name: str, shape: TopicShape) -> QueueData:
+    return QueueData(broker_name=name, read_queues=shape.read_queues, write_queues=shape.write_queues, perm=shape.perm)
 
 
 def _listed(absent: list[str]) -> str:
@@ -389,7 +393,7 @@ def checked_topics(registration: BrokerReport.Registration) -> Iterator[Topics]:
         part = registration.topics[start : start + TOPICS_AT_ONCE]
         for config in part:
             _check_topic(config)
-        yield {config.topic: config for config in part}
+        yield {config.topic: TopicShape.of(config) for config in part}
 
 
 def _check_broker(registration: BrokerReport.Registration) -> None:

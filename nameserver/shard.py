@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from penstock.proto import names
 from penstock.proto.errors import InvalidArgument, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, BrokerIdentity, Role, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
 
-Topics = dict[str, TopicConfig]
+ATTRIBUTE_BYTES_PER_TOPIC = 256
+"""So many take as much memory as a topic."""
+
+
+class TopicShape(NamedTuple):
+    """What is known of a topic besides its name. Most have the same, and share it: a table holds very many."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def attribute_bytes(self) -> int:
+        return sum(len(name) + len(value) for name, value in self.attributes)
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> TopicShape:
+        """As a broker says it."""
+        shape = shared_shape(config.read_queues, config.write_queues, config.perm)
+        return shape._replace(attributes=tuple(sorted(config.attributes.items()))) if config.attributes else shape
+
+
+@lru_cache(maxsize=4096)
+def shared_shape(read_queues: int, write_queues: int, perm: int) -> TopicShape:
+    """The one of topics without attributes."""
+    return TopicShape(read_queues, write_queues, perm)
+
+
+Topics = dict[str, TopicShape]
 
 
 def check_identity(identity: BrokerIdentity) -> None:
@@ -60,6 +91,7 @@ class Shard:
     last_master_id: int = -1
     last_epoch: int = -1
     last_master_topics: Topics | None = None  # None: no master was ever seen here
+    weight: int = 0  # of the topics that it is remembered with: one each, and more for long attributes
 
     def check_one_master(self, broker_id: int, address: str, epoch: int) -> None:
         """Raise :class:`WrongCluster` when another living member is master in the same epoch."""
@@ -88,6 +120,11 @@ class Shard:
         if self.last_master_topics is not None:
             return self.last_master_topics
         return self.members[min(self.members)].topics if self.members else {}
+
+    def leave(self, topics: Topics) -> None:
+        """Keep nothing but ``topics``' weight: all members are gone."""
+        self.last_master_topics = None
+        self.weight = len(topics) + sum(shape.attribute_bytes for shape in topics.values()) // ATTRIBUTE_BYTES_PER_TOPIC
 
     def view(self) -> ShardView:
         """The shard as clients and brokers see it, members by id."""

@@ -65,7 +65,7 @@ class Acknowledgements:
         RocketMQ does.
 
         Raises:
-            SyncFailed: the disk failed; whether the bytes are safe is unknown.
+            SyncFailed: the disk failed, and the bytes may be safe or not.
         """
         if self._failure is not None:
             raise self._failure

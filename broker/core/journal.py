@@ -81,8 +81,11 @@ class Journal:
         self._events.on_appended(placed.end)
         return receipt
 
-    def put(self, kind: str, document: Mapping[str, Any]) -> int:
+    def put(self, kind: str, document: Mapping[str, Any], body: bytes | None = None) -> int:
         """Record a change of one of the tables, which take it at once; the record's end.
+
+        ``body``: what :func:`compact` would make of it, for a long document: then the tables take the document itself,
+        which nobody may change any more, and which JSON would give back as it is.
 
         Raises:
             As :meth:`append`.
@@ -91,11 +94,11 @@ class Journal:
         properties = self._properties.get(kind)
         if properties is None:
             properties = self._properties[kind] = encode_properties({TAGS: kind})
-        body = compact(document)
+        taken, body = (None, compact(document)) if body is None else (document, body)
         host = self._born_host
         records = encode_messages(names.STATE_TOPIC, [body], [properties], born_host=host, store_v6=host.is_ipv6)
         placed = self._store.append(names.STATE_TOPIC, records, queues=1)
-        self._tables.apply_own(placed.start, kind, body)
+        self._tables.apply_own(placed.start, kind, body, taken)
         self._events.on_appended(placed.end)
         self.state_end = placed.end
         return placed.end

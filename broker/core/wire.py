@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
@@ -15,6 +16,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.channel import Decoded, decoded, reporting, reporting_stream
+
+from .tables.table import compact
 
 T = TypeVar("T")
 
@@ -99,6 +102,22 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
         yield item
         if number % TURN == 0:
             await asyncio.sleep(0)
+
+
+async def compact_in_turns(document: Mapping[str, Any], *long: str) -> bytes:
+    """What :func:`compact` makes of the document, if the order of fields does not matter; ``long``: its long objects.
+
+    Nothing of it may change meanwhile. A document that is short is made without a pause.
+    """
+    fields = [compact({name: value for name, value in document.items() if name not in long})[1:-1]]
+    for name in long:
+        pieces, entries = [], iter(document[name].items())
+        while some := dict(itertools.islice(entries, TURN)):
+            pieces.append(compact(some)[1:-1])
+            if len(some) == TURN:
+                await asyncio.sleep(0)
+        fields.append(b'"%b":{%b}' % (name.encode(), b",".join(pieces)))
+    return b"{%b}" % b",".join(fields)
 
 
 def _stream(kind: type[Message], method: Converse) -> Converse:

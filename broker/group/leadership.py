@@ -12,12 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from penstock.proto.errors import (
-    KeyNotFound,
-    NotMaster,
-    PenstockError,
-    WrongStore,
-)
+from penstock.proto.errors import KeyNotFound, NotMaster, PenstockError, WrongStore
 from penstock.proto.register import Register
 from penstock.proto.wire import coordination_pb2
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
@@ -235,8 +230,7 @@ class Leadership:
         if self._role.is_master and register is not None and register.epoch > self._role.epoch:
             await self._step_down()
         if self._elected is not None and now >= self._elected[1]:
-            elected, self._elected = self._elected[0], None
-            await self._begin(elected)
+            await self._begin(self._elected[0])
         if self._reading is None and self._should_read(now):
             self._read_at = now
             self._reading = asyncio.create_task(self._finish_reading(self._read()), name="read register")
@@ -341,10 +335,11 @@ class Leadership:
 
     async def _begin(self, register: Register) -> None:
         """Act as master of ``register`` from now on, unless another epoch begins before this broker can."""
-        await self._stop_inner()
+        await self._stop_inner()  # may take seconds; the register is read meanwhile
         if self.register is None or self.register.epoch != register.epoch:
             self._start_inner()
             return
+        self._elected = None  # not before: the same register, read again, would elect this broker once more
         if self._role.is_master:
             self._role.inner.close()
         end = self._store.cut_unfinished()
@@ -372,6 +367,8 @@ class Leadership:
     async def _step_down(self) -> None:
         """Be a slave from now on; whoever is master, others say."""
         await self._stop_inner()
+        if not self._role.is_master:
+            return  # a hand-over and the news of another master came at once, and the other one was quicker
         former = self._role.inner
         epoch = former.epoch
         former.close()

@@ -88,7 +88,7 @@ class Send:
         """The receipt when the batch is as safe as the mode promises; its status tells a time-out.
 
         Raises:
-            SyncFailed: the disk failed; whether the batch is safe is unknown.
+            SyncFailed: the disk failed, and the batch may be safe or not.
         """
         status = SEND_OK
         if not placed.is_settled:

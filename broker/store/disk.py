@@ -15,6 +15,7 @@ import mmap
 import os
 import shutil
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -200,6 +201,15 @@ def storage_error(error: OSError, path: str, doing: str) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{path}: {doing} failed, no space: free some, or add some", path=path)
     return StorageError(f"{path}: {doing} failed: {reason}", path=path)
+
+
+@contextlib.contextmanager
+def named_errors(path: str, doing: str) -> Iterator[None]:
+    """Errors of the disk get Penstock's names in the block; ``path`` stands where one names no file."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, error.filename or path, doing) from error
 
 
 def write_durably(disk: Disk, path: str, content: bytes) -> None:

@@ -11,7 +11,7 @@ from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 from penstock.proto.errors import MessageNotFound
 
-from .disk import Bytes, storage_error
+from .disk import Bytes, named_errors
 from .dispatch import Dispatcher
 from .index.index import Index
 from .log.commit_log import CommitLog
@@ -45,13 +45,31 @@ class Lookup:
             raise MessageNotFound(f"no message begins at physical offset {physical_offset}", offset=physical_offset)
         return bytes(found)
 
+    def message_at(self, physical_offset: int) -> bytes:
+        """The same for a message of a queue that there is, which has its place there: bodies may hold what looks like
+        a record too.
+
+        Raises:
+            MessageNotFound: none does, or it is not dispatched, or its topic is gone.
+        """
+        raw = self.view(physical_offset)
+        record = decode_record(raw)
+        slot, low, high = self._queues.look(record.topic, record.queue_id)
+        if low <= record.queue_offset < high:
+            entry = self._queues.entry(slot, record.queue_offset)
+            if (entry.physical_offset, entry.size) == (physical_offset, len(raw)):
+                return raw
+        raise MessageNotFound(
+            f"at physical offset {physical_offset} lies no message that queue {record.queue_id} of topic "
+            f"{record.topic} has",
+            offset=physical_offset,
+        )
+
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Records of ``topic`` with ``key`` among their keys, or as unique key, in the time range; newest first."""
-        try:
+        with named_errors("index", "reading the index"):
             positions = self._index.query(topic, key, begin_ms, end_ms)
             return self._with_key(positions, topic, key, max_count, begin_ms, end_ms)
-        except OSError as error:
-            raise storage_error(error, error.filename or "index", "reading the index") from error
 
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after the time, the maximum if all are older; 0 for an unknown queue.

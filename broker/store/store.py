@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
@@ -13,9 +12,8 @@ from penstock.proto.errors import StorageError, StoreClosed, SyncFailed
 from penstock.runtime.clock import Clock, SystemClock
 
 from .config import StoreConfig
-from .disk import Bytes, Disk, storage_error
+from .disk import Bytes, Disk, named_errors
 from .log.commit import Committer
-from .log.commit_log import QueueEnds
 from .log.flush import Checkpointer, Flusher
 from .log.placement import Placement
 from .log.reserve import BYTES_MAX, Reserve
@@ -54,11 +52,12 @@ class Store:
         self.recovery: RecoveryReport = opened.report
         # Set by the owner before the first append, called as the class says.
         self.on_flushed: Callable[[int], None] | None = None
-        self.on_committed: Callable[[int], None] | None = None
+        self.on_committed: Callable[[int], None] = lambda end: None
         self.on_fatal: Callable[[StorageError], None] | None = None
         self.segment_bytes = config.segment_bytes
         opened.log.confirm_offset = opened.dispatcher.offset
         self._config = config
+        self._root = str(config.root)
         self._disk = disk
         self._parts = opened
         self._log, self._queues = opened.log, opened.queues
@@ -70,14 +69,14 @@ class Store:
         self.picker = Picker(disk, opened.log, opened.queues)
         self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
         reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
-        self.reserve = Reserve(disk, str(config.root), reserve_bytes, opened.log.keep_free)
+        self.reserve = Reserve(disk, self._root, reserve_bytes, opened.log.keep_free)
         self.refusal: StorageError | None = None  # set and taken back by the owner (retention)
         self._is_closed = False  # owner; nothing is read or written from then on
         self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)
-        self._flusher.on_committed = self._tell_committed
+        self._flusher.on_committed = lambda end: self.on_committed(end)
         self._committer = Committer(config, opened.log, self._flusher) if config.buffers else None
-        self._checkpoints = CheckpointWriter(str(config.root), opened, self._flusher)
-        self._truncation = Truncation(str(config.root), opened, self._flusher, self._checkpoints, self._placement)
+        self._checkpoints = CheckpointWriter(self._root, opened, self._flusher)
+        self._truncation = Truncation(self._root, opened, self._flusher, self._checkpoints, self._placement)
         self._checkpointer = Checkpointer(
             config.flush_thorough_interval_ms / 1000, self._checkpoints.progress, self._checkpoints.write_or_warn
         )
@@ -107,11 +106,8 @@ class Store:
             SyncFailed: what recovery wrote may not be on the disk.
         """
         used = disk or Disk()
-        root = str(config.root)
-        try:
+        with named_errors(str(config.root), "opening the store"):
             opened = open_parts(config, used, clock or SystemClock(), deletes)
-        except OSError as error:
-            raise storage_error(error, error.filename or root, "opening the store") from error
         store = cls(config, used, opened)
         store._flusher.start()
         if store._committer is not None:
@@ -205,25 +201,19 @@ class Store:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        if self._config.has_light_queues:
-            result = self._append_lit(ends, topic, data, count)
-        else:
-            result = self._log.append(ends, data, count=count, is_state=is_state)
+        lights = self._placement.lights if self._config.has_light_queues else None
+        try:
+            placed = data if lights is None else lights.assign(topic, data)
+            result = self._log.append(ends, placed, count=count, is_state=is_state)
+        except BaseException:
+            if lights is not None:
+                lights.take_back()
+            raise
         self._placement.on_appended(result.end, data.tobytes() if is_state else b"")
         self._dispatcher.placed.append(result)
         if is_state and self._committer is not None:
             self._flusher.commit()
         return result
-
-    def _append_lit(self, ends: QueueEnds, topic: str, data: Bytes, count: int | None) -> AppendResult:
-        """Append with offsets in the light queues that records name."""
-        lights = self._placement.lights
-        placed = lights.assign(topic, data)
-        try:
-            return self._log.append(ends, placed, count=count, is_state=topic == names.STATE_TOPIC)
-        except BaseException:
-            lights.take_back()
-            raise
 
     def changed_sizes(self, start: int, end: int, sent: memoryview) -> list[int]:
         """Sizes of the records of the batch at ``[start, end)``; empty when they are those ``sent``, or gone.
@@ -251,7 +241,7 @@ class Store:
         """Let the log, which must be empty, begin at ``offset``, as the master's does."""
         self._check_writable()
         self.commit()
-        with self._named_errors("beginning anew"):
+        with named_errors(self._root, "beginning anew"):
             self._truncation.start_at(offset)
         self._checkpointer.want()
 
@@ -286,7 +276,7 @@ class Store:
         """
         self._check_writable()
         self.commit()
-        with self._named_errors("cutting the log"):
+        with named_errors(self._root, "cutting the log"):
             self._truncation.cut(offset, rebuild=rebuild)
 
     def start_over(self, offset: int) -> None:
@@ -341,8 +331,8 @@ class Store:
             DiskFull, StorageError: the same slice may be tried again.
         """
         if self._is_closed:
-            raise StoreClosed(f"{self._config.root}: the store is closed")
-        with self._named_errors("dispatching"):
+            raise StoreClosed(f"{self._root}: the store is closed")
+        with named_errors(self._root, "dispatching"):
             return self._dispatcher.run(self.confirm_offset, max_bytes)
 
     def replay(self, start: int) -> Iterator[DispatchResult]:
@@ -362,7 +352,7 @@ class Store:
     def drop_topic(self, topic: str) -> None:
         """Forget the topic's queues; its records stay in the log, and a topic made anew begins at offset 0."""
         self._placement.drop_topic(topic)
-        with self._named_errors(f"dropping topic {topic}"):
+        with named_errors(self._root, f"dropping topic {topic}"):
             self._queues.drop_topic(topic)
             self._parts.others.drop_topic(topic)
         self._checkpointer.want()
@@ -396,9 +386,9 @@ class Store:
                 self.removal.close(delete=True)
                 self._checkpoints.write(clean=True)
                 parts.abort.remove()
-                log.info("store closed root=%s end=%d", self._config.root, self.end_offset)
+                log.info("store closed root=%s end=%d", self._root, self.end_offset)
         except (StorageError, OSError) as error:
-            log.error("store not closed cleanly root=%s error=%s", self._config.root, error)
+            log.error("store not closed cleanly root=%s error=%s", self._root, error)
         finally:
             self._release()
 
@@ -420,25 +410,14 @@ class Store:
         self._parts.checkpoint.close()
         self._parts.lock.release()
 
-    @contextlib.contextmanager
-    def _named_errors(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise storage_error(error, error.filename or str(self._config.root), doing) from error
-
     def _learn_end(self) -> None:
         """Have the placement know the log's end. It may lose a part of a batch there: nobody may count on that."""
         self.commit()
-        with self._named_errors("reading the log's end"):
+        with named_errors(self._root, "reading the log's end"):
             if self._dispatcher.offset < self._log.end_offset:
                 whole = self.whole_below(self._log.end_offset)
                 self._truncation.cut(whole, rebuild=False)  # what was synced of it is noted as synced no more
             self._placement.learn(self._dispatcher.offset)
-
-    def _tell_committed(self, end: int) -> None:
-        if self.on_committed is not None:
-            self.on_committed(end)
 
     def _on_deleted(self, topic: str) -> None:
         """Dispatch has dropped queues of the topic."""
@@ -452,16 +431,16 @@ class Store:
             self.on_flushed(offset)
 
     def _tell_fatal(self, error: SyncFailed) -> None:
-        log.error("store fenced root=%s error=%s", self._config.root, error)
+        log.error("store fenced root=%s error=%s", self._root, error)
         try:
             self._parts.doubt.create(str(error))
         except OSError as failure:
-            log.error("the failure could not be noted for the next start root=%s error=%s", self._config.root, failure)
+            log.error("the failure could not be noted for the next start root=%s error=%s", self._root, failure)
         if self.on_fatal is not None:
             self.on_fatal(error)
 
     def _check_writable(self) -> None:
         if self._is_closed:
-            raise StoreClosed(f"{self._config.root}: the store is closed")
+            raise StoreClosed(f"{self._root}: the store is closed")
         if self._flusher.failure is not None:
             raise self._flusher.failure

@@ -26,7 +26,7 @@ def _default_folder() -> Path:
     "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.5, 3600), help="Of each measured load."
 )
 @click.option(
-    "--out", type=click.Path(file_okay=False), help="Where results/ and RESULTS.md go. [bench/ of the source]"
+    "--out", type=click.Path(file_okay=False), help="Where results.jsonl and RESULTS.md go. [bench/ of the source]"
 )
 @click.option("--scratch", type=click.Path(exists=True, file_okay=False), help="Where the stores lie. [the system's]")
 @click.option("--warm-memory", is_flag=True, help="Fill the page cache first, as on a machine that has run for long.")
@@ -51,7 +51,7 @@ def bench(
 ) -> int:
     """Run the benchmarks but the heaviest, or only these CASEs; 1 when a ratio is below its floor.
 
-    Each turn starts fresh processes on fresh directories. Results are kept in results/ and RESULTS.md.
+    Each turn starts fresh processes on fresh directories. Results are kept in results.jsonl and RESULTS.md.
     """
     from penstock.bench.cases import CASES
     from penstock.bench.page import keep, render

@@ -29,8 +29,8 @@ from .accumulator import Accumulator
 from .buffer import Buffer
 from .config import ProducerConfig
 from .health import BrokerHealth
-from .lanes import Failure, Lanes
-from .parts import Batch, Kind, Part, limited, new_part
+from .lanes import Lanes
+from .parts import Batch, Failure, Kind, Part, limited, new_part
 from .receipts import Failures, receipts_of
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,20 +47,13 @@ from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outco
 from .config import ProducerConfig
 from .health import BrokerHealth
 from .key_moves import KeyMoves
-from .parts import LANES, Batch, Kind, Lane, Line, Part
+from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part
 
 SMALL_PER_BROKER = 2
 """Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,
 senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
 MASTER_GONE_S = 1.0
 RECHECK_S = 0.25
-
-
-class Failure(NamedTuple):
-    """Messages that are given up, and why."""
-
-    parts: list[Part]
-    error: PenstockError
 
 
 class Lanes:

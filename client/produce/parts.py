@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,7 @@ class Part:
     queue_ids: npt.NDArray[np.int32] | None = None  # once its lane is chosen by hash
     futures: list[Future[SendReceipt]] = field(default_factory=list)  # SEND: one per message
     message_ids: list[str] = field(default_factory=list)  # SEND: one per message
+    dues_ms: list[int] = field(default_factory=list)  # SEND, of messages for later: one per message
     sys_flag: int = 0
     attempts: int = 0  # tries that ended without storing
     refusals: int = 0  # those that a broker refused
@@ -136,6 +137,7 @@ class Part:
         self.properties.extend(other.properties or ())
         self.futures.extend(other.futures)
         self.message_ids.extend(other.message_ids)
+        self.dues_ms.extend(other.dues_ms)
         self.cost += other.cost
         self.deadline = max(self.deadline, other.deadline)
 
@@ -177,7 +179,7 @@ class Part:
         return tuple(decompress(body, self.sys_flag) for body in self.bodies)
 
 
-_PER_MESSAGE = ("bodies", "properties", "hashes", "keyed", "lengths", "queue_ids", "futures", "message_ids")
+_PER_MESSAGE = ("bodies", "properties", "hashes", "keyed", "lengths", "queue_ids", "futures", "message_ids", "dues_ms")
 """The fields of a part that have one item per message, or nothing."""
 
 
@@ -313,3 +315,10 @@ class Batch:
         """True for a batch that other waiting messages could have shared, and whose answer is near."""
         first, is_first_try = self.parts[0], not self.attempts and self.retry_at is None
         return is_first_try and first.kind is Kind.SEND and first.hashes is None and first.cost < bytes_max
+
+
+class Failure(NamedTuple):
+    """Messages that are given up, and why."""
+
+    parts: list[Part]
+    error: PenstockError

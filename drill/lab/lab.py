@@ -124,7 +124,7 @@ class Lab:
         )
         with Admin(self.nameservers) as admin:
             again(admin.create_topic, self.topic, queues=shape.queues)
-        self.watcher = RoleWatcher(self.cluster.plan.nodes, self.folder)
+        self.watcher = RoleWatcher(self.cluster, self.folder)
         self.watcher.start()
 
     def _start_cluster(self) -> None:

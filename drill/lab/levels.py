@@ -12,6 +12,9 @@ from penstock.proto.wire.common_pb2 import Role
 
 from .watching import Sample
 
+LATE_NS = 1_000_000_000
+"""A broker that is silent for longer is not ready, whatever keeps it."""
+
 
 def behind(states: Sequence[NodeState], *, quiet: bool = False) -> list[str]:
     """What keeps the shards from being whole: no master, or a replica that is not in sync, by name.
@@ -35,7 +38,7 @@ def _behind_in(shard: str, members: Sequence[tuple[NodeState, BrokerStatus | Non
     told = []
     for state, answer in members:
         if answer is None:
-            told.append(f"{state.node.name} does not answer")
+            told.append(f"{state.node.name} {'does not answer' if state.is_alive else 'has ended'}")
         elif answer.role == Role.MASTER and answer is not master:
             told.append(f"{state.node.name} still is master, of epoch {answer.epoch}")
         elif answer is not master and state.node.broker_id not in in_sync:
@@ -67,8 +70,9 @@ def able_stretches(
 ) -> list[Window]:
     """The times in which a shard had ``needed`` brokers that answered and had everything known to be confirmed.
 
-    ``samples``: looks at all brokers, one after the other. Times in which a nameserver was away too do not count: there
-    may be nobody then to elect a master.
+    ``samples``: looks at all brokers, one after the other. A broker that answers late on a busy machine is as ready as
+    it was; one that was killed, frozen or is silent for longer is not. Times in which a nameserver was away too do not
+    count: there may be nobody then to elect a master.
     """
     found = []
     without = [window for window in windows if any(name in window.target.split(", ") for name in nameservers)]
@@ -76,9 +80,11 @@ def able_stretches(
         mine = [sample for sample in samples if sample.shard == shard]
         brokers = len({sample.name for sample in mine})
         start = end = confirmed = 0
+        answers: dict[str, Sample] = {}
         for at in range(0, len(mine), brokers):
             look = mine[at : at + brokers]
-            able = sum(bool(each.role) and each.max_offset >= confirmed for each in look) >= needed
+            answers |= {each.name: each for each in look if each.role}
+            able = sum(_is_ready(each, answers.get(each.name), confirmed) for each in look) >= needed
             able &= start_ns <= look[0].at_ns and look[-1].at_ns < end_ns
             able &= not any(window.start_ns <= look[0].at_ns < window.end_ns for window in without)
             if able:
@@ -88,3 +94,10 @@ def able_stretches(
             start = start if able else 0
             confirmed = max([confirmed, *(each.confirm_offset for each in look)])
     return found
+
+
+def _is_ready(now: Sample, answer: Sample | None, confirmed: int) -> bool:
+    """True if the broker's last ``answer`` says that it has what is confirmed, and still stands."""
+    if answer is None or answer.max_offset < confirmed:
+        return False
+    return answer is now or (now.pid == answer.pid != 0 and now.at_ns - answer.at_ns < LATE_NS)

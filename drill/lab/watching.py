@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from penstock.client import Admin, PenstockError
-from penstock.deploy import Node
+from penstock.deploy import LocalCluster, Node
 from penstock.judge.history import Op, Outcome, Recorder
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
@@ -35,7 +35,7 @@ _broker_stub: Callable[[grpc.Channel], Any] = BrokerStub  # the generated stubs 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A broker at one moment. ``role`` empty: it did not answer."""
+    """A broker at one moment. ``role`` empty: it did not answer. ``pid`` 0: its process was dead or frozen."""
 
     at_ns: int
     name: str
@@ -46,6 +46,7 @@ class Sample:
     confirm_offset: int = 0
     dispatched_offset: int = 0
     lag_bytes: int = 0
+    pid: int = 0
 
 
 class _Watcher:
@@ -73,10 +74,11 @@ class _Watcher:
 class RoleWatcher(_Watcher):
     """Asks every broker for its status ten times a second, and keeps the answers in a file and in memory."""
 
-    def __init__(self, nodes: Sequence[Node], folder: Path) -> None:
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
         super().__init__("role-watcher")
         self.samples: list[Sample] = []
-        self._nodes = [node for node in nodes if node.is_broker]
+        self._cluster = cluster
+        self._nodes = [node for node in cluster.plan.nodes if node.is_broker]
         self._path = folder / FILE
         self._latest: dict[str, Sample] = {}
 
@@ -99,20 +101,22 @@ class RoleWatcher(_Watcher):
     def _look(self, stubs: dict[str, Any], output: Any) -> None:
         calls = {name: stub.Status.future(Empty(), timeout=STATUS_TIMEOUT_S) for name, stub in stubs.items()}
         for node in self._nodes:
-            sample = _sample(node, calls[node.name])
+            state = self._cluster.state(node)
+            sample = _sample(node, calls[node.name], state.pid or 0 if state.state == "running" else 0)
             self._latest[node.name] = sample
             self.samples.append(sample)
             output.write(json.dumps(asdict(sample)) + "\n")
         output.flush()
 
 
-def _sample(node: Node, call: Any) -> Sample:
+def _sample(node: Node, call: Any, pid: int) -> Sample:
     try:
         status: BrokerStatus = call.result()
     except grpc.RpcError:
-        return Sample(time.monotonic_ns(), node.name, node.broker_name, "", 0)
-    offsets = (status.max_offset, status.confirm_offset, status.dispatched_offset, status.lag_bytes)
-    return Sample(time.monotonic_ns(), node.name, node.broker_name, Role.Name(status.role), status.epoch, *offsets)
+        return Sample(time.monotonic_ns(), node.name, node.broker_name, "", 0, pid=pid)
+    told = (Role.Name(status.role), status.epoch, status.max_offset, status.confirm_offset)
+    more = (status.dispatched_offset, status.lag_bytes, pid)
+    return Sample(time.monotonic_ns(), node.name, node.broker_name, *told, *more)
 
 
 def read_samples(folder: Path) -> list[Sample]:

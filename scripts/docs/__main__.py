@@ -18,7 +18,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors.page,
     "docs/reference/limits.md": limits.page,
     "docs/reference/spark.md": spark.page,
-    "docs/assets/throughput.svg": lambda: chart.svg(ROOT / "bench/results"),
+    "docs/assets/throughput.svg": lambda: chart.svg(ROOT / "bench"),
 }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from penstock.bench import page
 
 PANELS = (
     (
@@ -34,7 +35,7 @@ FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif
 Result = dict[str, Any]
 
 
-def newest(results: Path) -> dict[str, Result]:
+def newest(folder: Path) -> dict[str, Result]:
     """The newest result of each case of the chart, on the machine that ran all of them last.
 
     Raises:
@@ -42,9 +43,9 @@ def newest(results: Path) -> dict[str, Result]:
     """
     wanted = {case for _, rows in PANELS for _, case, _ in rows}
     machines: dict[str, dict[str, Result]] = {}
-    for case in sorted(wanted):
-        for line in (results / f"{case}.jsonl").read_text().splitlines():
-            result = json.loads(line)
+    for result in page.kept(folder):
+        case = result["case"]
+        if case in wanted:
             known = machines.setdefault(_machine(result), {})
             if case not in known or known[case]["machine"]["time"] < result["machine"]["time"]:
                 known[case] = result
@@ -54,9 +55,9 @@ def newest(results: Path) -> dict[str, Result]:
     return max(whole, key=lambda found: max(result["machine"]["time"] for result in found.values()))
 
 
-def svg(results: Path) -> str:
+def svg(folder: Path) -> str:
     """The chart."""
-    found = newest(results)
+    found = newest(folder)
     parts: list[str] = []
     top = 8
     for title, rows in PANELS:

@@ -41,7 +41,7 @@ def _prepared(seed: int, *, full: bool) -> CrashRun:
 
 
 def _play(workload: tuple[str, ...], cut_after: int, share: float, *, full: bool) -> bool:
-    """Cut it there, and each of the two recoveries that follow; whether the cut came before the end."""
+    """Cut it there, and each of the two recoveries that follow. True if the cut came before the end."""
     with stepped_stores(), contextlib.closing(_prepared(cut_after, full=full)) as history:
         history.disk.cut_after = cut_after
         try:

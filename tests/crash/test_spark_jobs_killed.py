@@ -70,7 +70,7 @@ class Job:
         psutil.wait_procs(known, 60)
 
     def killed_after(self, is_there: Callable[[], bool], chosen: random.Random) -> bool:
-        """Kill it a moment after that; whether it was still running."""
+        """Kill it a moment after that. True if it was still running."""
         try:
             wait_until(lambda: is_there() or not self.is_running(), 120, "the job's progress")
             time.sleep(chosen.random() * 0.4)

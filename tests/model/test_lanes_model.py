@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.client.cluster.queues import WriteQueues
 from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.health import BrokerHealth
-from penstock.client.produce.lanes import Failure, Lanes
-from penstock.client.produce.parts import LANES, Batch, Kind, Part
+from penstock.client.produce.lanes import Lanes
+from penstock.client.produce.parts import LANES, Batch, Failure, Kind, Part
 from penstock.proto.errors import BrokerUnavailable, NotMaster
 
 BROKEN = BrokerUnavailable("broker: unavailable: Socket closed", status="UNAVAILABLE")

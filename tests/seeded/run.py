@@ -17,6 +17,9 @@ HERE = Path(__file__).parent
 TREE = HERE.parent.parent
 PATCHES = sorted(HERE.glob("*/*.patch"), key=lambda path: path.name)
 MODEL = "tests/model/test_crash_model.py"
+LANES = "tests/unit/broker/produce/test_producer_limits.py::"
+OFFSETS = "tests/unit/broker/consume/test_offsets.py::"
+RETRY = "tests/unit/broker/features/test_retry.py::"
 
 # Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.
 FOUND_BY = {
@@ -37,6 +40,10 @@ FOUND_BY = {
         "tests/crash/test_nth_call_failures.py",
         "tests/unit/store/log/test_files.py::test_the_first_failed_sync_fences_the_store",
     ),
+    "13": (
+        LANES + "test_a_batch_that_is_sent_again_in_a_forgotten_lane_is_an_error_by_name_and_a_fresh_one_is_stored",
+        LANES + "test_what_was_forgotten_stays_known_through_a_snapshot_until_nobody_sends_it_again",
+    ),
     "14": (
         "tests/unit/client/consume/test_pull_sharing.py::test_a_broken_session_goes_on_without_repeating_or_losing",
     ),
@@ -50,7 +57,20 @@ FOUND_BY = {
     "18": (
         "tests/unit/broker/features/test_timers.py::test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files",
     ),
-    "21": (
+    "19": (
+        OFFSETS + "test_commits_and_groups_are_answered_and_shown_when_replicas_have_confirmed_them",
+        OFFSETS + "test_what_a_new_master_has_found_in_its_log_is_shown_when_it_is_confirmed",
+    ),
+    "20": (
+        RETRY + "test_a_repeated_call_stores_nothing_and_answers_the_same_also_at_the_next_master",
+        RETRY + "test_a_call_that_was_cut_short_anywhere_is_finished_once",
+    ),
+    "21": (RETRY + "test_a_call_that_was_cut_short_anywhere_is_finished_once",),
+    "22": (
+        OFFSETS + "test_commits_and_groups_are_answered_and_shown_when_replicas_have_confirmed_them",
+        OFFSETS + "test_what_a_new_master_has_found_in_its_log_is_shown_when_it_is_confirmed",
+    ),
+    "24": (
         "tests/crash/test_transactions_killed.py::test_a_kill_at_each_step_shows_no_half_forgets_none_and_commits_none_twice",
     ),
 }

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.client import Admin
 from penstock.pipeline.requirements import java_version
 from penstock.proto.errors import PenstockError
+from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.spark.spark import SETTINGS, home_without_archives
 
 
@@ -29,6 +31,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         made.sparkContext.setLogLevel("OFF")
         yield made
         made.stop()
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    large = {"mappedFileSizeCommitLog": 16 << 20, "maxMessageSize": 4 << 20}
+    with cluster(tmp_path_factory.mktemp("brokers"), shards=2, replicas=1, **large) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def topic(brokers: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic of its own for each test: two shards of two queues."""
+    name = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)[:80]
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(name, queues=2)
+    return name
 
 
 @pytest.fixture

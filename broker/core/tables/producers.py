@@ -307,7 +307,7 @@ _SYS_FLAG_AT, _MAGIC_AT = 36, 4
 def mark_of(records: memoryview) -> ProducerMark | None:
     """The mark in the first property of the first record of a batch, None if there is none.
 
-    Looks only at the place where a mark may stand; whether the record is sound is the store's to check.
+    Only the place where a mark may stand is looked at; the store checks the record.
 
     Raises:
         CorruptBatch: the first record ends early, or its mark is not one.

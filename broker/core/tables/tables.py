@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import TAGS, decode_properties
@@ -82,10 +82,11 @@ class Tables:
         """The next offset that ``group`` will consume of the queue, -1 if it never committed."""
         return self.offsets.get(group, topic, queue_id)
 
-    def apply(self, position: int, kind: str, body: bytes) -> None:
+    def apply(self, position: int, kind: str, body: bytes, document: Mapping[str, Any] | None = None) -> None:
         """Take the change of the record at physical offset ``position`` into every table that its kind concerns.
 
-        A kind that this version does not know is left alone: it belongs to a later one.
+        ``document``: what the body says, where that is known. A kind that this version does not know is left alone: it
+        belongs to a later one.
 
         Raises:
             Corrupt: the body is not of its kind's shape.
@@ -95,7 +96,7 @@ class Tables:
             log.warning("state record of an unknown kind left alone kind=%s position=%d", kind, position)
             return
         try:
-            document = json.loads(body)
+            document = json.loads(body) if document is None else document
             for table in concerned:
                 table.note(position)
                 table.apply(position, kind, document)
@@ -105,9 +106,9 @@ class Tables:
                 offset=position,
             ) from error
 
-    def apply_own(self, position: int, kind: str, body: bytes) -> None:
+    def apply_own(self, position: int, kind: str, body: bytes, document: Mapping[str, Any] | None = None) -> None:
         """Apply a record that this broker has just appended; its dispatch later costs nothing."""
-        self.apply(position, kind, body)
+        self.apply(position, kind, body, document)
         self._applied[position] = _deleted(kind, body)
 
     def take(self, result: DispatchResult) -> set[str]:

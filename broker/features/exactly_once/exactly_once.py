@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import grpc
 
@@ -18,7 +19,7 @@ from ...core.wire import Service, check_count, in_turns, service
 from .coordinators import Coordinators
 from .staging import Staging
 from .staging_table import Keys, StagingTable, Writer
-from .writers import KEYS_MAX, Writers
+from .writers import KEYS_MAX, SHARDS_MAX, Writers
 
 
 class ExactlyOnce(Feature):
@@ -79,24 +80,33 @@ class ExactlyOnce(Feature):
 
     async def _open_writer(self, request: pipeline_pb2.OpenWriterRequest) -> pipeline_pb2.WriterState:
         layout = dict(request.layout)
-        return _state(await self.writers.open_writer(request.writer, request.run, request.coordinator, layout))
+        return await _state(await self.writers.open_writer(request.writer, request.run, request.coordinator, layout))
 
     async def _query_writer(self, request: pipeline_pb2.WriterName) -> pipeline_pb2.WriterState:
-        return _state(await self.writers.query_writer(request.writer))
+        return await _state(await self.writers.query_writer(request.writer))
 
     async def _decide(self, request: pipeline_pb2.DecideRequest) -> pipeline_pb2.WriterState:
-        keys = {each.key: dict(each.chunks) for each in request.keys}
-        return _state(await self.writers.decide(request.writer, request.run, request.batch, keys, request.content))
+        check_count("keys", len(request.keys), KEYS_MAX)
+        keys: dict[str, dict[str, int]] = {}
+        async for each in in_turns(request.keys):
+            check_count(f"broker groups of key {each.key!r:.80}", len(each.chunks), SHARDS_MAX)
+            keys[each.key] = dict(each.chunks)
+        content = request.content
+        return await _state(await self.writers.decide(request.writer, request.run, request.batch, keys, content))
 
     async def _finish(self, request: pipeline_pb2.FinishRequest) -> pipeline_pb2.WriterState:
-        return _state(await self.writers.finish(request.writer, request.batch))
+        return await _state(await self.writers.finish(request.writer, request.batch))
 
     async def _expire(self, request: pipeline_pb2.StagedKeys) -> pipeline_pb2.ExpireReply:
         decided = await self.writers.give_up(request.writer, request.batch, request.keys)
-        return pipeline_pb2.ExpireReply(decided=_keys(decided))
+        reply = pipeline_pb2.ExpireReply()
+        await _add_keys(reply.decided, decided)
+        return reply
 
     async def _publish(self, request: pipeline_pb2.PublishRequest) -> pipeline_pb2.PublishReply:
-        records, duplicate = await self.staging.publish(request.writer, request.batch, dict(request.chunks))
+        check_count("keys", len(request.chunks), KEYS_MAX)
+        chunks = {key: count async for key, count in in_turns(request.chunks.items())}
+        records, duplicate = await self.staging.publish(request.writer, request.batch, chunks)
         return pipeline_pb2.PublishReply(records=records, duplicate=duplicate)
 
     async def _drop(self, request: pipeline_pb2.StagedKeys) -> common_pb2.Empty:
@@ -113,21 +123,23 @@ class ExactlyOnce(Feature):
         return pipeline_pb2.LanesReply(last_sequences=[-1 if last is None else last for last in known])
 
 
-def _state(writer: Writer | None) -> pipeline_pb2.WriterState:
+async def _state(writer: Writer | None) -> pipeline_pb2.WriterState:
     if writer is None or not writer.run:
         return pipeline_pb2.WriterState(exists=False, decided_batch=-1, finished=True)
-    return pipeline_pb2.WriterState(
+    state = pipeline_pb2.WriterState(
         exists=True,
         run=writer.run,
         epoch=writer.epoch,
         decided_batch=writer.decided,
         finished=writer.finished,
-        keys=_keys(writer.keys),
         coordinator=writer.coordinator,
         layout=dict(writer.layout),
         content=writer.content,
     )
+    await _add_keys(state.keys, writer.keys)
+    return state
 
 
-def _keys(keys: Keys) -> list[pipeline_pb2.StagedKey]:
-    return [pipeline_pb2.StagedKey(key=key, chunks=dict(shards)) for key, shards in keys.items()]
+async def _add_keys(wire: Any, keys: Keys) -> None:
+    async for key, shards in in_turns(keys.items()):
+        wire.add(key=key, chunks=shards)

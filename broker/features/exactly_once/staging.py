@@ -49,7 +49,7 @@ from ...core.core import Core
 from ...core.intake import client_mark, writable_topic
 from ...core.journal import Journal, Target
 from ...core.reposting import Reposter
-from ...core.wire import check_count, check_name
+from ...core.wire import TURN, check_count, check_name, in_turns
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
 from .writers import CHUNK_MAX, KEYS_MAX, Writers
 
@@ -124,13 +124,15 @@ class Staging:
             published = 0
             duplicate = batch <= self._table.published_batch(name)
             if not duplicate:
-                found = self._find_staged(name, batch, chunks)
+                found = await self._find_staged(name, batch, chunks)
                 for each, staged in found:
                     for number in sorted(staged.chunks):
                         published += await self._publish_chunk(each, staged.chunks[number])
                         await asyncio.sleep(0)
-                self._record_gone(name, batch, chunks, published_ms=self._core.clock.wall_ms())
                 self.records_published += published
+            left = [key for key in chunks if StagedId(name, batch, key) in self._table.staged]
+            if left or not duplicate:
+                await self._record_gone(name, batch, left, published_ms=self._core.clock.wall_ms())
         await self._writers.acknowledged(name, f"publication of batch {batch}")
         return published, duplicate
 
@@ -148,16 +150,18 @@ class Staging:
                 by_coordinator.setdefault(staged.coordinator, []).append(key)
         for coordinator, asked in by_coordinator.items():
             decided = await self._decided(coordinator, name, batch, asked)
-            self._forget_staged(name, batch, [key for key in asked if key not in decided])
+            await self._forget_staged(name, batch, [key for key in asked if key not in decided])
 
-    def _forget_staged(self, name: str, batch: int, keys: Iterable[str]) -> None:
+    async def _forget_staged(self, name: str, batch: int, keys: Iterable[str]) -> None:
         """Forget data of which the coordinator has said that it will never be decided."""
-        gone = [key for key in keys if StagedId(name, batch, key) in self._table.staged]
-        for key in gone:
-            staged = self._table.staged[StagedId(name, batch, key)]
-            self.records_dropped += sum(chunk.count for chunk in staged.chunks.values())
+        gone = []
+        for key in keys:
+            staged = self._table.staged.get(StagedId(name, batch, key))
+            if staged is not None:
+                gone.append(key)
+                self.records_dropped += sum(chunk.count for chunk in staged.chunks.values())
         if gone:
-            self._record_gone(name, batch, gone)
+            await self._record_gone(name, batch, gone)
 
     async def run(self) -> None:
         """Bring staged data that is older than its time to its end, until cancelled."""
@@ -253,9 +257,9 @@ class Staging:
         staged.chunks[header.chunk] = Chunk(placed.start, header.count, header.topic)
         self._writers.put(each.writer, STAGED, staged_body(each, staged, header.chunk))
 
-    def _find_staged(self, name: str, batch: int, chunks: Mapping[str, int]) -> list[tuple[StagedId, Staged]]:
+    async def _find_staged(self, name: str, batch: int, chunks: Mapping[str, int]) -> list[tuple[StagedId, Staged]]:
         found = []
-        for key, count in sorted(chunks.items()):
+        async for key, count in in_turns(sorted(chunks.items())):
             each = StagedId(name, batch, key)
             staged = self._table.staged.get(each)
             if staged is None or len(staged.chunks) != count or max(staged.chunks, default=-1) != count - 1:
@@ -293,8 +297,13 @@ class Staging:
             return 0  # by an attempt that did not come to its end
         return self._reposter.post(self._core.writable(), target, mark, lambda: records)
 
-    def _record_gone(self, name: str, batch: int, keys: Iterable[str], *, published_ms: int | None = None) -> None:
-        self._writers.put(name, STAGED_GONE, gone_body(name, batch, keys, published_ms=published_ms))
+    async def _record_gone(self, name: str, batch: int, keys: list[str], *, published_ms: int | None = None) -> None:
+        """Several records, if there are very many keys: the first says already that the batch is published."""
+        for start in range(0, max(len(keys), 1), TURN):
+            if start:
+                await asyncio.sleep(0)
+            part = keys[start : start + TURN]
+            self._writers.put(name, STAGED_GONE, gone_body(name, batch, part, published_ms=published_ms))
 
     async def _decided(self, coordinator: str, writer: str, batch: int, keys: list[str]) -> Keys:
         """What of the batch is decided and not finished; none of the other ``keys`` ever will be."""
@@ -310,7 +319,7 @@ class Staging:
             published, _ = await self.publish(writer, batch, here)
             log.info("decided batch published late writer=%s batch=%d records=%d", writer, batch, published)
         if rest:
-            self._forget_staged(writer, batch, rest)
+            await self._forget_staged(writer, batch, rest)
             log.info("staged data dropped undecided writer=%s batch=%d keys=%d", writer, batch, len(rest))
 
     def _forget(self) -> None:

@@ -63,9 +63,9 @@ class Writer:
             "epoch": self.epoch,
             "decided": self.decided,
             "finished": self.finished,
-            "keys": {key: dict(shards) for key, shards in self.keys.items()},
+            "keys": self.keys,
             "fenced": list(self.fenced),
-            "expired": dict(self.expired),
+            "expired": self.expired,
             "touchedMs": self.touched_ms,
             "coordinator": self.coordinator,
             "layout": dict(self.layout),
@@ -81,9 +81,9 @@ class Writer:
             epoch=int(document["epoch"]),
             decided=int(document["decided"]),
             finished=bool(document["finished"]),
-            keys={str(k): {str(b): int(n) for b, n in shards.items()} for k, shards in document["keys"].items()},
+            keys=_checked_keys(document["keys"]),
             fenced=tuple(map(str, document["fenced"])),
-            expired={str(k): int(b) for k, b in document["expired"].items()},
+            expired=_checked_numbers(document["expired"]),
             touched_ms=int(document["touchedMs"]),
             coordinator=str(document["coordinator"]),
             layout={str(topic): str(queues) for topic, queues in document["layout"].items()},
@@ -272,6 +272,20 @@ def gone_body(writer: str, batch: int, keys: Iterable[str], *, published_ms: int
     if published_ms is not None:
         body["publishedMs"] = published_ms
     return body
+
+
+def _checked_keys(keys: dict[str, dict[str, int]]) -> Keys:
+    """``keys`` as they are: there may be very many."""
+    for shards in keys.values():
+        _checked_numbers(shards)
+    return keys
+
+
+def _checked_numbers(numbers: dict[str, int]) -> Mapping[str, int]:
+    """``numbers``, if they are. Raises TypeError or AttributeError."""
+    if not all(type(number) is int for number in numbers.values()):
+        raise TypeError("not a number")
+    return numbers
 
 
 def _id_of(document: Mapping[str, Any]) -> StagedId:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from penstock.proto.errors import InvalidArgument, LimitReached, StagedDataGone, StaleProducer
+from penstock.proto.errors import FlowControl, InvalidArgument, LimitReached, StagedDataGone, StaleProducer
 
 from ...core.core import Core
-from ...core.tables.table import compact
-from ...core.wire import NAME_LENGTH_MAX, check_count, check_name
+from ...core.wire import NAME_LENGTH_MAX, check_count, check_name, compact_in_turns, in_turns
 from .staging_table import WRITER, Keys, StagingTable, Writer
 
 log = logging.getLogger(__name__)
@@ -19,6 +18,8 @@ log = logging.getLogger(__name__)
 CHUNK_MAX: Final = 1 << 24
 """Chunks of one key at one shard."""
 KEYS_MAX: Final = 100_000
+SHARDS_MAX: Final = 1_000
+"""Broker groups at which one key has staged something."""
 TOPICS_MAX: Final = 1_000
 LAYOUT_LENGTH_MAX: Final = 1 << 20
 
@@ -38,9 +39,9 @@ class Writers:
         self._start_end = self._core.store.end_offset
         self._ends.clear()
 
-    def put(self, writer: str, kind: str, document: dict[str, object]) -> None:
-        """Record a change that concerns ``writer``. Raises NotMaster, NotEnoughReplicas."""
-        end = self._core.writable().put(kind, document)
+    def put(self, writer: str, kind: str, document: dict[str, object], body: bytes | None = None) -> None:
+        """Record a change that concerns ``writer``, as :meth:`Journal.put`. Raises NotMaster, NotEnoughReplicas."""
+        end = self._core.writable().put(kind, document, body)
         self._ends[writer] = max(end, self._ends.get(writer, 0))
 
     async def acknowledged(self, writer: str, what: str) -> None:
@@ -82,7 +83,7 @@ class Writers:
         if layout.keys() - held.layout.keys():
             held = replace(held, layout={**layout, **held.layout})
         if held != before:
-            self._put(held)
+            await self._put(before, held)
         return await self._settled(name)
 
     async def query_writer(self, name: str) -> Writer | None:
@@ -102,19 +103,20 @@ class Writers:
             StagedDataGone: data of one of the keys may have been dropped.
             InvalidArgument: the writer was not opened, or its decided batch is not finished.
         """
-        held = self._writer(name)
-        self._check_run(held, run)
+        self._check_run(self._writer(name), run)
         if batch < 0 or len(keys) > KEYS_MAX:
             raise InvalidArgument(f"writer {name}: batch {batch} with {len(keys)} keys: at most {KEYS_MAX}, batch >= 0")
         if len(content) > NAME_LENGTH_MAX:
             raise InvalidArgument(f"writer {name}: content of {len(content)} characters: at most {NAME_LENGTH_MAX}")
-        for key, shards in keys.items():
+        async for key, shards in in_turns(keys.items()):
             check_name("key", key)
             if not all(0 < count <= CHUNK_MAX for count in shards.values()):
                 raise InvalidArgument(
                     f"writer {name} batch {batch}: key {key}: chunks per broker group {dict(shards)!r:.80}: "
                     f"1..{CHUNK_MAX} are allowed"
                 )
+        held = self._writer(name)
+        self._check_run(held, run)
         if batch > held.decided:
             if not held.finished:
                 raise InvalidArgument(
@@ -129,7 +131,9 @@ class Writers:
                     "its time-out (transactionTimeoutMs): write the batch again"
                 )
             later = {key: number for key, number in held.expired.items() if number > batch}
-            self._put(replace(held, decided=batch, finished=not keys, keys=keys, expired=later, content=content))
+            await self._put(
+                held, replace(held, decided=batch, finished=not keys, keys=keys, expired=later, content=content)
+            )
         return await self._settled(name)
 
     async def finish(self, name: str, batch: int) -> Writer:
@@ -138,20 +142,20 @@ class Writers:
         if batch > held.decided:
             raise InvalidArgument(f"writer {name}: batch {batch} is not decided, the last one is {held.decided}")
         if batch == held.decided and not held.finished:
-            self._put(replace(held, finished=True, keys={}))
+            await self._put(held, replace(held, finished=True, keys={}))
         return await self._settled(name)
 
-    async def give_up(self, name: str, batch: int, keys: Iterable[str]) -> Keys:
+    async def give_up(self, name: str, batch: int, keys: Collection[str]) -> Keys:
         """What is decided as ``batch`` and not finished; those of ``keys`` that are not in it never will be."""
         self._core.role.check_master()
-        keys = list(keys)
         check_count("keys", len(keys), KEYS_MAX)
-        for key in keys:
-            check_name("key", key)
+        asked: dict[str, None] = {}
+        async for key in in_turns(keys):
+            asked[check_name("key", key)] = None
         held = self.table.writers.get(check_name("writer", name))
         if held is None:
             return {}  # forgotten, with nothing left to publish: it has to be opened, as another run, to decide again
-        wanted = sorted(set(keys) - held.expired.keys())
+        wanted = [key for key in asked if key not in held.expired]
         if batch > held.decided and wanted:
             length = sum(map(len, held.expired)) + sum(map(len, wanted))
             if len(held.expired) + len(wanted) > KEYS_MAX or length > self._record_bytes_max // 4:
@@ -159,7 +163,7 @@ class Writers:
                     f"writer {name}: {len(held.expired)} keys of batches after {held.decided} are given up, and "
                     f"{len(wanted)} more do not fit: decide a later batch, or open the writer anew"
                 )
-            self._put(replace(held, expired={**held.expired, **dict.fromkeys(wanted, batch)}))
+            await self._put(held, replace(held, expired={**held.expired, **dict.fromkeys(wanted, batch)}))
         held = await self._settled(name)
         return held.keys if batch == held.decided else {}
 
@@ -178,16 +182,23 @@ class Writers:
                 epoch=held.epoch,
             )
 
-    def _put(self, writer: Writer) -> None:
+    async def _put(self, before: Writer | None, writer: Writer) -> None:
+        """Record ``writer`` in place of ``before``; others have their turn while a long record is made.
+
+        Raises:
+            FlowControl: somebody else changed it meanwhile; nothing was recorded.
+        """
         document = replace(writer, touched_ms=self._core.clock.wall_ms()).to_json()
-        size = len(compact(document))
-        if size > self._record_bytes_max:
+        body = await compact_in_turns(document, "keys", "expired")
+        if len(body) > self._record_bytes_max:
             raise LimitReached(
-                f"writer {writer.name}: its state would take {size} bytes, with {len(writer.keys)} keys of batch "
+                f"writer {writer.name}: its state would take {len(body)} bytes, with {len(writer.keys)} keys of batch "
                 f"{writer.decided}, and a record has at most {self._record_bytes_max} (maxMessageSize): write fewer "
                 "partitions at once, to fewer topics"
             )
-        self.put(writer.name, WRITER, document)
+        if self.table.writers.get(writer.name) is not before:
+            raise FlowControl(f"writer {writer.name} was changed by somebody else meanwhile: try again")
+        self.put(writer.name, WRITER, document, body)
 
     async def _settled(self, name: str) -> Writer:
         """The writer, when everything recorded about it is acknowledged: nobody may act on less."""

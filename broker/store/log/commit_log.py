@@ -20,7 +20,7 @@ from penstock.formats.record.kernels import PlaceStatus, ScanStatus, place_batch
 from penstock.formats.record.kernels.sealing import make_room, without_seals, write_seals
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK
 from penstock.formats.record.rows import ROW
-from penstock.proto.errors import CorruptBatch, MessageTooLarge, StorageError
+from penstock.proto.errors import MessageTooLarge, StorageError
 from penstock.runtime.clock import Clock
 
 from ..config import MIB, FlushMode, StoreConfig
@@ -32,6 +32,7 @@ from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files
 from .log_kernels import same_messages
 from .prefault import Prefaulter
+from .queue_ends import QueueEnds
 from .transient_store_pool import WriteBuffers
 from .warming import Warming
 
@@ -40,7 +41,6 @@ _PAGE = 4096
 _AT_ONCE = 1 << 20
 _TAIL_SHARE = 64
 ROWS_AT_ONCE = 1 << 13
-_TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
 
 
 class Chunk(NamedTuple):
@@ -54,22 +54,6 @@ class Chunk(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     end: int
     status: ScanStatus
-
-
-class QueueEnds:
-    """Where the queues of one topic go on; ``next_offsets`` is indexed by queue id."""
-
-    def __init__(self, topic: str, next_offsets: Longs) -> None:
-        self.name: Bytes = np.frombuffer(topic.encode(), np.uint8)
-        self.next_offsets = next_offsets
-        self.seen: Longs = np.zeros(len(next_offsets), np.int64)
-
-    def reserve(self, queues: int) -> None:
-        """Have at least that many queues; new ones begin at 0."""
-        missing = queues - len(self.next_offsets)
-        if missing > 0:
-            self.next_offsets = np.concatenate((self.next_offsets, np.zeros(missing, np.int64)))
-            self.seen = np.zeros(queues, np.int64)
 
 
 class CommitLog:
@@ -163,7 +147,7 @@ class CommitLog:
             -1 if count is None else count,
         )
         if status != PlaceStatus.OK:
-            raise self._refusal(PlaceStatus(status), int(bad), ends, count)
+            raise ends.refusal(PlaceStatus(status), int(bad), count, self._config.body_bytes_max)
         if self._config.append_record_crc:
             write_seals(data, start - file.base, start - file.base + len(records))
         self.last_store_timestamp_ms = now_ms
@@ -436,7 +420,7 @@ class CommitLog:
         """The batch with room for the checksum of each whole record; bad records are left to be refused by name."""
         made, size, index = make_room(records, count_records(records, 0, len(records), len(records)))
         if size < 0:
-            raise self._refusal(PlaceStatus.PROPERTIES_TOO_LARGE, index, ends, count)
+            raise ends.refusal(PlaceStatus.PROPERTIES_TOO_LARGE, index, count, self._config.body_bytes_max)
         return made if size else records
 
     def _next_file(self, base: int) -> LogFile:
@@ -446,23 +430,3 @@ class CommitLog:
         self.files.append(file)
         self._allocator.prepare(file.end)
         return file
-
-    def _refusal(
-        self, status: PlaceStatus, index: int, ends: QueueEnds, count: int | None
-    ) -> CorruptBatch | MessageTooLarge:
-        topic = bytes(ends.name).decode()
-        reason = status.name.lower().replace("_", " ")
-        if status in _TOO_LARGE:
-            limit = self._config.body_bytes_max if status == PlaceStatus.BODY_TOO_LARGE else 32767
-            return MessageTooLarge(f"topic {topic}, record {index}: {reason}, at most {limit} bytes", index=index)
-        if status == PlaceStatus.OTHER_COUNT:
-            return CorruptBatch(
-                f"topic {topic}: the batch's header says {count} records, there are "
-                f"{'more' if index == count else index} whole ones",
-                index=index,
-            )
-        if status == PlaceStatus.MISPLACED_MARK:
-            reason = "carries a producer mark, which only a batch's first may"
-        if status == PlaceStatus.BAD_QUEUE:
-            reason += f", the topic has {len(ends.next_offsets)}"
-        return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)

@@ -12,7 +12,8 @@ from penstock.proto.names import LIGHT_PREFIX, STATE_TOPIC
 from ..queues.consume_queue import ConsumeQueues
 from ..queues.kernels import Ints, Longs, Rows
 from ..queues.light_queues import LightOffsets
-from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog, QueueEnds
+from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog
+from .queue_ends import QueueEnds
 
 
 class Placement:

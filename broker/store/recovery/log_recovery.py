@@ -11,7 +11,15 @@ import numpy as np
 from penstock.formats.intrinsics.text import first_nonzero
 from penstock.formats.record.kernels import ScanStatus
 from penstock.formats.record.kernels.scanning import find_record
-from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from penstock.formats.record.layout import (
+    FIXED_BYTES,
+    IPV6_EXTRA_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    TOPIC_BYTES_MAX,
+    SysFlag,
+)
+from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt, WrongStore
 
@@ -26,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _SECTOR = 512
 _SIZE_BYTES = 4
+_SYS_FLAG_AT = 36
+_BEHIND_BODY_MIN = 3
 _KEPT_AT_ONCE = 1 << 20
 _DAMAGED = (ScanStatus.EMPTY, ScanStatus.BAD, ScanStatus.INCOMPLETE)
 
@@ -132,8 +142,11 @@ def _judge(
     _refuse_unknown(log_, file, offset, synced)
     size = _said_size(file, offset)
     is_known = None if synced is None else was_synced(offset, size, synced)
-    # A body may hold what looks like a record in its own place: what is not synced is not searched for them.
+    # A body may hold what looks like a record in its own place: what begins within a record that was not written to its
+    # end is no evidence. Where it is the size that is damaged, the other lengths do not agree with it.
     hidden = range(0) if synced is None else range(max(offset + 1, synced), offset + size)
+    if size and not is_known and _is_unfinished(file, offset, size, synced or 0):
+        hidden = range(offset + 1, offset + size)
     later = _later_record(log_, file, offset, newest_ms, hidden)
     lost = later is not None and _sector_lost(file, offset, later)
     if is_refused(later=later, sector_lost=lost, was_synced=is_known):
@@ -177,9 +190,39 @@ def keep_cut(disk: Disk, log_: CommitLog, offset: int, path: str) -> None:
 def _said_size(file: LogFile, offset: int) -> int:
     """The size that a record's first bytes give it; 0 if they cannot be true."""
     head = file.bytes[offset - file.base : offset - file.base + FIXED_BYTES].tobytes()
-    size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big", signed=True)
-    is_record = magic in (MAGIC_V1, MAGIC_V2) and int.from_bytes(head[28:36], "big", signed=True) == offset
+    is_record = _number(head, 4) in (MAGIC_V1, MAGIC_V2) and _number(head, 28, 8) == offset
+    size = _number(head, 0)
     return size if is_record and FIXED_BYTES <= size <= file.end - offset else 0
+
+
+def _is_unfinished(file: LogFile, offset: int, size: int, synced: int) -> bool:
+    """True if the record's other lengths agree with its ``size``, where they were written.
+
+    What is zero behind ``synced`` was not: no topic is empty.
+    """
+    start = offset - file.base
+    record = file.bytes[start : start + size]
+    head = record[: FIXED_BYTES + 2 * IPV6_EXTRA_BYTES].tobytes()
+    flags, prefix = _number(head, _SYS_FLAG_AT), 1 if _number(head, 4) == MAGIC_V1 else 2
+    v6 = bool(flags & SysFlag.BORN_HOST_V6) + bool(flags & SysFlag.STORE_HOST_V6)
+    body = FIXED_BYTES - _BEHIND_BODY_MIN + v6 * IPV6_EXTRA_BYTES
+    topic = body + _number(head, body - 4) + prefix
+    if not body + prefix <= topic <= size - 2:
+        return False
+    topic_bytes = _number(record[topic - prefix : topic].tobytes(), 0, prefix)
+    if topic_bytes == 0:
+        return offset + topic > synced and size - topic <= 2 + TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX
+    properties = topic + topic_bytes + 2
+    if not topic < properties <= size:
+        return False
+    properties_bytes = _number(record[properties - 2 : properties].tobytes(), 0, 2)
+    if properties_bytes == 0 and offset + properties > synced:
+        return size - properties <= PROPERTIES_BYTES_MAX
+    return properties + properties_bytes == size
+
+
+def _number(data: bytes, at: int, size: int = 4) -> int:
+    return int.from_bytes(data[at : at + size], "big", signed=True)
 
 
 def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | None) -> None:
@@ -192,8 +235,8 @@ def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | N
     head = file.bytes[at : at + FIXED_BYTES].tobytes()
     if len(head) < FIXED_BYTES:
         return
-    size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big", signed=True)
-    says_so_itself = int.from_bytes(head[28:36], "big", signed=True) == offset
+    size, magic = _number(head, 0), _number(head, 4)
+    says_so_itself = _number(head, 28, 8) == offset
     if magic not in (0, MAGIC_V1, MAGIC_V2) and says_so_itself and FIXED_BYTES <= size <= file.end - offset:
         raise WrongStore(
             f"{file.path}: the record at {offset} is of a version that this program does not know (magic "

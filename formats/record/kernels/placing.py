@@ -26,6 +26,7 @@ _EMPTY_BATCH = int(PlaceStatus.EMPTY_BATCH)
 _TOO_MANY_QUEUES = int(PlaceStatus.TOO_MANY_QUEUES)
 _MISPLACED_MARK = int(PlaceStatus.MISPLACED_MARK)
 _OTHER_COUNT = int(PlaceStatus.OTHER_COUNT)
+_HEAD_BYTES = 112  # up to the body, whatever its hosts
 _STORE_V6 = SysFlag.STORE_HOST_V6
 _REFUSED_FLAGS = SysFlag.TRANSACTION_PREPARED | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH  # COMMIT is a message's
 
@@ -142,11 +143,15 @@ def place_batch(
             touched_offsets[np.uint64(touched)] = queue_offset
             touched += 1
         next_offsets[np.uint64(queue_id)] = queue_offset + 1
-        copy_bytes(log, position + start, records, start, end - start)
+        # The head first: a process that is killed in the middle leaves a record that says how long it is. memcpy may
+        # store its first bytes last.
+        head = min(_HEAD_BYTES, end - start)
+        copy_bytes(log, position + start, records, start, head)
         store_i64(log, position + start + 20, queue_offset)
         store_i64(log, position + start + 28, physical_base + position + start)
         store_i64(log, position + store, store_timestamp)
         copy_bytes(log, position + store + 8, store_host, 0, len(store_host))
+        copy_bytes(log, position + start + head, records, start + head, end - start - head)
         start = end
         count += 1
     if status == _OK and expected_count >= 0 and count != expected_count:

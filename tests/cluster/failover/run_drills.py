@@ -32,7 +32,10 @@ HEAD = """# Failover drills
 Written by `python -m tests.cluster.failover.run_drills` (`make test-drills`); do not edit. Each drill starts a
 fresh cluster, runs load, breaks one thing, heals it, drains and judges invariants I1-I14 (`penstock drill --help`).
 """
-KEPT = ("drill", "seed", "ok", "mode", "counts", "outages", "target_ms", "windows", "verdicts", "failed", "skipped")
+KEPT = (
+    *("drill", "seed", "ok", "mode", "counts", "outages", "target_ms", "able_longest_ms", "windows", "verdicts"),
+    *("failed", "skipped"),
+)
 
 Record = dict[str, Any]
 
@@ -103,6 +106,7 @@ def drill(name: str, seed: int, directory: str, options: str) -> Record:
     except ValueError:
         document = {"drill": name, "seed": seed, "ok": False, "failed": done.stderr.strip()[-300:] or "no output"}
     kept = {key: document[key] for key in KEPT if key in document}
+    kept["steps"] = sum(note.startswith("step ") for note in document.get("notes", []))
     return {**kept, "options": options, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -129,6 +133,7 @@ def page(records: Sequence[Record], notes: Sequence[str], earlier: str) -> str:
     ]
     names = dict.fromkeys(each["drill"] for each in records)
     lines += [row(name, [each for each in records if each["drill"] == name]) for name in names]
+    lines += random_drills([each for each in done if each.get("able_longest_ms") is not None])
     wrong = [each for each in records if not each["ok"]]
     if wrong:
         lines += ["", "## What did not hold", ""]
@@ -205,6 +210,28 @@ def row(name: str, records: Sequence[Record]) -> str:
     cells = [name, str(len(records)), str(sum(each["ok"] for each in records)), *(f"{each:,}" for each in sums)]
     cells += [f"{statistics.median(worst):,.0f}", f"{max(worst):,.0f}", f"{target:,}" if target else ""]
     return f"| {' | '.join(cells)} |"
+
+
+def random_drills(done: Sequence[Record]) -> list[str]:
+    """The table of the random sequences."""
+    if not done:
+        return []
+    lines = [
+        "",
+        "## Random sequences",
+        "",
+        "Able is a shard of which enough brokers answer and have everything confirmed.",
+        "",
+        "| Drill | Seed | Steps | Faults | Acknowledged | Lost or moved | Out of order | Stored twice, or read again "
+        "from far back | Longest without an acknowledgement while able, ms |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for each in done:
+        wrong = {found["invariant"]: found["violations"] for found in each["verdicts"]}
+        numbers = (each["seed"], each["steps"], len(each["windows"]), each["counts"]["acknowledged"])
+        numbers += (wrong["I1"], wrong["I4"], wrong["I7"], round(each["able_longest_ms"]))
+        lines.append(f"| {each['drill']} | {' | '.join(f'{number:,}' for number in numbers)} |")
+    return lines
 
 
 if __name__ == "__main__":

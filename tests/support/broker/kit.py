@@ -26,6 +26,7 @@ from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic, dele
 from penstock.broker.features.archive.archive import Archive
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.later.later import Later
+from penstock.broker.features.levels.levels import DelayLevels
 from penstock.broker.features.retry.retry import Retry
 from penstock.broker.features.transactions.transactions import Transactions
 from penstock.broker.produce.produce import Produce
@@ -43,6 +44,7 @@ FEATURES: tuple[type[Feature], ...] = (
     Produce,
     Consume,
     Later,
+    DelayLevels,
     Retry,
     Transactions,
     ExactlyOnce,

@@ -21,138 +21,11 @@ from collections.abc import Callable
 import numpy as np
 
 from penstock.broker.store.disk import Bytes, Data, Disk
-
-PAGE = 4096
-SECTOR = 512
+from tests.support.crash.simulated_files import PAGE, SECTOR, Directory, File, Survival, files_in, sync_names
 
 
 class PowerCut(BaseException):
     """The machine has stopped; no handler may go on after it."""
-
-
-class _File:
-    def __init__(self) -> None:
-        self.data: Bytes = np.zeros(0, np.uint8)
-        self.saved: Bytes = np.zeros(0, np.uint8)
-        self.sizes: list[int] = [0]  # each that a cut may leave: the saved one, and all since
-        self.forgotten: dict[int, bytes] = {}  # pages that count as written and are not, as they were then
-        self.modified_ms = 0
-
-    def resize(self, size: int) -> None:
-        if size != len(self.data):
-            grown = np.zeros(size, np.uint8)
-            kept = min(size, len(self.data))
-            grown[:kept] = self.data[:kept]
-            self.data = grown
-            self.sizes.append(size)
-
-    @property
-    def is_saved(self) -> bool:
-        return len(self.sizes) == 1 and bytes(self.saved) == bytes(self.data)
-
-    def sync(self) -> None:
-        before, self.saved = self.saved, self.data.copy()
-        self.sizes = [len(self.data)]
-        for page in self._still_forgotten():
-            self.saved[page : page + PAGE] = 0
-            self.saved[page : page + PAGE][: len(before[page : page + PAGE])] = before[page : page + PAGE]
-
-    def forget(self) -> None:
-        """A sync has failed, and the system takes what it could not write for written, as Linux does."""
-        saved = np.zeros(len(self.data), np.uint8)
-        saved[: len(self.saved)] = self.saved[: len(self.data)]
-        for page in range(0, len(self.data), PAGE):
-            if (saved[page : page + PAGE] != self.data[page : page + PAGE]).any():
-                self.forgotten[page] = self.data[page : page + PAGE].tobytes()
-
-    def written(self, start: int, end: int) -> None:
-        """These bytes are to be written out, whatever they are."""
-        for page in range(start - start % PAGE, end, PAGE):
-            self.forgotten.pop(page, None)
-
-    def _still_forgotten(self) -> list[int]:
-        """Pages that nobody has written to since; the others are known to be dirty again."""
-        for page, content in list(self.forgotten.items()):
-            if self.data[page : page + PAGE].tobytes() != content:
-                del self.forgotten[page]
-        return list(self.forgotten)
-
-    def after_cut(self, survival: _Survival) -> Bytes:
-        """The bytes that a cut leaves."""
-        size = survival.choose(self.sizes)
-        if self.is_saved:
-            return self.saved.copy()
-        left, seen = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
-        left[: len(self.saved)] = self.saved[:size]
-        seen[: len(self.data)] = self.data[:size]
-        for page in self._still_forgotten():
-            seen[page : page + PAGE] = left[page : page + PAGE]
-        dirty = left != seen
-        if dirty.any():
-            for page in range(0, size, PAGE):
-                if dirty[page : page + PAGE].any():
-                    survival.keep(left[page : page + PAGE], seen[page : page + PAGE])
-        return left
-
-
-class _Directory:
-    def __init__(self) -> None:
-        self.names: dict[str, _File | _Directory] = {}
-        self.saved: dict[str, _File | _Directory] = {}
-        self.pending: list[dict[str, _File | _Directory | None]] = []  # each happens whole, in this order
-
-    def change(self, changes: dict[str, _File | _Directory | None]) -> None:
-        _apply(self.names, changes)
-        self.pending.append(changes)
-
-    def sync(self) -> None:
-        self.saved = dict(self.names)
-        self.pending = []
-
-    def after_cut(self, survival: _Survival) -> _Directory:
-        names = dict(self.saved)
-        for changes in self.pending[: survival.count(len(self.pending))]:
-            _apply(names, changes)
-        left = _Directory()
-        for name, entry in names.items():
-            if isinstance(entry, _Directory):
-                left.names[name] = entry.after_cut(survival)
-            else:
-                file = _File()
-                file.data = entry.after_cut(survival)
-                file.sync()
-                file.modified_ms = entry.modified_ms
-                left.names[name] = file
-        left.saved = dict(left.names)
-        return left
-
-
-def _apply(names: dict[str, _File | _Directory], changes: dict[str, _File | _Directory | None]) -> None:
-    for name, entry in changes.items():
-        if entry is None:
-            names.pop(name, None)
-        else:
-            names[name] = entry
-
-
-class _Survival:
-    """What one cut keeps: nothing, everything, or each with a probability; by pages or by sectors."""
-
-    def __init__(self, chooser: random.Random, share: float | None = None) -> None:
-        self._chooser = chooser
-        self._share = chooser.choice((0.0, 0.1, 0.5, 0.5, 0.9, 1.0)) if share is None else share
-        self._unit = chooser.choice((PAGE, PAGE, SECTOR))
-
-    def count(self, changes: int) -> int:
-        return round(changes * self._share) if self._share in (0, 1) else self._chooser.randint(0, changes)
-
-    def choose(self, sizes: list[int]) -> int:
-        return sizes[0] if self._share == 0 else sizes[-1] if self._share == 1 else self._chooser.choice(sizes)
-
-    def keep(self, left: Bytes, seen: Bytes) -> None:
-        for start in range(0, len(left), self._unit):
-            if self._share == 1 or self._chooser.random() < self._share:
-                left[start : start + self._unit] = seen[start : start + self._unit]
 
 
 class SimulatedDisk(Disk):
@@ -165,18 +38,18 @@ class SimulatedDisk(Disk):
     the one with number ``fail_nth``, from 1, fails with ``fail_code``; ``calls`` counts them.
     """
 
-    def __init__(self, seed: int = 0, root: _Directory | None = None) -> None:
+    def __init__(self, seed: int = 0, root: Directory | None = None) -> None:
         self.used_percent, self.now_ms = 1, 0
         self.cut_after: int | None = None
         self.forgets = False
         self.on_synced: Callable[[], None] | None = None
         self.fail_kind, self.fail_nth, self.fail_code, self.calls = "", 0, errno.EIO, 0
         self._chooser = random.Random(seed)
-        self._root = root or _Directory()
-        self._open: dict[int, tuple[_File, str]] = {}
+        self._root = root or Directory()
+        self._open: dict[int, tuple[File, str]] = {}
         self._descriptors = itertools.count(1000)
-        self._left: _Directory | None = None  # after the cut
-        self._known: dict[str, _Directory] = {}  # paths that were walked since a directory last went
+        self._left: Directory | None = None  # after the cut
+        self._known: dict[str, Directory] = {}  # paths that were walked since a directory last went
 
     def cut(self, share: float | None = None) -> SimulatedDisk:
         """End this disk, at once or where it ended already, and begin another with what is left.
@@ -184,16 +57,16 @@ class SimulatedDisk(Disk):
         ``share`` of what was not saved is kept, by chance as everything else.
         """
         if self._left is None:
-            self._left = self._root.after_cut(_Survival(self._chooser, share))
+            self._left = self._root.after_cut(Survival(self._chooser, share))
         return self._following(self._left)
 
     def kill(self) -> SimulatedDisk:
         """The process ends, the machine goes on: another disk that sees everything, saved or not."""
         after = self._following(self._root)
-        self._left = _Directory()
+        self._left = Directory()
         return after
 
-    def _following(self, root: _Directory) -> SimulatedDisk:
+    def _following(self, root: Directory) -> SimulatedDisk:
         after = SimulatedDisk(self._chooser.getrandbits(32), root)
         after.fail_kind, after.fail_nth, after.fail_code = self.fail_kind, self.fail_nth, self.fail_code
         after.calls = self.calls
@@ -201,8 +74,8 @@ class SimulatedDisk(Disk):
 
     def write_back(self) -> None:
         """Save some dirty pages, as the system does whenever it likes."""
-        survival = _Survival(self._chooser)
-        for file in _files(self._root):
+        survival = Survival(self._chooser)
+        for file in files_in(self._root):
             if not file.is_saved:
                 left = file.after_cut(survival)
                 file.sizes = [len(left), *file.sizes[file.sizes.index(len(left)) + 1 :]]
@@ -212,13 +85,13 @@ class SimulatedDisk(Disk):
         self._call("open", changes=False)
         directory, name = self._parent(path)
         file = directory.names.get(name)
-        if isinstance(file, _Directory):
+        if isinstance(file, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if file is None:
             if not create:
                 raise _missing(path)
             self._call("create")
-            file = _File()
+            file = File()
             directory.change({name: file})
         descriptor = next(self._descriptors)
         self._open[descriptor] = file, path
@@ -258,9 +131,9 @@ class SimulatedDisk(Disk):
 
     def sync_all(self, path: str) -> None:
         self._call("sync_all")
-        for file in _files(self._root):
+        for file in files_in(self._root):
             file.sync()
-        _sync_names(self._root)
+        sync_names(self._root)
         self._tell_synced()
 
     def pwrite(self, descriptor: int, data: Data, position: int) -> None:
@@ -306,7 +179,7 @@ class SimulatedDisk(Disk):
     def size(self, path: str) -> int:
         self._call("size", changes=False)
         entry = self._entry(path)
-        return len(entry.data) if isinstance(entry, _File) else PAGE
+        return len(entry.data) if isinstance(entry, File) else PAGE
 
     def exists(self, path: str) -> bool:
         try:
@@ -329,9 +202,9 @@ class SimulatedDisk(Disk):
             entry = found.names.get(name)
             if entry is None:
                 self._call("mkdir")
-                entry = _Directory()
+                entry = Directory()
                 found.change({name: entry})
-            assert isinstance(entry, _Directory)
+            assert isinstance(entry, Directory)
             found = entry
 
     def rename(self, old: str, new: str) -> None:
@@ -350,7 +223,7 @@ class SimulatedDisk(Disk):
         directory, name = self._parent(path)
         if name not in directory.names:
             raise _missing(path)
-        if isinstance(directory.names[name], _Directory):
+        if isinstance(directory.names[name], Directory):
             self._known.clear()
         directory.change({name: None})
 
@@ -367,7 +240,7 @@ class SimulatedDisk(Disk):
 
     def modified_ms(self, path: str) -> int:
         entry = self._entry(path)
-        return entry.modified_ms if isinstance(entry, _File) else 0
+        return entry.modified_ms if isinstance(entry, File) else 0
 
     def lock(self, descriptor: int) -> int | None:
         return None
@@ -384,19 +257,19 @@ class SimulatedDisk(Disk):
         directory, _ = self._parent(path)
         directory.sync()
         entry = self._entry(path)
-        assert isinstance(entry, _File)
+        assert isinstance(entry, File)
         entry.sync()
 
     def contents(self, path: str) -> bytes:
         """What a reader sees of that file."""
         entry = self._entry(path)
-        assert isinstance(entry, _File)
+        assert isinstance(entry, File)
         return entry.data.tobytes()
 
     def replace(self, path: str, content: bytes) -> None:
         """Give that file, which is there, other bytes, saved at once."""
         entry = self._entry(path)
-        assert isinstance(entry, _File)
+        assert isinstance(entry, File)
         entry.data = np.frombuffer(content, np.uint8).copy()
         entry.sync()
 
@@ -405,7 +278,7 @@ class SimulatedDisk(Disk):
         if changes and self._left is None and self.cut_after is not None:
             self.cut_after -= 1
             if self.cut_after < 0:
-                self._left = self._root.after_cut(_Survival(self._chooser))
+                self._left = self._root.after_cut(Survival(self._chooser))
         if self._left is not None:
             raise PowerCut
         if kind == self.fail_kind:
@@ -416,7 +289,7 @@ class SimulatedDisk(Disk):
     def _remove(self, path: str) -> None:
         """One after the other: a cut may leave any of it."""
         entry = self._entry(path)
-        if isinstance(entry, _Directory):
+        if isinstance(entry, Directory):
             for name in sorted(entry.names):
                 self._remove(f"{path}/{name}")
         self.unlink(path)
@@ -426,10 +299,10 @@ class SimulatedDisk(Disk):
         if told is not None:
             told()
 
-    def _file(self, descriptor: int) -> _File:
+    def _file(self, descriptor: int) -> File:
         return self._open[descriptor][0]
 
-    def _entry(self, path: str) -> _File | _Directory:
+    def _entry(self, path: str) -> File | Directory:
         if path == "/":
             return self._root
         directory, name = self._parent(path)
@@ -438,39 +311,22 @@ class SimulatedDisk(Disk):
             raise _missing(path)
         return entry
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> Directory:
         known = self._known.get(path)
         if known is not None:
             return known
         found = self._root
         for name in path.strip("/").split("/") if path.strip("/") else ():
             entry = found.names.get(name)
-            if not isinstance(entry, _Directory):
+            if not isinstance(entry, Directory):
                 raise _missing(path) if entry is None else NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             found = entry
         self._known[path] = found
         return found
 
-    def _parent(self, path: str) -> tuple[_Directory, str]:
+    def _parent(self, path: str) -> tuple[Directory, str]:
         directory, _, name = path.rpartition("/")
         return self._directory(directory), name
-
-
-def _files(directory: _Directory) -> list[_File]:
-    found: list[_File] = []
-    for entry in directory.names.values():
-        if isinstance(entry, _Directory):
-            found += _files(entry)
-        else:
-            found.append(entry)
-    return found
-
-
-def _sync_names(directory: _Directory) -> None:
-    directory.sync()
-    for entry in directory.names.values():
-        if isinstance(entry, _Directory):
-            _sync_names(entry)
 
 
 def _missing(path: str) -> FileNotFoundError:

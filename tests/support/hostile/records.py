@@ -60,6 +60,7 @@ async def forged_records(target: Target, scale: Scale) -> Findings:
                 view = broker_pb2.ViewMessageRequest(physical_offset=place)
                 try:
                     await caller.call("ViewMessage", view)
+                    found.append(f"ViewMessage has shown a forged record at {place}")
                 except PenstockError as error:
                     if "internal error" in error.message:
                         found.append(f"ViewMessage of a forged record: {error.message}")

@@ -13,6 +13,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
+def forbid(pages: npt.NDArray[np.uint8]) -> None:
+    """Let whoever touches these whole pages die."""
+    if _libc.mprotect(pages.ctypes.data, len(pages), _PROT_NONE) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
 class GuardedMemory:
     """Room for ``size`` bytes whose last one lies directly before a forbidden page, and whose first directly behind
     another, as the caller chooses. Arrays are views: one at a time."""
@@ -22,10 +28,8 @@ class GuardedMemory:
         self._room = -(-max(size, 1) // page) * page
         self._map = mmap.mmap(-1, self._room + 2 * page)
         self._all = np.frombuffer(self._map, np.uint8)
-        address = self._all.ctypes.data
-        for start in (address, address + page + self._room):
-            if _libc.mprotect(start, page, _PROT_NONE) != 0:
-                raise OSError(ctypes.get_errno(), "mprotect")
+        forbid(self._all[:page])
+        forbid(self._all[page + self._room :])
         self._data = self._all[page : page + self._room]
 
     def before_the_wall(self, data: bytes) -> npt.NDArray[np.uint8]:

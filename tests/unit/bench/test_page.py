@@ -59,7 +59,7 @@ def test_turns_alternate_with_those_of_another_tree(tmp_path: Path, monkeypatch:
     assert (calls, measures["rate"]["before"]) == (["sync-flush", "sync-flush"], 250_000)
     assert "before" not in measures["rate ÷ async"]
     with pytest.raises(ConfigError, match="no tree of the source"):
-        result_of(tmp_path, 500_000.0, against=tmp_path / "results")
+        result_of(tmp_path, 500_000.0, against=tmp_path / "stores")
 
 
 def test_the_page_shows_the_newest_result_of_each_machine(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_page_shows_the_newest_result_of_each_machine(tmp_path: Path) -> Non
     found = newest(tmp_path)
     assert [[each["title"] for each in results] for results in found.values()] == [["a title"], ["a title"]]
     assert list(found)[1] == "Z80 (TM)"
-    lines = (tmp_path / "results" / "sync-flush.jsonl").read_text().splitlines()
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["title"] for line in lines] == ["an older one", "a title", "a title"]
     text = render(tmp_path).read_text()
     assert "| sync-flush: a title | rate (messages/s) | 400,000 | 400,000 | 400,000 |  |  |" in text

@@ -49,6 +49,17 @@ async def test_a_topic_is_created_once_with_defaults_and_a_repetition_is_harmles
 
 
 @in_loop
+async def test_a_creation_that_is_asked_for_again_is_answered_when_it_is_confirmed() -> None:
+    parts = Kit()
+    parts.role.waits_for_replicas, parts.role.confirms, parts.role.holds = True, False, True
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown, match="topic orders"):
+            await parts[Administration].create_topic(creating())
+    parts.role.confirms = True
+    assert (await parts[Administration].create_topic(creating())).name == "orders"
+
+
+@in_loop
 async def test_only_automatic_creation_is_refused_where_it_is_off() -> None:
     parts = Kit(autoCreateTopicEnable=False)
     with pytest.raises(TopicNotFound, match="autoCreateTopicEnable"):

@@ -24,7 +24,7 @@ from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
 from tests.support.broker.running_broker import broker_process, calling, running, small_config, sync_status
 from tests.support.cluster.nameserver import connected, nameserver
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, wait_until
 
 PRODUCER = (0xFEED, 1, 0, 1)
 
@@ -218,6 +218,24 @@ def test_a_failing_disk_ends_the_broker_with_the_stores_error(tmp_path: Path) ->
 
     with pytest.raises(SyncFailed, match="no more"):
         asyncio.run(check())
+
+
+def test_a_stop_that_the_disk_holds_up_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.broker.broker.STOP_LATE_S", 0.01)
+
+    async def check() -> None:
+        async with running(tmp_path) as (broker, _):
+            close = broker.core.store.close
+
+            def waiting() -> None:
+                wait_until(lambda: f"has not stopped yet seconds=0 store={tmp_path}" in caplog.text)
+                close()
+
+            monkeypatch.setattr(broker.core.store, "close", waiting)
+
+    asyncio.run(check())
 
 
 def test_a_port_in_use_ends_the_start_before_the_store_is_touched(tmp_path: Path) -> None:

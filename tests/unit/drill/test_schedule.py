@@ -7,11 +7,8 @@ import itertools
 import pytest
 
 from penstock.drill.catalogue import DRILLS
-from penstock.drill.lab.levels import able_stretches
 from penstock.drill.lab.nemesis import KINDS, steps
 from penstock.drill.lab.schedule import FaultPlan, Shape, Timing, plan_fault
-from penstock.drill.lab.watching import Sample
-from penstock.judge.conditions import Window
 
 
 def test_a_seed_repeats_its_plan() -> None:
@@ -82,22 +79,3 @@ def test_a_seed_repeats_its_random_steps() -> None:
     assert all(set(step.members) <= {0, 1, 2} and len(step.members) == len(step.gaps_s) for step in first)
     two = itertools.islice(steps(7, Shape(replicas=2)), 200)
     assert "kill during catch-up" not in {step.kind for step in two}, "nobody is left to be killed"
-
-
-def test_a_shard_is_able_while_enough_brokers_have_what_is_confirmed_and_the_nameservers_live() -> None:
-    looks = [
-        *(("MASTER", 100), ("SLAVE", 100), ("", 0)),
-        *(("MASTER", 200), ("SLAVE", 150), ("", 0)),
-        *(("MASTER", 300), ("SLAVE", 199), ("", 0)),  # behind the 200 that were confirmed before
-        *(("MASTER", 300), ("SLAVE", 300), ("", 0)),
-        *(("", 0), ("SLAVE", 300), ("SLAVE", 300)),
-        *(("MASTER", 300), ("SLAVE", 300), ("", 0)),  # a nameserver is away
-    ]
-    samples = [
-        Sample(at // 3 * 10 + at % 3, f"broker-a-{at % 3}", "broker-a", role, 1, end, end if role == "MASTER" else 0)
-        for at, (role, end) in enumerate(looks)
-    ]
-    away = [Window("SIGKILL", "nameserver-1", 50, 60)]
-    found = able_stretches(samples, away, 2, ["nameserver-0", "nameserver-1"], start_ns=0, end_ns=100)
-    assert [(each.start_ns, each.end_ns) for each in found] == [(2, 10), (32, 40)]
-    assert able_stretches(samples, [], 3, [], start_ns=0, end_ns=100) == []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
-from penstock.nameserver.routes import EXPIRY_MS, NO_CHANGE, RouteTable
+from penstock.nameserver.routes import ABSENT_TOPICS_MAX, EXPIRY_MS, NO_CHANGE, RouteTable
 from penstock.proto.errors import FlowControl, InvalidArgument, InvalidName, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
@@ -120,6 +121,35 @@ def test_the_memory_of_absent_shards_is_bounded_and_whose_end_that_is_is_told(
     assert not table.cluster().absent
     table.unregister(2)
     assert [shard.broker_name for shard in table.cluster().absent] == ["broker-b"]
+
+
+def test_long_attributes_of_absent_shards_count_as_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.nameserver.routes.ABSENT_TOPICS_MAX", 10)
+    table = RouteTable()
+    for number, (name, size) in enumerate((("broker-a", 4000), ("broker-b", 1000), ("broker-c", 1000))):
+        table.register(number, registration(name, topics=()), 0.0)
+        config = TopicConfig(topic=name, read_queues=1, write_queues=1, perm=6, attributes={"long": "x" * size})
+        table.topics_changed(number, BrokerReport.TopicChanges(updated=[config]), 0.0)
+        table.unregister(number)
+        assert table.topics() == ([] if size == 4000 else sorted(f"broker-{letter}" for letter in "bc"[:number]))
+
+
+def test_what_absent_shards_are_remembered_with_is_small() -> None:
+    """Two full groups, as strangers may register them."""
+    tracemalloc.start()
+    try:
+        table = RouteTable()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(2):
+            topics = tuple(f"topic-{number}-{each}" for each in range(ABSENT_TOPICS_MAX // 2))
+            table.register(number, registration(f"broker-{number}", topics=topics), 0.0)
+            table.unregister(number)
+        held = tracemalloc.get_traced_memory()[0] - before
+        assert len(table.topics()) == ABSENT_TOPICS_MAX
+    finally:
+        tracemalloc.stop()
+    assert held < ABSENT_TOPICS_MAX * 400
+    assert table._absent["broker-0"]["topic-0-0"] is table._absent["broker-1"]["topic-1-7"], "what all have is shared"
 
 
 def test_a_topic_of_absent_shards_alone_keeps_its_attributes() -> None:

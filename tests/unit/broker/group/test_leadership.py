@@ -167,30 +167,77 @@ def test_doubt_lasts_until_the_log_reaches_where_the_new_masters_epoch_began(tmp
     asyncio.run(scenario())
 
 
-def test_an_epoch_that_another_follows_before_its_master_can_begin_does_not_begin(tmp_path: Path) -> None:
+class SlowToEnd:
+    """A role's task that takes a while to end, as one does that is cutting its log."""
+
+    def __init__(self) -> None:
+        self.is_stopping, self.may_stop = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_stopping.set()
+            await self.may_stop.wait()
+
+
+def role_tasks() -> int:
+    return sum(task.get_name() == "role" for task in asyncio.all_tasks())
+
+
+@pytest.mark.parametrize(
+    ("answer", "epochs"),
+    [
+        pytest.param(register_of(2, 1, 0, 1), [1, 2], id="the same"),
+        pytest.param(replace(register_of(2, 1, 0, 1), version=3), [1, 2], id="a later version"),
+        pytest.param(register_of(3, 1, 0, 1), [1, 3], id="elected again"),
+        pytest.param(register_of(3, 0, 0, 1), [1], id="another one elected"),
+    ],
+)
+def test_an_elected_broker_begins_once_whatever_is_read_while_its_former_role_ends(
+    tmp_path: Path, answer: Register, epochs: list[int]
+) -> None:
+    async def scenario() -> None:
+        store = Store()
+        store.write(bytes(100))
+        leadership = leader(tmp_path, store, register_of(2, 1, 0, 1))
+        slow = SlowToEnd()
+        leadership._role.inner.run = slow.run
+        async with running(leadership):
+            await slow.is_stopping.wait()
+            leadership._registers.register = answer
+            leadership._on_answer(answer, COORDINATOR, leadership._clock.monotonic_s())
+            slow.may_stop.set()
+            is_master = len(epochs) > 1
+            await eventually(
+                lambda: leadership._running is not None and leadership._role.is_master is is_master, what="its role"
+            )
+            assert leadership._elected is None
+            assert [entry.epoch for entry in leadership._epochs.history.entries] == epochs
+            assert role_tasks() == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_master_steps_down_once_though_a_hand_over_and_an_election_come_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         leadership = leader(tmp_path, Store(), register_of(2, 1, 0, 1))
-        leadership.register = register_of(2, 1, 0, 1)
-        is_stopping, may_stop = asyncio.Event(), asyncio.Event()
-
-        async def slow_to_end() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                is_stopping.set()
-                await may_stop.wait()
-
-        leadership._running = asyncio.create_task(slow_to_end())
-        await asyncio.sleep(0)
-        beginning = asyncio.create_task(leadership._begin(leadership.register))
-        await is_stopping.wait()
-        leadership._on_answer(register_of(3, 0, 0, 1), COORDINATOR, 0.0)
-        may_stop.set()
-        await beginning
-        assert not leadership._role.is_master
-        assert leadership._epochs.history == FIRST
-        assert not leadership._running.done(), "it follows on"
-        await leadership._stop_inner()
+        async with running(leadership):
+            await eventually(lambda: leadership._role.is_master, what="the begin of epoch 2")
+            await leadership._stop_inner()
+            slow = SlowToEnd()
+            leadership._running = asyncio.create_task(slow.run(), name="slow")
+            handing_over = asyncio.create_task(leadership._step_down())
+            await slow.is_stopping.wait()
+            elected = register_of(3, 0, 0, 1)
+            leadership._registers.register = elected
+            leadership._on_answer(elected, COORDINATOR, leadership._clock.monotonic_s())
+            await eventually(lambda: not leadership._role.is_master, what="the loop's step down")
+            inner = leadership._role.inner
+            slow.may_stop.set()
+            await handing_over
+            assert leadership._role.inner is inner
+            assert role_tasks() == 1
 
     asyncio.run(scenario())
 

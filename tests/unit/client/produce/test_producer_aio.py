@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,17 +14,6 @@ from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.waiting import eventually
 
 TOPIC = "orders"
-
-
-@pytest.fixture
-def one() -> Iterator[RunningCluster]:
-    with RunningCluster(topics={TOPIC: 8}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker(one: RunningCluster) -> RunningBroker:
-    return one.brokers["broker-a"]
 
 
 def stored(cluster: RunningCluster) -> list[bytes]:

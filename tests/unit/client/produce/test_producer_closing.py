@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from penstock.proto.errors import ClientClosed, DeliveryFailed
 from tests.support.client.running_cluster import RunningCluster
 
 TOPIC = "orders"
-
-
-@pytest.fixture
-def one() -> Iterator[RunningCluster]:
-    with RunningCluster(topics={TOPIC: 8}) as cluster:
-        yield cluster
 
 
 def stored(cluster: RunningCluster) -> list[bytes]:

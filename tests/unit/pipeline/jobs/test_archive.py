@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bench.spark.generate import generate
 from penstock.formats.record.layout import Record, SysFlag
 from penstock.pipeline.jobs import query
-from penstock.pipeline.jobs.archive import check as archive_check
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.archive import logs as archive_logs
 from penstock.pipeline.jobs.archive import topic as archive_topic
@@ -31,43 +28,11 @@ from penstock.pipeline.stores.directory import epochs_of, list_store
 from penstock.pipeline.stores.model import Damage, Store
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
 from tests.support import golden
+from tests.unit.pipeline.jobs.conftest import SEGMENT_BYTES, list_stores
 from tests.unit.pipeline.jobs.test_jobs_without_spark import manifest
 from tests.unit.pipeline.stores.test_store_splits import write_log
 
-SEGMENT_BYTES = 65_536
-
-
-class Rows:
-    """What a frame has, as the job asks for it."""
-
-    def __init__(self, batches: list[pa.RecordBatch], columns: object) -> None:
-        self._batches = batches
-        self._columns = columns
-
-    def toArrow(self) -> pa.Table:
-        return pa.Table.from_batches(self._batches, arrow_schema(COLUMNS))
-
-    def collect(self) -> list[dict[str, Any]]:
-        return [row for batch in self._batches for row in batch.to_pylist()]
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run in this process."""
-
-    def one_task_each(
-        spark: object, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], columns: object
-    ) -> Rows:
-        return Rows([batch for item in items for batch in work(item)], columns)
-
-    for module in (archive, archive_check, archive_logs):
-        monkeypatch.setattr(module, "one_task_each", one_task_each)
-    monkeypatch.setattr(archive, "as_struct", lambda columns: columns)
-    monkeypatch.setattr(archive, "list_stores", list_stores)
-
-
-def list_stores(job: str, roots: tuple[str, ...], names: tuple[str, ...], up_to: str) -> list[Store]:
-    return [list_store(root, "b", up_to=up_to) for root in roots]
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def run(store: Path | str, lake: Lake, **options: Any) -> Report:
@@ -81,20 +46,6 @@ def content(lake: Lake) -> dict[Path, bytes]:
 def problems(report: Report) -> list[str]:
     assert report.ok == (not report.problems)
     return [problem["problem"] for problem in report.problems]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "lake"))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four log files, of which the last is half full."""
-    root = tmp_path_factory.mktemp("stores") / "store"
-    generate(root, records=800, body_bytes=100, queues=3, segment_bytes=SEGMENT_BYTES)
-    assert len(list((root / "commitlog").iterdir())) == 4
-    return root
 
 
 def log_files(root: Path) -> list[Path]:
@@ -174,21 +125,6 @@ def test_a_second_run_over_the_same_topics_is_told_of_the_first(lake: Lake, monk
         archive_topic._archive(None, lake, [])
     assert lake.manifests() == [first]
     assert {path.name for path in content(lake) if path.suffix == ".parquet"} == {Path(first.files[0][0]).name}
-
-
-def test_a_mark_of_another_archive_is_refused_before_anything_is_written(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marks = {"b": {"ours": 70}, "silent": {"ours": 900}}
-    monkeypatch.setattr(
-        archive_topic, "archive_marks", lambda namesrv, brokers: {each: marks[each] for each in brokers}
-    )
-    config = archive_topic.Config(namesrv="n", topics=("t",), lake=lake.root)
-    held = archive_topic._held(config, lake, "ours", {"silent"}, {"b": 70})
-    assert held == {"b": 70, "silent": 900}
-    with pytest.raises(ConfigError, match=r"'ours' has the mark 70 at broker group b, and .* would reach 69"):
-        archive_topic._held(config, lake, "ours", {"silent"}, {"b": 69})
-    assert archive_topic._held(config, lake, "other", (), {"b": 0}) == {"b": 0}
 
 
 def test_log_files_that_are_missing_are_told_by_archive_and_check(store: Path, lake: Lake, tmp_path: Path) -> None:
@@ -326,58 +262,6 @@ def test_a_body_that_cannot_be_decompressed_is_counted_named_and_kept_as_stored(
     written = pq.ParquetFile(f"{lake.path}/{name}").read()
     assert written["body"].to_pylist() == bodies
     assert "corrupt" not in written.column_names
-
-
-def test_each_lake_has_a_mark_of_its_own(
-    store: Path, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marks: dict[str, int] = {"lake": 5}
-    monkeypatch.setattr(archive, "require_groups", lambda *given: None)
-    monkeypatch.setattr(archive, "archive_marks", lambda namesrv, brokers: dict.fromkeys(brokers, marks))
-    monkeypatch.setattr(archive, "set_watermarks", lambda namesrv, name, given: marks.update({name: given["b"]}))
-    other = Lake(str(tmp_path / "other"))
-    names = [run(store, one, namesrv="there").figures["archive_name"] for one in (lake, other)]
-    assert names == [one.mark_name("archive") for one in (lake, other)]
-    assert marks == {"lake": 5} | dict.fromkeys(names, 3 * SEGMENT_BYTES)
-    assert len({*names, lake.mark_name("archive-topic")}) == 3
-    assert names[0] == Lake(f"file://{lake.path}/").mark_name("archive")
-    assert all(name.startswith("archive-") and len(name) == len("archive-") + 8 for name in names)
-    assert run(store, lake, namesrv="there", archive_name="lake").figures["archive_name"] == "lake"
-    assert marks["lake"] == 3 * SEGMENT_BYTES
-
-
-def test_a_lake_of_topics_has_a_mark_of_its_own_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, dict[str, int]]] = []
-    monkeypatch.setattr(archive_topic, "require_topic", lambda *given: None)
-    monkeypatch.setattr(archive_topic, "_starting", lambda *given: ("{}", 0, {"c": 7}))
-    monkeypatch.setattr(archive_topic, "archive_marks", lambda namesrv, brokers: {key: {} for key in brokers})
-    monkeypatch.setattr(archive_topic, "set_watermarks", lambda namesrv, name, marks: told.append((name, marks)))
-    lake.commit(replace(manifest(0, 100), fileBytes=0))
-    config = archive_topic.Config(namesrv="there", topics=("T",), lake=lake.root)
-    figures = archive_topic.run(None, config).figures
-    assert told == [(lake.mark_name("archive-topic"), {"b": 100, "c": 7})]
-    assert figures["archive_name"] == lake.mark_name("archive-topic")
-    archive_topic.run(None, replace(config, archive_name="lake"))
-    assert told[1:] == [("lake", {"b": 100, "c": 7})]
-
-
-def test_a_mark_that_would_go_back_is_told_before_the_work(
-    store: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = 3 * SEGMENT_BYTES
-    monkeypatch.setattr(archive, "require_groups", lambda *given: None)
-    monkeypatch.setattr(archive, "set_watermarks", lambda *given: None)
-    monkeypatch.setattr(archive, "archive_marks", lambda namesrv, brokers: {"b": {"x": held}})
-    run(store, lake, namesrv="there", archive_name="x")
-    held += 1
-    Path(lake.path, lake.manifests()[2].name).unlink()
-    before = content(lake)
-    with pytest.raises(
-        ConfigError, match=rf"archive 'x' has the mark {held} at .* b, and .* would reach {held - 1}: set"
-    ):
-        run(store, lake, namesrv="there", archive_name="x")
-    assert content(lake) == before
-    run(store, lake, namesrv="there", archive_name="x", tail=True)
 
 
 def test_manifests_say_which_epochs_wrote_the_log_file(lake: Lake, tmp_path: Path) -> None:

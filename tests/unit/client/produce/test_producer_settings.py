@@ -1,0 +1,100 @@
+"""What a producer is asked for and told to be: arguments, time-outs, settings, compression."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client import Producer
+from penstock.formats.record.reading import RecordBatch
+from penstock.proto.errors import (
+    ConfigError,
+    Forbidden,
+    InvalidArgument,
+    InvalidName,
+    MessageTooLarge,
+    NotEnoughReplicas,
+)
+from tests.support.client.running_cluster import RunningBroker, RunningCluster
+from tests.unit.client.produce.test_producer import TOPIC, numbered, stored
+
+
+def test_oneway_sends_once_and_tells_nothing(one: RunningCluster, broker: RunningBroker) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.send_oneway(TOPIC, b"1")
+        producer.flush()
+        broker.faults.refuse("Append", NotEnoughReplicas("too few"), times=1)
+        producer.send_oneway(TOPIC, b"2")
+        producer.flush()
+    assert stored(one) == [b"1"]
+    assert broker.faults.requests["Append"][0].no_wait
+
+
+def test_bad_arguments_are_refused_before_anything_is_sent(one: RunningCluster, broker: RunningBroker) -> None:
+    with Producer(one.namesrv, body_bytes_max=1000) as producer:
+        with pytest.raises(InvalidName):
+            producer.send("no spaces", b"x")
+        with pytest.raises(Forbidden):
+            producer.send("rmq_sys_PENSTOCK_STATE", b"x")
+        for send in (producer.send, producer.produce, producer.send_async, producer.send_oneway):
+            with pytest.raises(InvalidArgument, match="empty"):
+                send(TOPIC, b"")
+            with pytest.raises(InvalidArgument, match="must be bytes"):
+                send(TOPIC, "text")  # type: ignore[arg-type]
+            with pytest.raises(MessageTooLarge, match="1001"):
+                send(TOPIC, b"x" * 1001)
+            with pytest.raises(InvalidArgument, match="0x01"):
+                send(TOPIC, b"x", tag="a\x01b")
+        with pytest.raises(InvalidArgument, match="body 1 is empty"):
+            producer.produce_many(TOPIC, [b"x", b""])
+        with pytest.raises(MessageTooLarge, match="body 1 of 1001"):
+            producer.produce_many(TOPIC, [b"x", b"y" * 1001])
+        with pytest.raises(InvalidArgument, match="1 sharding keys for 2"):
+            producer.produce_many(TOPIC, [b"x", b"y"], sharding_keys=["a"])
+        with pytest.raises(InvalidArgument, match="at least one"):
+            producer.send_batch([])
+    assert not broker.faults.requests["Append"]
+
+
+@pytest.mark.parametrize("timeout_s", [-1, float("nan")])
+def test_a_time_out_that_is_none_is_refused(one: RunningCluster, timeout_s: float) -> None:
+    with Producer(one.namesrv) as producer:
+        for call in (producer.send, producer.send_async, producer.send_oneway, producer.produce):
+            with pytest.raises(InvalidArgument, match="timeout_s"):
+                call(TOPIC, b"x", timeout_s=timeout_s)
+        with pytest.raises(InvalidArgument, match="timeout_s"):
+            producer.flush(timeout_s)
+        with pytest.raises(InvalidArgument, match="timeout_s"):
+            producer.close(timeout_s)
+        producer.send(TOPIC, b"still open")
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'linger_ms'"):
+        Producer("127.0.0.1:1", linger=5)
+    with pytest.raises(ConfigError, match="compression"):
+        Producer("127.0.0.1:1", compression="gzip")
+    with pytest.raises(ConfigError, match="host:port"):
+        Producer("nowhere")
+
+
+@pytest.mark.parametrize("algorithm", ["zlib", "lz4", "zstd"])
+def test_large_bodies_are_compressed_and_read_as_sent(
+    one: RunningCluster, broker: RunningBroker, algorithm: str
+) -> None:
+    large, small = b"penstock " * 1000, b"small"
+    with Producer(one.namesrv, compression=algorithm) as producer:
+        producer.send(TOPIC, large)
+        producer.produce(TOPIC, small)
+        producer.produce(TOPIC, large)
+        producer.produce_many(TOPIC, [small, large, large, small])
+    records = RecordBatch(b"".join(broker.records(TOPIC).values()))
+    assert sorted(records.bodies()) == sorted([large] * 4 + [small] * 3)
+    assert max(records.body_sizes) < 1000
+
+
+def test_ten_thousand_queues_get_their_batches_in_turn() -> None:
+    with RunningCluster(topics={TOPIC: 10_000}, mappedFileSizeConsumeQueue=400) as cluster:
+        with Producer(cluster.namesrv, batch_count_max=10) as producer:
+            producer.produce_many(TOPIC, numbered(2000))
+            producer.produce_many(TOPIC, numbered(2000), sharding_keys=[str(number) for number in range(2000)])
+        assert len(stored(cluster)) == 4000

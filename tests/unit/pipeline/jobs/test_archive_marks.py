@@ -1,0 +1,85 @@
+"""The marks of an archive, by which brokers keep what is not archived."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.jobs.archive import topic as archive_topic
+from penstock.pipeline.lake.lake import Lake
+from penstock.proto.errors import ConfigError
+from tests.unit.pipeline.jobs.conftest import SEGMENT_BYTES
+from tests.unit.pipeline.jobs.test_archive import content, run
+from tests.unit.pipeline.jobs.test_jobs_without_spark import manifest
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def test_a_mark_of_another_archive_is_refused_before_anything_is_written(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = {"b": {"ours": 70}, "silent": {"ours": 900}}
+    monkeypatch.setattr(
+        archive_topic, "archive_marks", lambda namesrv, brokers: {each: marks[each] for each in brokers}
+    )
+    config = archive_topic.Config(namesrv="n", topics=("t",), lake=lake.root)
+    held = archive_topic._held(config, lake, "ours", {"silent"}, {"b": 70})
+    assert held == {"b": 70, "silent": 900}
+    with pytest.raises(ConfigError, match=r"'ours' has the mark 70 at broker group b, and .* would reach 69"):
+        archive_topic._held(config, lake, "ours", {"silent"}, {"b": 69})
+    assert archive_topic._held(config, lake, "other", (), {"b": 0}) == {"b": 0}
+
+
+def test_each_lake_has_a_mark_of_its_own(
+    store: Path, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: dict[str, int] = {"lake": 5}
+    monkeypatch.setattr(archive, "require_groups", lambda *given: None)
+    monkeypatch.setattr(archive, "archive_marks", lambda namesrv, brokers: dict.fromkeys(brokers, marks))
+    monkeypatch.setattr(archive, "set_watermarks", lambda namesrv, name, given: marks.update({name: given["b"]}))
+    other = Lake(str(tmp_path / "other"))
+    names = [run(store, one, namesrv="there").figures["archive_name"] for one in (lake, other)]
+    assert names == [one.mark_name("archive") for one in (lake, other)]
+    assert marks == {"lake": 5} | dict.fromkeys(names, 3 * SEGMENT_BYTES)
+    assert len({*names, lake.mark_name("archive-topic")}) == 3
+    assert names[0] == Lake(f"file://{lake.path}/").mark_name("archive")
+    assert all(name.startswith("archive-") and len(name) == len("archive-") + 8 for name in names)
+    assert run(store, lake, namesrv="there", archive_name="lake").figures["archive_name"] == "lake"
+    assert marks["lake"] == 3 * SEGMENT_BYTES
+
+
+def test_a_lake_of_topics_has_a_mark_of_its_own_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, dict[str, int]]] = []
+    monkeypatch.setattr(archive_topic, "require_topic", lambda *given: None)
+    monkeypatch.setattr(archive_topic, "_starting", lambda *given: ("{}", 0, {"c": 7}))
+    monkeypatch.setattr(archive_topic, "archive_marks", lambda namesrv, brokers: {key: {} for key in brokers})
+    monkeypatch.setattr(archive_topic, "set_watermarks", lambda namesrv, name, marks: told.append((name, marks)))
+    lake.commit(replace(manifest(0, 100), fileBytes=0))
+    config = archive_topic.Config(namesrv="there", topics=("T",), lake=lake.root)
+    figures = archive_topic.run(None, config).figures
+    assert told == [(lake.mark_name("archive-topic"), {"b": 100, "c": 7})]
+    assert figures["archive_name"] == lake.mark_name("archive-topic")
+    archive_topic.run(None, replace(config, archive_name="lake"))
+    assert told[1:] == [("lake", {"b": 100, "c": 7})]
+
+
+def test_a_mark_that_would_go_back_is_told_before_the_work(
+    store: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = 3 * SEGMENT_BYTES
+    monkeypatch.setattr(archive, "require_groups", lambda *given: None)
+    monkeypatch.setattr(archive, "set_watermarks", lambda *given: None)
+    monkeypatch.setattr(archive, "archive_marks", lambda namesrv, brokers: {"b": {"x": held}})
+    run(store, lake, namesrv="there", archive_name="x")
+    held += 1
+    Path(lake.path, lake.manifests()[2].name).unlink()
+    before = content(lake)
+    with pytest.raises(
+        ConfigError, match=rf"archive 'x' has the mark {held} at .* b, and .* would reach {held - 1}: set"
+    ):
+        run(store, lake, namesrv="there", archive_name="x")
+    assert content(lake) == before
+    run(store, lake, namesrv="there", archive_name="x", tail=True)
