@@ -46,6 +46,7 @@ class ConsumerCore:
         self.subscriptions: dict[str, Subscription] = {}  # the user's threads write it, the fetcher's reads single ones
         self.failure: PenstockError | None = None  # set once, by whichever thread finds it; never taken back
         self.is_closed = False
+        self._is_closing = False
         self.watch: Callable[[float], float] = lambda now_s: math.inf  # called by the owner now and then: when next
         self.owner: QueueOwner | None = None  # from the first subscription or assignment on, and then the same
         self.calls = Calls.to(nameservers, tls=tls, credentials=credentials)
@@ -134,8 +135,11 @@ class ConsumerCore:
 
     def close(self, deadline_s: float) -> None:
         """Commit, release and disconnect; over at about ``deadline_s``. May be called again."""
-        if self.is_closed:
+        if self._is_closing:
             return
+        self._is_closing = True
+        if self.owner is not None:
+            self.owner.leave(deadline_s)
         self.is_closed = True
         self._wake_waiting()
         if self.owner is not None:
