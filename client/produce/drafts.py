@@ -15,10 +15,12 @@ from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, l
 from penstock.formats.destination import Destination, Later, Ordinary
 from penstock.formats.hashing import string_hash
 from penstock.formats.record.compression import compress
+from penstock.formats.record.properties import WAIT
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
-from ..message import DeliverAt, Message
+from ..cluster.choices import Choices, Selector
+from ..message import DeliverAt, Message, MessageQueue
 from .config import ProducerConfig
 from .keys import checked_body, checked_sharding_key, key_column, property_bytes, property_column
 from .parts import Kind, Part, limited, new_part
@@ -37,6 +39,9 @@ class Draft:
     properties: Mapping[str, str] | None = None
     sharding_key: str | None = None
     deliver_at: DeliverAt | None = None
+    queue: MessageQueue | None = None
+    selector: Selector | None = None
+    wait: bool = True
 
     @classmethod
     def of(cls, message: Message) -> Draft:
@@ -56,6 +61,25 @@ class Draft:
         """Where brokers are to store it."""
         return Ordinary(self.topic) if self.deliver_at is None else Later(self.topic)
 
+    def place(self, choices: Choices) -> tuple[str, int] | None:
+        """The queue that its sender chose, or None. Raises what :meth:`.choices.Choices.place` raises."""
+        if self.queue is None and self.selector is None:
+            return None
+        return choices.place(self.topic, self.queue, self.selector, self._as_message)
+
+    def _as_message(self) -> Message:
+        body: Any = self.body
+        keys, properties = self.keys or (), self.properties or {}
+        return Message(self.topic, body, self.tag, keys, properties, self.sharding_key, self.deliver_at)
+
+    @property
+    def no_wait(self) -> bool:
+        """True if the answer is to come when the master has it: ``wait`` or RocketMQ's property says so."""
+        if not self.wait:
+            return True
+        wish = self.properties.get(WAIT) if self.properties else None
+        return isinstance(wish, str) and wish.lower() not in ("", "true")
+
     def encoded(self, unique_key: str | None = None) -> bytes | None:
         """The property string, or None where the message has no properties.
 
@@ -63,7 +87,8 @@ class Draft:
             InvalidArgument: what :func:`.keys.property_bytes` refuses, or no such time.
         """
         due = None if self.deliver_at is None else due_ms(self.deliver_at)
-        return property_bytes(self.tag, self.keys, self.properties, self.sharding_key, unique_key, due)
+        properties = self.properties if self.wait else {**(self.properties or {}), WAIT: "false"}
+        return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key, due)
 
 
 def due_ms(deliver_at: DeliverAt) -> int:
@@ -105,6 +130,7 @@ class PartMaker:
         """One message, with a future and a UNIQ_KEY if somebody waits for it."""
         unique_key = new_unique_key() if kind is Kind.SEND else None
         part = self.single(kind, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
+        part.no_wait = draft.no_wait
         if unique_key is not None:
             part.futures.append(Future())
             part.message_ids.append(unique_key)
@@ -118,6 +144,7 @@ class PartMaker:
         bodies = [checked_body(draft.body, self._config.body_bytes_max) for draft in drafts]
         encoded = [draft.encoded(unique_key) for draft, unique_key in zip(drafts, ids, strict=True)]
         part = new_part(Kind.SEND, bodies, encoded, deadline)
+        part.no_wait = all(draft.no_wait for draft in drafts)
         part.futures = [Future() for _ in drafts]
         part.message_ids = ids
         sharding_keys = [draft.sharding_key for draft in drafts]
