@@ -59,6 +59,7 @@ from .consume.consumer_config import ConsumerConfig
 from .consume.message_batch import MessageBatch
 from .message import Delivery, FailedDelivery, Message, MessageQueue, MessageView, SendReceipt, SendStatus
 from .produce.config import ProducerConfig
+from .statistics import ConsumerStatistics, Latency, ProducerStatistics
 
 if TYPE_CHECKING:
     from .admin import Admin
@@ -86,6 +87,7 @@ __all__ = [
     "ConfigError",
     "ConsumeResult",
     "ConsumerConfig",
+    "ConsumerStatistics",
     "CorruptBatch",
     "Credentials",
     "DamagedRecord",
@@ -99,6 +101,7 @@ __all__ = [
     "GroupNotFound",
     "InvalidArgument",
     "InvalidName",
+    "Latency",
     "Message",
     "MessageBatch",
     "MessageNotFound",
@@ -113,6 +116,7 @@ __all__ = [
     "PenstockError",
     "Producer",
     "ProducerConfig",
+    "ProducerStatistics",
     "PullConsumer",
     "PushConsumer",
     "QueueLag",

@@ -20,14 +20,15 @@ from .cluster.choices import Choices, Selector
 from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, SendReceipt
 from .produce.buffer import Buffer
 from .produce.config import ProducerConfig
-from .produce.delivery import Deliveries, Shipping, TopicDelivery
+from .produce.delivery import Shipping, TopicDelivery
 from .produce.drafts import Draft, PartMaker
 from .produce.health import BrokerHealth
 from .produce.keys import property_bytes
 from .produce.parts import RECORD_COST, Kind, Part, limited
 from .produce.receipts import result_of, results_of
-from .produce.sender import Sender
+from .produce.sender import Deliveries, Sender
 from .signatures import taking
+from .statistics import ProducerStatistics
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +309,11 @@ class Producer:
     @property
     def pending(self) -> int:
         """Messages that are accepted and not yet acknowledged or given up."""
-        return self._buffer.pending + sum(len(accumulator) for accumulator in tuple(self._open.values()))
+        return self._deliveries.pending
+
+    def statistics(self) -> ProducerStatistics:
+        """Counts since it was made, and latencies. Cheap, and never waits."""
+        return self._deliveries.statistics()
 
     def would_block(self, topic: str, body_bytes: int) -> bool:
         """True if a message to ``topic`` would wait now, for its route or for room in the buffer."""

@@ -384,6 +384,7 @@ class PullConsumer(Consumer):
         assert isinstance(local, PulledQueue)
         part = local.take(max_messages)
         self._returned.add(local)
+        self._core.buffers.handed_out += len(part.indexes)
         self._core.buffers.finish(local, part.record_bytes, len(part.indexes))
         return part
 

@@ -29,6 +29,7 @@ from .consume.push_queue import PushedQueue
 from .consume.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
 from .consume.send_backs import SendBacks
 from .consume.workers import ConsumeResult, Listener, Workers
+from .statistics import Latency, latency_of
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 
@@ -213,6 +214,9 @@ class PushConsumer(Consumer):
         if self._core.failure is not None and not self._ended.is_set():
             raise self._core.failure
         return self._ended.is_set()
+
+    def _listener_statistics(self) -> tuple[int, Latency]:
+        return self._workers.failed, latency_of([self._workers.stopwatch])
 
     def close(self, timeout_s: float | None = None) -> None:
         """Let running listeners finish, commit, release the queues, disconnect. May be called again.

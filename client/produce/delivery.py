@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -12,21 +11,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.formats.destination import Destination, Ordinary
+from penstock.formats.destination import Destination
 from penstock.proto.errors import (
     BrokerUnavailable,
     ClientClosed,
     FlushTimeout,
+    OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
 )
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendReceipt
-from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
-from ..cluster import Calls, Connections, Directory, WriteQueues, store_host_of
+from ..cluster import Connections, Directory, WriteQueues, store_host_of
 from ..cluster.append_streams import Receipts
 from ..cluster.retry import NEVER
 from ..message import Delivery, FailedDelivery, SendReceipt
+from ..statistics import Stopwatch
 from .accumulator import Accumulator
 from .buffer import Buffer
 from .config import ProducerConfig
@@ -63,8 +63,8 @@ class Shipping:
 class TopicDelivery:
     """The messages for one destination, from the accumulator to their receipts. Thread-safe.
 
-    The lock guards everything but ``open.extend``. A batch under way belongs to the thread that sends it; nobody
-    else touches it until its outcome is known.
+    The lock guards everything but ``open.extend``; counts are read without it. A batch under way belongs to the thread
+    that sends it; nobody else touches it until its outcome is known.
     """
 
     def __init__(self, destination: Destination, shipping: Shipping, queues: WriteQueues, turn: int) -> None:
@@ -78,6 +78,9 @@ class TopicDelivery:
         self._lanes = Lanes(self.topic, shipping.config, shipping.health, queues, turn)
         self._new_queues: WriteQueues | None = None  # put by the watch thread, taken by the sender thread
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
+        self.acknowledged = self.refused = self.unknown = 0  # messages
+        self.batches = self.failed_tries = 0  # of batches
+        self.stopwatch = Stopwatch()  # of acknowledged batches
         self._is_given_up = False  # once true, nothing is taken any more; never taken back
 
     # What callers' threads do.
@@ -170,7 +173,7 @@ class TopicDelivery:
         """
         with self._lock:
             if self._is_given_up and self.open.withdraw(body, properties, key):
-                raise _closed()
+                raise closed()
 
     def transmit(self, batch: Batch, *, wait: bool = False) -> None:
         """Send ``batch``; with ``wait`` in this thread until its outcome, else the outcome comes by callback."""
@@ -220,7 +223,7 @@ class TopicDelivery:
         if self._is_given_up:
             for part in parts:
                 self._shipping.buffer.settle(part)
-            raise _closed()
+            raise closed()
 
     def _seal(self, now: float) -> None:
         if self._is_given_up or not len(self.open):
@@ -276,6 +279,9 @@ class TopicDelivery:
             if batch.lane.batch is not batch:
                 return  # given up while it was under way
             self._lanes.acknowledged(batch)
+            self.acknowledged += batch.count
+            self.batches += 1
+            self.stopwatch.add(now - batch.sent_at)
             futures = [future for part in batch.parts for future in part.futures]
             has_more = bool(self._lanes.has_waiting or batch.lane.pending)
         if has_more:
@@ -294,6 +300,7 @@ class TopicDelivery:
             if batch.lane.batch is not batch:
                 return
             lanes = self._lanes
+            self.failed_tries += 1
             self._fail([lanes.failed(batch, error)] if is_final else lanes.on_error(batch, error, time.monotonic()))
         self._shipping.wake()
         self._tell_all()
@@ -301,6 +308,10 @@ class TopicDelivery:
     def _fail(self, failures: list[Failure]) -> None:
         for parts, error in failures:
             for part in parts:
+                if isinstance(error, OutcomeUnknown):
+                    self.unknown += part.count
+                else:
+                    self.refused += part.count
                 if part.kind is Kind.PRODUCE:
                     failed = FailedDelivery(self.topic, part.count, error, part.first_bodies(BODIES_SHOWN))
                     self._shipping.failures.add(failed)
@@ -332,79 +343,8 @@ class TopicDelivery:
             tell()
 
 
-class Deliveries:
-    """The deliveries of one producer, each made for the first message to its destination. Thread-safe."""
-
-    def __init__(self, calls: Calls, shipping: Shipping, pump: Callable[[TopicDelivery], None]) -> None:
-        """``pump`` is given each new one, to be pumped from then on."""
-        self.known: dict[Destination, TopicDelivery] = {}  # grows under the lock; looked up without it
-        self.open: dict[str, Accumulator] = {}  # of the ordinary ones, by topic; empty once closed
-        self.is_closed = False
-        self._calls = calls
-        self._shipping = shipping
-        self._pump = pump
-        self._lock = threading.Lock()
-        self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
-        calls.directory.add_listener(self._on_route)
-
-    def all(self) -> tuple[TopicDelivery, ...]:
-        """Those that there are now."""
-        return tuple(self.known.values())
-
-    def get(self, destination: Destination, deadline: float) -> TopicDelivery:
-        """The delivery to ``destination``.
-
-        Raises:
-            ClientClosed: the producer is closed.
-            Refused, Retryable: the topic does not exist, or has no writable queue before ``deadline``.
-        """
-        delivery = self.known.get(destination)
-        if delivery is not None and not self.is_closed:
-            return delivery
-        self.require_open()
-        topic, config = destination.topic, self._shipping.config
-        left_s = max(deadline - time.monotonic(), 0.0)
-        route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
-        with self._lock:
-            self.require_open()
-            delivery = self.known.get(destination)
-            if delivery is None:
-                turn = random.randrange(1 << 16)  # noqa: S311  spreads producers over queues
-                delivery = TopicDelivery(destination, self._shipping, WriteQueues.of(route), turn)
-                self.known[destination] = delivery
-                if destination == Ordinary(topic):
-                    self.open[topic] = delivery.open
-                self._pump(delivery)
-        newest = self._calls.directory.known(topic)
-        if newest is not None:
-            delivery.on_route(WriteQueues.of(newest))
-        return delivery
-
-    def begin_close(self) -> bool:
-        """Make no more of them. Returns False if that was said before."""
-        with self._lock:
-            was_closed, self.is_closed = self.is_closed, True
-            self.open.clear()
-            return not was_closed
-
-    def require_open(self) -> None:
-        """Raise ClientClosed once the producer is closed."""
-        if self.is_closed:
-            raise _closed()
-
-    def _on_route(self, route: TopicRoute) -> None:
-        for shard in route.shards:
-            master, former = self._calls.directory.master(shard.broker_name), self._masters.get(shard.broker_name)
-            if master is not None and master != former:
-                self._masters[shard.broker_name] = master
-                if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
-                    self._calls.connections.leave(former)
-        for delivery in self.all():
-            if delivery.topic == route.topic:
-                delivery.on_route(WriteQueues.of(route))
-
-
-def _closed() -> ClientClosed:
+def closed() -> ClientClosed:
+    """What calls of a closed producer raise."""
     return ClientClosed("the producer is closed: make a new one")
 
 
