@@ -33,6 +33,7 @@ from .core.tables.tables import Tables
 from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
+from .features.levels.levels import DelayLevels
 from .features.retry.retry import Retry
 from .group.group import BrokerGroup
 from .group.making import RoleMaker
@@ -49,6 +50,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     Produce,
     Consume,
     Later,
+    DelayLevels,
     Retry,
     ExactlyOnce,
     Archive,

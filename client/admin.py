@@ -199,13 +199,19 @@ class Admin:
         retry_max_times: int = 16,
         retry_policy: RetryPolicy | Sequence[float] | None = None,
         retry_queues: int = 0,
+        orderly: bool | None = None,
+        broadcast_enable: bool | None = None,
+        from_min_enable: bool | None = None,
         attributes: Mapping[str, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> GroupInfo:
         """Create or change a consumer group at every broker group. Consumers also create theirs by joining.
 
         ``retry_policy``: how long a message that failed waits, or just the seconds before its first return, its
-        second, …; ``retry_queues``: of the topic that it comes again in. Without them they stay as they are.
+        second, …; ``retry_queues``: of the topic that it comes again in. ``orderly``: its push consumers must be so too
+        (new groups: False). ``broadcast_enable``: broadcasting consumers may use its name (True). ``from_min_enable``:
+        members may begin with the oldest messages while the group has committed nothing (True). Without any of these
+        it stays as it is.
         """
         config = GroupConfig(
             group=names.check_group(group),
@@ -214,6 +220,13 @@ class Admin:
             retry_queues=retry_queues,
             attributes=attributes or {},
         )
+        for name, wanted in (
+            ("orderly", orderly),
+            ("broadcast_enable", broadcast_enable),
+            ("from_min_enable", from_min_enable),
+        ):
+            if wanted is not None:
+                setattr(config, name, wanted)
         if retry_policy is not None:
             policy = retry_policy if isinstance(retry_policy, RetryPolicy) else RetryPolicy(tuple(retry_policy))
             config.retry_policy.CopyFrom(policy.to_wire())
@@ -399,4 +412,7 @@ def _as_info(config: GroupConfig) -> GroupInfo:
         dict(config.attributes),
         retry_policy=RetryPolicy.from_wire(config.retry_policy),
         retry_queues=config.retry_queues,
+        orderly=config.orderly,
+        broadcast_enable=config.broadcast_enable,
+        from_min_enable=config.from_min_enable,
     )

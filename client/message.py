@@ -15,11 +15,13 @@ from penstock.formats.record.properties import (
     DLQ_ORIGIN_TOPIC,
     KEY_SEPARATOR,
     KEYS,
+    LATER_WISHES,
     ORIGIN_MESSAGE_ID,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
     RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
-    TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     UNIQ_KEY,
     WAIT,
@@ -35,7 +37,8 @@ DeliverAt = dt.datetime | int
 
 SYSTEM_PROPERTIES = frozenset(
     {
-        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_DELIVER_MS, TIMER_OUT_MS),
+        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID),
+        *LATER_WISHES,
         *(RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
     }
 )
@@ -71,6 +74,10 @@ class Message:
     sharding_key: str | None = None
     deliver_at: DeliverAt | None = None
     """When consumers are to get it; at once without."""
+    delay_s: float | None = None
+    """The same as so many seconds from the send on."""
+    delay_level: int | None = None
+    """The same as a delay level of the broker, 1..18 (its ``messageDelayLevel``)."""
 
 
 class SendReceipt(NamedTuple):
@@ -80,12 +87,13 @@ class SendReceipt(NamedTuple):
     topic: str
     broker_name: str
     queue_id: int
-    queue_offset: int  # -1 of a message for later: it has none yet
+    queue_offset: int  # -1 of a message that waits: it has none yet
     offset_message_id: str  # address of the broker and position in its log: finds the message without an index
     status: SendStatus
     store_timestamp_ms: int
     duplicate: bool = False  # the broker had stored it at an earlier try
     epoch: int = 0  # of the master that acknowledged
+    recall_handle: str = ""  # of a message with deliver_at or delay_s, for Producer.recall; else empty
 
     @property
     def message_queue(self) -> MessageQueue:

@@ -11,11 +11,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.formats.destination import Destination, Ordinary
+from penstock.formats.recall_handle import RecallHandle
 from penstock.proto import names
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
+from penstock.proto.wire.later_pb2 import RecallRequest
+from penstock.proto.wire.later_pb2_grpc import LaterStub
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster import Calls, check_timeout, local_host
+from .cluster import Calls, Service, check_timeout, local_host
 from .cluster.choices import Choices, Selector
 from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, SendReceipt
 from .produce.buffer import Buffer
@@ -34,6 +37,7 @@ log = logging.getLogger(__name__)
 
 TAGS_CACHED = 10_000
 CLOSE_TIMEOUT_S = 30.0
+LATER: Service = LaterStub
 
 
 class Producer:
@@ -108,6 +112,8 @@ class Producer:
         sharding_key: str | None = None,
         *,
         deliver_at: DeliverAt | None = None,
+        delay_s: float | None = None,
+        delay_level: int | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         wait: bool = True,
@@ -116,6 +122,8 @@ class Producer:
         """Send one message and wait for its receipt; ``timeout_s`` covers all tries.
 
         ``deliver_at``: consumers get it then, and not before; a ``datetime`` with a time zone, or ms since 1970 UTC.
+        ``delay_s``: so many seconds after this call, by this machine's clock. ``delay_level``: 1..18, so long after it
+        was stored as the broker's ``messageDelayLevel`` says. At most one of the three.
         ``queue``: it goes there and nowhere else, whatever its sharding key; while that broker group has no master it
         waits. ``selector(queues, message)`` chooses one of the topic's queues, sorted, for a
         :class:`~penstock.client.Message`; what it raises, this raises. ``wait=False``: acknowledged when the master has
@@ -125,7 +133,7 @@ class Producer:
             Refused, Retryable: not stored. OutcomeUnknown: it may be.
         """
         deadline = self._deadline(timeout_s)
-        draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at, delay_s, delay_level)
         draft.queue, draft.selector, draft.wait = queue, selector, wait
         delivery, part = self._taken(Kind.SEND, draft, deadline)
         future = part.futures[0]
@@ -188,6 +196,24 @@ class Producer:
         self._sender.wake()
         return results_of([(message, futures[index]) for index, message in enumerate(messages)], deadline)
 
+    def recall(self, topic: str, recall_handle: str, *, timeout_s: float | None = None) -> bool:
+        """Take a message back before it is due. True if it was in time: nobody will get it; else it was due already.
+
+        ``recall_handle``: of the receipt, from whatever producer. May be called again, and rides through a failover:
+        once in time, it stays so until the message would have been due.
+
+        Raises:
+            InvalidArgument: no handle, or of another topic.
+            Refused: not done, as TopicNotFound. Retryable: not done. OutcomeUnknown: perhaps it is done: call again.
+        """
+        self._deliveries.require_open()
+        handle = RecallHandle.decode(recall_handle)
+        if handle.topic != topic:
+            raise InvalidArgument(f"recall from topic {topic!r:.80}: the handle is of topic {handle.topic!r:.80}")
+        request = RecallRequest(topic=topic, unique_key=handle.unique_key, due_ms=handle.due_ms)
+        left_s = max(self._deadline(timeout_s) - time.monotonic(), 0.0)
+        return bool(self._calls.at_master(handle.broker_name, "Recall", request, left_s, service=LATER).in_time)
+
     # The fast path.
 
     def produce(
@@ -219,8 +245,10 @@ class Producer:
         if accumulator is None:
             accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
         if queue is not None or selector is not None:
-            draft = Draft(topic, body, tag, keys, properties, sharding_key, queue=queue, selector=selector)
-            self._produce_unusual(topic, body, draft.encoded(), None, timeout_s, draft.place(self._choices))
+            message = Message(topic, body, tag, keys or (), properties or {}, sharding_key)
+            encoded = property_bytes(tag, keys, properties, sharding_key)
+            place = self._choices.place(topic, queue, selector, message)
+            self._produce_unusual(topic, body, encoded, None, timeout_s, place)
             return
         if type(body) is not bytes or not 0 < len(body) < self._plain_below:
             encoded = property_bytes(tag, keys, properties, sharding_key)
@@ -277,8 +305,7 @@ class Producer:
         place = None if queue is None else self._choices.place(topic, queue)
         accepted = 0
         for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
-            if place is not None:
-                part.bind(place)
+            part.bind(place)
             try:
                 self._buffer.wait_for_room(part.cost, wait_s, self._sender.wake)
                 part.deadline = time.monotonic() + self.config.delivery_timeout_s
@@ -381,9 +408,7 @@ class Producer:
         """The delivery that is to send the message, and a part of it alone, which is counted into the buffer."""
         delivery = self._delivery(draft.destination, deadline)
         part = self._maker.one(kind, draft, deadline)
-        place = draft.place(self._choices)
-        if place is not None:
-            part.bind(place)
+        part.bind(draft.place(self._choices))
         self._hold(delivery, part, deadline)
         return delivery, part
 
@@ -418,8 +443,7 @@ class Producer:
         now = time.monotonic()
         until = now + self._patience_s(timeout_s)
         part = self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
-        if place is not None:
-            part.bind(place)
+        part.bind(place)
         delivery = self._delivery(Ordinary(topic), until)
         self._hold(delivery, part, until)
         delivery.enqueue([part])

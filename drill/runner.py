@@ -12,7 +12,8 @@ from penstock.bench.load.ledger import HEADER
 from penstock.client import Admin, MessageQueue, PenstockError, PullConsumer
 from penstock.judge import tallied
 from penstock.judge.conditions import Conditions, Footprint
-from penstock.judge.history import Recorder, history_files, read_history
+from penstock.judge.history import Op, Recorder, history_files, read_history
+from penstock.proto import names
 
 from .catalogue import COPIES, RECOVERY_LIMIT_MS, Drill
 from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
@@ -29,6 +30,8 @@ COMMIT_INTERVAL_MS = 1500
 FAR_MS = 2000
 """More than a commit interval, with what a busy machine adds."""
 ABLE_LIMIT_MS = 3000
+COMES_AGAIN_S = 2.5
+"""What a member gives back comes again after 1 s, and some of it is given back once more."""
 RESULT_TIMEOUT_S = 60.0
 READER, WATCHER = 0, 1
 
@@ -155,7 +158,7 @@ def _watched(lab: Lab) -> Iterator[None]:
 def _drain(lab: Lab) -> tuple[float, list[str]]:
     """Wait until the group has nothing left; how long that took, and what was left in the end."""
     began = time.monotonic()
-    left = ["the group's lag is not known"]
+    left, is_settled = ["the group's lag is not known"], False
     with Admin(lab.nameservers) as admin:
         while time.monotonic() - began < DRAIN_LIMIT_S:
             try:
@@ -167,7 +170,11 @@ def _drain(lab: Lab) -> tuple[float, list[str]]:
             left += [f"{q.broker_name} queue {q.queue_id}: {q.lag} messages left" for q in found.queues if q.lag]
             left += [f"{q.broker_name} queue {q.queue_id}: no owner" for q in found.queues if not q.client_id]
             if not left and len(found.queues) >= len(lab.shards) * lab.shape.queues and lab.nameservers_agree():
-                return time.monotonic() - began, []
+                if is_settled:
+                    return time.monotonic() - began, []
+                is_settled = True
+                lab.wait(COMES_AGAIN_S, "what was given back comes again")
+                continue
             lab.wait(0.1)
     return DRAIN_LIMIT_S, left or ["a nameserver does not know every broker"]
 
@@ -177,11 +184,20 @@ def _read_everything(lab: Lab) -> list[str]:
     lab.phase = "reading everything"
     recorder = Recorder(lab.history_path("reader"), READER, "reader", lab.shards)
     try:
-        with Admin(lab.nameservers) as admin:
-            stats = admin.topic_stats(lab.topic)
-        ends = {MessageQueue(lab.topic, q.broker_name, q.queue_id): q.max_offset for q in stats.queues}
-        with PullConsumer(lab.nameservers, group="drill-reader", consume_from="first", auto_commit=False) as consumer:
-            return read_all(consumer, ends, lab.run, lab.shards, recorder)
+        left = []
+        for topic, op in (
+            (lab.topic, Op.READ),
+            (names.RETRY_PREFIX + lab.group, Op.RETURNED),
+            (names.DLQ_PREFIX + lab.group, Op.DEAD),
+        ):
+            with Admin(lab.nameservers) as admin:
+                if topic != lab.topic and topic not in admin.list_topics():
+                    continue  # nothing was given back, or nothing given up
+                stats = admin.topic_stats(topic)
+            ends = {MessageQueue(topic, q.broker_name, q.queue_id): q.max_offset for q in stats.queues}
+            with PullConsumer(lab.nameservers, group="drill-reader", consume_from="first", auto_commit=False) as reader:
+                left += read_all(reader, ends, lab.run, lab.shards, recorder, op)
+        return left
     finally:
         recorder.close()
 

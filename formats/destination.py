@@ -2,9 +2,11 @@
 
 ``Ordinary`` messages are stored in their topic. Those for ``Later`` are stored in the brokers' timer topic: their
 properties say when they are due and where they belong, and at its time the broker makes each a message of its topic.
+``Delayed`` ones are stored in the schedule topic, in the queue of their delay level, whose time the broker knows.
 Whoever sends them numbers the batches like any others, so that a batch which is sent again is stored once, and a
 stored message is delivered once.
-Source of the latter: RocketMQ ``HookUtils#transformTimerMessage``; there the broker writes these properties.
+Source of the latter: RocketMQ ``HookUtils#transformTimerMessage``, ``#transformDelayLevelMessage``; there the broker
+writes these properties.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.names import TIMER_TOPIC
+from penstock.proto.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 from .columns import Column, with_property
-from .record.properties import REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELIVER_MS, TIMER_OUT_MS
+from .record.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELIVER_MS, TIMER_OUT_MS
 
 QueueIds = npt.NDArray[np.int32]
 
@@ -65,7 +67,7 @@ class Ordinary(Destination):
 class Later(Destination):
     """Stored in the timer topic until it is due; the time is among the properties already."""
 
-    flags: ClassVar[Mapping[str, Any]] = {"later": True}
+    flags: ClassVar[Mapping[str, Any]] = {"later": 1}
     gives_offsets: ClassVar[bool] = False
 
     @property
@@ -74,12 +76,41 @@ class Later(Destination):
 
     def producer(self, producer_id: int) -> int:
         # The later messages of all topics are in one topic, where the lanes of one producer's topics would meet.
-        digest = hashlib.blake2b(f"{producer_id:016x}:{self.topic}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") or 1
+        return _apart(producer_id, self.topic)
 
     def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
-        known, numbers = np.unique(queue_ids, return_inverse=True)
-        texts = Column.of([b"%d" % queue_id for queue_id in known.tolist()])
-        properties = with_property(properties, REAL_TOPIC, Column.repeated(self.topic.encode(), len(queue_ids)))
-        properties = with_property(properties, REAL_QUEUE_ID, texts.take(numbers.astype(np.int64)))
-        return properties, np.zeros_like(queue_ids)
+        return _with_place(properties, self.topic, queue_ids), np.zeros_like(queue_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed(Destination):
+    """Stored in the schedule topic until its delay level, from 1 on, is over."""
+
+    level: int
+
+    flags: ClassVar[Mapping[str, Any]] = {"later": 2}
+    gives_offsets: ClassVar[bool] = False
+
+    @property
+    def stored_topic(self) -> str:
+        return SCHEDULE_TOPIC
+
+    def producer(self, producer_id: int) -> int:
+        return _apart(producer_id, f"{self.level}:{self.topic}")
+
+    def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
+        properties = with_property(properties, DELAY, Column.repeated(b"%d" % self.level, len(queue_ids)))
+        return _with_place(properties, self.topic, queue_ids), np.full_like(queue_ids, self.level - 1)
+
+
+def _apart(producer_id: int, what: str) -> int:
+    digest = hashlib.blake2b(f"{producer_id:016x}:{what}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def _with_place(properties: Column, topic: str, queue_ids: QueueIds) -> Column:
+    """With the properties that say where each message belongs."""
+    known, numbers = np.unique(queue_ids, return_inverse=True)
+    texts = Column.of([b"%d" % queue_id for queue_id in known.tolist()])
+    properties = with_property(properties, REAL_TOPIC, Column.repeated(topic.encode(), len(queue_ids)))
+    return with_property(properties, REAL_QUEUE_ID, texts.take(numbers.astype(np.int64)))

@@ -1,15 +1,16 @@
 """What RocketMQ's brokers write under ``config/``, and what that says of messages which only they would deliver.
 
-RocketMQ keeps messages on their way to a consumer in topics of its own; progress in these is in two files:
+RocketMQ keeps messages on their way to a consumer in topics of its own. Those with a delay level or a time go on here.
+So do those that a group gets again, in ``%RETRY%`` and the group, which its members read. Of others
+``consumerOffset.json`` says what is done:
 
-| Topic | Holds | Done up to |
+| Topic | Holds | By which group |
 |---|---|---|
-| ``SCHEDULE_TOPIC_XXXX``, a queue per delay level | messages with a level | ``delayOffset.json``, by level from 1 |
-| ``RMQ_SYS_TRANS_HALF_TOPIC`` | halves of transactions | ``consumerOffset.json``, ``CID_RMQ_SYS_TRANS`` |
-| ``rmq_sys_REVIVE_LOG_…`` | check points and answers of POP | the same, ``CID_RMQ_SYS_REVIVE_GROUP`` |
-| ``%RETRY%…`` | messages that a group gets again | the same, the group |
+| ``RMQ_SYS_TRANS_HALF_TOPIC`` | halves of transactions | ``CID_RMQ_SYS_TRANS`` |
+| ``rmq_sys_REVIVE_LOG_…`` | check points and answers of POP | ``CID_RMQ_SYS_REVIVE_GROUP`` |
+| ``%RETRY%…_TOPIC`` | messages that a group gets again by POP | the group |
 
-The files are written every some seconds, so after a kill more seems to wait than does.
+The file is written every some seconds, so after a kill more seems to wait than does.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.proto.names import HALF_TOPIC, RETRY_PREFIX, REVIVE_PREFIX, SCHEDULE_TOPIC
+from penstock.proto.names import HALF_TOPIC, RETRY_PREFIX, REVIVE_PREFIX
 
 log = logging.getLogger(__name__)
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
 _GROUPS = {HALF_TOPIC: "CID_RMQ_SYS_TRANS", REVIVE_PREFIX: "CID_RMQ_SYS_REVIVE_GROUP"}
 _WAITING = {
-    SCHEDULE_TOPIC: "messages that wait for a delay level are not delivered",
     HALF_TOPIC: "halves of transactions that are undecided, so many at most, are not delivered",
     REVIVE_PREFIX: "what was received by POP and not acknowledged is not delivered again",
     RETRY_PREFIX: "messages that are due again go only to who subscribes to these topics",
@@ -63,18 +63,18 @@ def leftovers(ranges: Mapping[tuple[str, int], tuple[int, int]], config: Path) -
 
     ``ranges``: [minimum, maximum) of each topic and queue; ``config``: the store's directory of that name.
     """
-    levels = {(SCHEDULE_TOPIC, int(level) - 1): offset for level, offset in _table(config / "delayOffset.json").items()}
     committed: dict[tuple[str, int], int] = {}
-    for key, queues in _table(config / "consumerOffset.json").items():
+    for key, queues in _table(config / "consumerOffset.json", "offsetTable").items():
         topic, _, group = key.rpartition("@")
         if group == _GROUPS.get(_kind(topic), group):
             for queue_id, offset in queues.items():
                 committed[topic, int(queue_id)] = max(offset, committed.get((topic, int(queue_id)), 0))
+    read = {RETRY_PREFIX + group for group in _table(config / "subscriptionGroup.json", "subscriptionGroupTable")}
     waiting: dict[str, dict[str, int]] = {kind: {} for kind in _WAITING}
     for (topic, queue_id), (low, high) in sorted(ranges.items()):
         kind = _kind(topic)
-        done = (levels if kind == SCHEDULE_TOPIC else committed).get((topic, queue_id), 0)
-        if kind in waiting and high > max(low, done):
+        done = committed.get((topic, queue_id), 0)
+        if kind in waiting and topic not in read and high > max(low, done):
             waiting[kind][topic] = waiting[kind].get(topic, 0) + high - max(low, done)
     return [Leftover(tuple(own), sum(own.values()), _WAITING[kind]) for kind, own in waiting.items() if own]
 
@@ -83,12 +83,12 @@ def _kind(topic: str) -> str:
     return next((prefix for prefix in (RETRY_PREFIX, REVIVE_PREFIX) if topic.startswith(prefix)), topic)
 
 
-def _table(path: Path) -> dict[str, Any]:
-    """The ``offsetTable`` of a file; empty, perhaps with a warning, where it cannot be read."""
+def _table(path: Path, name: str) -> dict[str, Any]:
+    """The table of that name in a file; empty, perhaps with a warning, where it cannot be read."""
     try:
-        return dict(parse_rocketmq_json(path.read_text(encoding="utf-8"))["offsetTable"])
+        return dict(parse_rocketmq_json(path.read_text(encoding="utf-8"))[name])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("offsets not read path=%s error=%r", path, error)
+        log.warning("table not read path=%s error=%r", path, error)
         return {}

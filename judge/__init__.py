@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import messages, progress, remains
+from . import messages, progress, remains, returns
 from .conditions import Conditions
 from .history import History, Op
 from .judging import epoch_limits, judge_epochs, judge_groups, settle, was_read
@@ -40,6 +40,7 @@ def judge(history: History, conditions: Conditions) -> list[Verdict]:
         messages.wrong_bytes(history),
         remains.footprints(conditions),
         remains.stops(conditions),
+        returns.returns(history, conditions),
         remains.log_lines(conditions),
         remains.leftovers(conditions),
     ]

@@ -66,6 +66,10 @@ class Op(IntEnum):
     RECEIVE = 2  # a member of the consumer group got it
     READ = 3  # the reader got it at the end, when everything was healed
     POSITION = 4  # somebody looked at the offsets of a queue and of the group in it
+    GIVE_BACK = 5  # a member gives it back: UNKNOWN before each try, OK when it is kept
+    CAME_AGAIN = 6  # a member got it from the group's retry topic
+    RETURNED = 7  # the reader found a copy in the retry topic at the end
+    DEAD = 8  # the same among the dead letters
 
 
 class Outcome(IntEnum):

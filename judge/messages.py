@@ -34,14 +34,14 @@ def undelivered(history: History) -> Events:
     """Acknowledged sends that no member of the group ever received, though they are there."""
     sent, received, read = history.sends(Outcome.OK), history.of(Op.RECEIVE), history.of(Op.READ)
     left = []
-    for chosen, key in ((sent[sent["queue"] >= 0], _places), (sent[sent["queue"] < 0], message_ids)):
+    for chosen, key in ((sent[sent["queue"] >= 0], places), (sent[sent["queue"] < 0], message_ids)):
         delivered, _ = find(key(chosen), key(received))
         there, _ = find(key(chosen), key(read))
         left.append(chosen[~delivered & there])
     return np.concatenate(left)
 
 
-def _places(events: Events) -> Column:
+def places(events: Events) -> Column:
     """Shard (9 bits), queue id (14 bits) and offset (40 bits) as one number."""
     queues = (events["shard"].astype(np.int64) << _QUEUE_BITS) | events["queue"].astype(np.int64)
     numbers: npt.NDArray[Any] = (queues << _OFFSET_BITS) | events["offset"]

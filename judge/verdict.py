@@ -23,6 +23,7 @@ TITLES: Final[dict[str, str]] = {
     "I12": "no wrong byte is delivered",
     "I13": "memory, files and threads come back",
     "I14": "clean stops",
+    "I15": "what is given back comes again or is a dead letter, once",
     "LOG": "no unexpected ERROR line",
     "END": "nothing is left behind",
 }

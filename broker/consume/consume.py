@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 
 from penstock.proto import names
-from penstock.proto.errors import GroupNotFound, InvalidArgument
+from penstock.proto.errors import Forbidden, GroupNotFound, InvalidArgument
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.runtime.channel import reporting
 
@@ -40,6 +40,8 @@ class Consume(Feature):
             committed=self.pending.committed,
             queue_range=core.store.reader.queue_range,
             join_group=lambda group: self.offsets.join_group(group),
+            check_join=self._check_join,
+            begins_at_end=self._begins_at_end,
             clock=core.clock,
             limits=core.config.limits,
             catch_up=core.dispatcher.catch_up,
@@ -71,12 +73,11 @@ class Consume(Feature):
         yield Service("penstock.v1.BrokerData", {"Fetch": fetch})
 
     def describe(self, families: Families) -> None:
-        topics = list(self.core.counters.topics.items())
         for name, doc, attribute in (
             ("rocketmq_messages_out", "Messages sent to consumers", "messages_out"),
             ("rocketmq_throughput_out", "Bytes sent to consumers", "bytes_out"),
         ):
-            families.counters(name, doc, ("topic",), [((topic,), getattr(c, attribute)) for topic, c in topics])
+            families.counters(name, doc, ("topic",), self.core.counters.by_topic(attribute))
         families.gauge("penstock_fetches_waiting", "Fetches that wait for messages", len(self.fetch.waiters))
         families.gauge("penstock_fetch_bytes_held", "Of replies not taken yet", self.fetch.load.reply_bytes)
         families.gauge("rocketmq_consumer_group_number", "Consumer groups", len(self.core.tables.groups))
@@ -117,6 +118,11 @@ class Consume(Feature):
             attributes=dict(asked.attributes),
             retry_queues=asked.retry_queues or existing.retry_queues,
             retry_policy=policy if asked.HasField("retry_policy") else existing.retry_policy,
+            **{
+                name: getattr(asked, name)
+                for name in ("orderly", "broadcast_enable", "from_min_enable")
+                if asked.HasField(name)
+            },
         )
         check_attributes(f"group {group.name}", group.attributes, self.core.config.limits)
         if group.name not in self.core.tables.groups:
@@ -150,12 +156,25 @@ class Consume(Feature):
         if group is None:
             raise GroupNotFound(f"group {name} does not exist at this broker", group=name)
         table = self.core.tables.offsets
-        return broker_pb2.GroupDescription(
+        described = broker_pb2.GroupDescription(
             config=group.to_wire(),
             generation=self.sessions.generation(name),
             members=self.sessions.describe(name),
-            committed=to_wire({topic: table.row(name, topic) for topic in table.topics_of(name)}),
         )
+        async for topic in in_turns(table.topics_of(name)):
+            described.committed.extend(to_wire({topic: table.row(name, topic)}))
+        return described
+
+    def _check_join(self, join: broker_pb2.ConsumerRequest.Join) -> None:
+        group = self.core.tables.group(join.group)
+        if group is not None and group.orderly and join.concurrent:
+            raise Forbidden(
+                f"group {join.group} is orderly (consumeMessageOrderly): make its push consumers with orderly=True"
+            )
+
+    def _begins_at_end(self, group_name: str, topic: str) -> bool:
+        group = self.core.tables.group(group_name)
+        return group is not None and not group.from_min_enable and not topic.startswith(names.RETRY_PREFIX)
 
     def _on_topics_changed(self, updated: list[Topic], removed: list[str]) -> None:
         for topic in [each.name for each in updated] + removed:
@@ -180,8 +199,10 @@ class Consume(Feature):
 
     async def _list_groups(self, request: common_pb2.Empty) -> broker_pb2.GroupConfigs:
         await self.core.shown()
-        groups = [group.to_wire() async for group in in_turns(self.core.tables.groups.values())]
-        return broker_pb2.GroupConfigs(groups=groups)
+        reply = broker_pb2.GroupConfigs()
+        async for group in in_turns(self.core.tables.groups.values()):
+            reply.groups.append(group.to_wire())
+        return reply
 
     async def _consumer_session(
         self, requests: AsyncIterator[broker_pb2.ConsumerRequest], context: Any

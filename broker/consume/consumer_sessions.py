@@ -116,14 +116,22 @@ class ConsumerSessions:
         committed: Callable[[str, str, int], int],
         queue_range: Callable[[str, int], tuple[int, int]],
         join_group: Callable[[str], None],
+        check_join: Callable[[ConsumerRequest.Join], None] = lambda join: None,
+        begins_at_end: Callable[[str, str], bool] = lambda group, topic: False,
         clock: Clock,
         limits: Limits = Limits(),  # noqa: B008  frozen
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends."""
+        """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends.
+
+        ``check_join``: raises for a member that the group's settings refuse. ``begins_at_end(group, topic)``: a group
+        that has committed nothing is told of no older messages.
+        """
         self._committed = committed
         self._queue_range = queue_range
         self._join_group = join_group
+        self._check_join = check_join
+        self._begins_at_end = begins_at_end
         self._clock = clock
         self._limits = limits
         self._catch_up = catch_up
@@ -256,6 +264,7 @@ class ConsumerSessions:
         if not is_new and (session.group, session.client_id) != (join.group, join.client_id):
             raise InvalidArgument("a session may change its subscriptions, not its group or client id")
         self._join_group(join.group)
+        self._check_join(join)
         if is_new:
             self._end_former(join)
             self._check_room(join)
@@ -335,10 +344,13 @@ class ConsumerSessions:
             if session is None:
                 continue  # ended in this very moment; what it held has been passed on
             min_offset, max_offset = self._queue_range(grant.topic, grant.queue_id)
+            committed = self._committed(session.group, grant.topic, grant.queue_id)
+            if committed < 0 and self._begins_at_end(session.group, grant.topic):
+                min_offset = max_offset
             granted = ConsumerEvent.Granted(
                 topic=grant.topic,
                 queue_id=grant.queue_id,
-                committed_offset=self._committed(session.group, grant.topic, grant.queue_id),
+                committed_offset=committed,
                 min_offset=min_offset,
                 max_offset=max_offset,
             )

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from .core import Core
 
 ORDINARY: Final = 0
-"""The number of :class:`Intake` itself. Others are a feature's: the values of ``AppendHeader.later``, which is a number
-on the wire like any bool."""
+"""The number of :class:`Intake` itself. Others are a feature's: the values of ``AppendHeader.later``."""
 LATER: Final = 1
 """Records of the timer topic, to be messages of their topic at their times."""
+DELAYED: Final = 2
+"""Records of the schedule topic, to be messages of their topic when their delay level is over."""
 
 
 RESERVED_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)

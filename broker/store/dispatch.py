@@ -9,7 +9,6 @@ import numpy as np
 
 from penstock.formats.record.kernels import ScanStatus
 from penstock.formats.record.layout import SysFlag
-from penstock.formats.record.properties import DELAY, decode_properties
 from penstock.formats.record.rows import ROW
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
@@ -17,7 +16,7 @@ from penstock.proto.errors import Corrupt
 from .disk import Bytes
 from .index.index import Index
 from .log.commit_log import Chunk, CommitLog
-from .log.log_kernels import find_marks, first_offsets
+from .log.log_kernels import find_marks, first_offsets, set_delivery_times
 from .queues.consume_queue import ConsumeQueues
 from .queues.kernels import Ints, Rows, scan
 from .recovery.marks import mark_of
@@ -46,7 +45,7 @@ class Dispatcher:
         queues.tells_loss = self._tells_loss
         self._lost: tuple[int, int] = (0, 0)  # a stretch of the log with such a record in it
         self._index = index
-        self._delay_levels_ms = delay_levels_ms
+        self._delay_levels_ms = np.array(delay_levels_ms, np.int64)
         self._rows: Rows = np.zeros(_ROWS_FIRST, ROW)
         self._slots: Ints = np.zeros(_ROWS_FIRST, np.int32)
         self._marked: Ints = np.zeros(_ROWS_FIRST, np.int32)
@@ -232,13 +231,6 @@ class Dispatcher:
     def _set_delivery_times(self, chunk: Chunk) -> None:
         """Records of the schedule topic have the time of their delivery in place of a tag's hash."""
         slots = self._queues.slots.by_topic.get(names.SCHEDULE_TOPIC)
-        if not slots:
-            return
-        for number in np.flatnonzero(np.isin(self._slots[: chunk.count], list(slots.values()))).tolist():
-            row = chunk.rows[number]
-            start = int(row["properties_position"])
-            encoded = chunk.file.bytes[start : start + int(row["properties_size"])].tobytes()
-            level = decode_properties(encoded).get(DELAY, "")
-            if level.isdecimal() and level.isascii() and int(level) > 0:
-                delay_ms = self._delay_levels_ms[min(int(level), len(self._delay_levels_ms)) - 1]
-                chunk.rows["tags_code"][number] = int(row["store_timestamp"]) + delay_ms
+        if slots:
+            schedule = np.array(sorted(slots.values()), np.int32)
+            set_delivery_times(chunk.file.bytes, chunk.rows, chunk.count, self._slots, schedule, self._delay_levels_ms)

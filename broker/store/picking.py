@@ -61,6 +61,16 @@ class Picker:
         is_there &= positions + sizes <= self._log.end_offset
         return Picked(offsets[is_there], positions[is_there], sizes[is_there])
 
+    def tags_codes(self, topic: str, queue_id: int, start: int, stop: int) -> Longs:
+        """What the entries ``[start, stop)``, which are there, hold as tags codes."""
+        slot, _, _ = self._queues.look(topic, queue_id)
+        parts = []
+        while start < stop:
+            table = self._queues.entries(slot, start, min(stop - start, _WINDOW)).view(ENTRY)
+            parts.append(table["tags_code"].astype(np.int64))
+            start += len(table)
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
     def absent(self, picked: Picked) -> list[Absent]:
         """The records, for another thread to bring into memory."""
         return absent_parts(self._disk, self._log, picked.positions, picked.sizes)

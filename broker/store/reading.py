@@ -58,6 +58,10 @@ class Reader:
         """
         self._others.check(topic)
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of the topic that something was stored in."""
+        return list(self._queues.slots.by_topic.get(topic, {}))
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """[minimum, maximum) of what can be read; (0, 0) for an unknown queue."""
         _, low, high = self._queues.look(topic, queue_id)

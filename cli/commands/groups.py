@@ -30,9 +30,20 @@ def group() -> None:
     "--retry-max-times", default=16, show_default=True, help="A message that fails once more is a dead letter."
 )
 @click.option("--retry-delays", metavar="'10s 1m 2h'", help="Before the first retry, the second, …; the last repeats.")
+@click.option("--orderly/--no-orderly", default=None, help="Push consumers must consume in order.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Broadcasting consumers may use the group's name.")
+@click.option("--from-min/--no-from-min", default=None, help="Without commits it may begin at the first.")
 @asking
 def create(
-    admin: Admin, answer: Answer, name: str, consume_enable: bool, retry_max_times: int, retry_delays: str | None
+    admin: Admin,
+    answer: Answer,
+    name: str,
+    consume_enable: bool,
+    retry_max_times: int,
+    retry_delays: str | None,
+    orderly: bool | None,
+    broadcast: bool | None,
+    from_min: bool | None,
 ) -> None:
     """Create or change a group."""
     from penstock.formats.delay_levels import levels_ms
@@ -42,7 +53,13 @@ def create(
     except ValueError as error:
         raise click.BadParameter(f"{error!s:.40}: give times as 10s, 1m, 2h", param_hint="--retry-delays") from None
     info = admin.create_group(
-        name, consume_enable=consume_enable, retry_max_times=retry_max_times, retry_policy=delays_s
+        name,
+        consume_enable=consume_enable,
+        retry_max_times=retry_max_times,
+        retry_policy=delays_s,
+        orderly=orderly,
+        broadcast_enable=broadcast,
+        from_min_enable=from_min,
     )
     answer(asdict(info), f"group {name} created")
 

@@ -109,6 +109,9 @@ class GroupInfo:
     members: list[GroupMember] = field(default_factory=list)
     retry_policy: RetryPolicy = RetryPolicy()
     retry_queues: int = 1
+    orderly: bool = False
+    broadcast_enable: bool = True
+    from_min_enable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class AsyncProducer(Twin):
             send()
 
     send_batch = in_thread(Producer.send_batch)
+    recall = in_thread(Producer.recall)
 
     @taking(Producer.produce)
     async def produce(self, topic: str, body: bytes, *rest: Any, **options: Any) -> None:

@@ -35,9 +35,9 @@ class Choices:
         topic: str,
         queue: MessageQueue | None,
         selector: Selector | None = None,
-        message: Callable[[], Message] | None = None,
+        message: Message | None = None,
     ) -> tuple[str, int]:
-        """Broker name and queue id of ``queue``, or of what ``selector`` chooses for ``message()``.
+        """Broker name and queue id of ``queue``, or of what ``selector`` chooses for ``message``.
 
         Raises:
             InvalidArgument: both are given, or it is no queue of the topic that may be written.
@@ -55,7 +55,7 @@ class Choices:
             if not queues:
                 raise TopicNotFound(f"topic {topic}: it has no queue to choose from", topic=topic)
             assert message is not None
-            return _checked(topic, selector(queues, message()), "the selector chose", members)
+            return _checked(topic, selector(queues, message), "the selector chose", members)
         return _checked(topic, queue, "queue", members)
 
 

@@ -201,6 +201,7 @@ class Fetcher:
             max_bytes=self._config.fetch_bytes,
             max_bytes_per_queue=self._config.fetch_queue_bytes,
             max_wait_ms=self._config.fetch_wait_ms,
+            broadcasting=self._core.is_broadcasting,
         )
         if self._buffers.held_bytes >= self._config.buffer_bytes:
             header.max_bytes = header.max_bytes_per_queue = SMALL_FETCH_BYTES

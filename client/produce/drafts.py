@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, lengths_of
-from penstock.formats.destination import Destination, Later, Ordinary
+from penstock.formats.destination import Delayed, Destination, Later, Ordinary
 from penstock.formats.hashing import string_hash
 from penstock.formats.record.compression import compress
-from penstock.formats.record.properties import WAIT
+from penstock.formats.record.properties import (
+    DELAY,
+    LATER_WISHES,
+    START_DELIVER_TIME,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SECONDS,
+    TIMER_DELIVER_MS,
+    WAIT,
+)
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
@@ -26,6 +36,9 @@ from .keys import checked_body, checked_sharding_key, key_column, property_bytes
 from .parts import Kind, Part, limited, new_part
 
 UNCUT = 1 << 62  # more than any limit
+LEVEL_MAX: Final = 128
+"""No broker needs more delay levels; how many it has, it says itself."""
+DELAY_S_MAX: Final = 366 * 24 * 3600
 
 
 @dataclass(slots=True)
@@ -39,9 +52,43 @@ class Draft:
     properties: Mapping[str, str] | None = None
     sharding_key: str | None = None
     deliver_at: DeliverAt | None = None
+    delay_s: float | None = None
+    delay_level: int | None = None
     queue: MessageQueue | None = None
     selector: Selector | None = None
     wait: bool = True
+    due_ms: int | None = field(init=False, default=None)
+    """When it is to be delivered; None: at once, or when its delay level is over."""
+
+    def __post_init__(self) -> None:
+        if self.properties and not LATER_WISHES.isdisjoint(self.properties):
+            self._take_wishes()
+        if self.deliver_at is None and self.delay_s is None and self.delay_level is None:
+            return
+        given = [name for name in ("deliver_at", "delay_s", "delay_level") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InvalidArgument(f"{' and '.join(given)} for one message: give one of them")
+        if self.delay_level is not None:
+            checked_level(self.delay_level)
+        elif self.delay_s is not None:
+            self.due_ms = due_after(self.delay_s)
+        elif self.deliver_at is not None:
+            self.due_ms = due_ms(self.deliver_at)
+
+    def _take_wishes(self) -> None:
+        """Take RocketMQ's properties for a delivery later as the arguments that mean the same."""
+        properties = dict(self.properties or {})
+        for name in sorted(LATER_WISHES.intersection(properties)):
+            text = properties.pop(name)
+            if not isinstance(text, str) or not (text.isascii() and text.isdecimal() and len(text) <= 18):
+                raise InvalidArgument(f"property {name!r}: {text!r:.60} is no whole number in decimal digits")
+            argument, value = _WISHES[name](int(text))
+            if value is None:
+                continue
+            if getattr(self, argument) is not None:
+                raise InvalidArgument(f"property {name!r} beside another time for the same message: give one")
+            setattr(self, argument, value)
+        self.properties = properties
 
     @classmethod
     def of(cls, message: Message) -> Draft:
@@ -54,23 +101,25 @@ class Draft:
             message.properties,
             message.sharding_key,
             message.deliver_at,
+            message.delay_s,
+            message.delay_level,
         )
 
     @property
     def destination(self) -> Destination:
         """Where brokers are to store it."""
-        return Ordinary(self.topic) if self.deliver_at is None else Later(self.topic)
+        if self.delay_level is not None:
+            return Delayed(self.topic, self.delay_level)
+        return Ordinary(self.topic) if self.due_ms is None else Later(self.topic)
 
     def place(self, choices: Choices) -> tuple[str, int] | None:
         """The queue that its sender chose, or None. Raises what :meth:`.choices.Choices.place` raises."""
         if self.queue is None and self.selector is None:
             return None
-        return choices.place(self.topic, self.queue, self.selector, self._as_message)
-
-    def _as_message(self) -> Message:
         body: Any = self.body
         keys, properties = self.keys or (), self.properties or {}
-        return Message(self.topic, body, self.tag, keys, properties, self.sharding_key, self.deliver_at)
+        message = Message(self.topic, body, self.tag, keys, properties, self.sharding_key, self.deliver_at)
+        return choices.place(self.topic, self.queue, self.selector, message)
 
     @property
     def no_wait(self) -> bool:
@@ -84,11 +133,42 @@ class Draft:
         """The property string, or None where the message has no properties.
 
         Raises:
-            InvalidArgument: what :func:`.keys.property_bytes` refuses, or no such time.
+            InvalidArgument: what :func:`.keys.property_bytes` refuses.
         """
-        due = None if self.deliver_at is None else due_ms(self.deliver_at)
         properties = self.properties if self.wait else {**(self.properties or {}), WAIT: "false"}
-        return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key, due)
+        return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key, self.due_ms)
+
+
+_WISHES: Final[dict[str, Callable[[int], tuple[str, float | int | None]]]] = {
+    DELAY: lambda level: ("delay_level", level or None),  # 0 is RocketMQ's word for none
+    TIMER_DELAY_SECONDS: lambda seconds: ("delay_s", seconds),
+    TIMER_DELAY_MS: lambda milliseconds: ("delay_s", milliseconds / 1000),
+    TIMER_DELIVER_MS: lambda at_ms: ("deliver_at", at_ms),
+    START_DELIVER_TIME: lambda at_ms: ("deliver_at", at_ms),
+}
+
+
+def checked_level(level: object) -> int:
+    """``level``, if a broker may have it; most have 18.
+
+    Raises:
+        InvalidArgument: it cannot be one.
+    """
+    if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= LEVEL_MAX:
+        raise InvalidArgument(f"delay_level {level!r:.60}: must be one of the broker's, 1..18 (messageDelayLevel)")
+    return level
+
+
+def due_after(delay_s: object) -> int:
+    """The time so many seconds from now, in ms since 1970 UTC.
+
+    Raises:
+        InvalidArgument: no such time.
+    """
+    is_number = isinstance(delay_s, (int, float)) and not isinstance(delay_s, bool)
+    if not is_number or not 0 <= delay_s <= DELAY_S_MAX:  # type: ignore[operator]
+        raise InvalidArgument(f"delay_s {delay_s!r:.60}: must be 0..{DELAY_S_MAX} seconds")
+    return time.time_ns() // 1_000_000 + math.ceil(delay_s * 1000)  # type: ignore[operator]
 
 
 def due_ms(deliver_at: DeliverAt) -> int:
@@ -134,6 +214,8 @@ class PartMaker:
         if unique_key is not None:
             part.futures.append(Future())
             part.message_ids.append(unique_key)
+            if draft.due_ms is not None:
+                part.dues_ms.append(draft.due_ms)
         return part
 
     def together(self, drafts: Sequence[Draft], deadline: float) -> Part:
@@ -147,6 +229,7 @@ class PartMaker:
         part.no_wait = all(draft.no_wait for draft in drafts)
         part.futures = [Future() for _ in drafts]
         part.message_ids = ids
+        part.dues_ms = [draft.due_ms for draft in drafts if draft.due_ms is not None]
         sharding_keys = [draft.sharding_key for draft in drafts]
         if any(key is not None for key in sharding_keys):
             part.set_hashes(sharding_keys)

@@ -17,6 +17,7 @@ from penstock.formats.record.properties import (
     RESERVED,
     SHARDING_KEY,
     TAGS,
+    TIMER_DELETED_KEY,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TRANSACTION_PREPARED,
@@ -109,8 +110,12 @@ def _user_value(name: object, value: object) -> str:
 def _refused(name: str) -> InvalidArgument:
     if name == TRANSACTION_PREPARED:
         return InvalidArgument(f"property {name!r}: there are no transactional messages yet: leave it out")
+    if name == TIMER_DELETED_KEY:
+        return InvalidArgument(f"property {name!r}: a message is taken back by recall(): leave it out")
     if name in UNKEPT:
-        return InvalidArgument(f"property {name!r} would not delay the message: give deliver_at as an argument")
+        return InvalidArgument(
+            f"property {name!r} would not delay the message here: use send, send_async, send_oneway or send_batch"
+        )
     return InvalidArgument(f"property {name!r} is reserved: give tag, keys and sharding_key as arguments")
 
 

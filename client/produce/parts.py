@@ -58,6 +58,7 @@ class Part:
     queue_ids: npt.NDArray[np.int32] | None = None  # once its lane is chosen by hash
     futures: list[Future[SendReceipt]] = field(default_factory=list)  # SEND: one per message
     message_ids: list[str] = field(default_factory=list)  # SEND: one per message
+    dues_ms: list[int] = field(default_factory=list)  # SEND, of messages for later: one per message
     sys_flag: int = 0
     no_wait: bool = False  # answered when the master has it
     attempts: int = 0  # tries that ended without storing
@@ -76,10 +77,11 @@ class Part:
         """True if keys or the sender say which queues it goes to."""
         return self.hashes is not None or self.place is not None
 
-    def bind(self, place: tuple[str, int]) -> None:
-        """Let it go to that queue, whatever keys its messages have."""
-        self.place = place
-        self.hashes = self.keyed = None
+    def bind(self, place: tuple[str, int] | None) -> None:
+        """Let it go to that queue, if one was chosen, whatever keys its messages have."""
+        if place is not None:
+            self.place = place
+            self.hashes = self.keyed = None
 
     def body_lengths(self) -> npt.NDArray[np.int64]:
         """The length of each body."""
@@ -137,6 +139,7 @@ class Part:
         self.properties.extend(other.properties or ())
         self.futures.extend(other.futures)
         self.message_ids.extend(other.message_ids)
+        self.dues_ms.extend(other.dues_ms)
         self.cost += other.cost
         self.deadline = max(self.deadline, other.deadline)
 
@@ -178,7 +181,7 @@ class Part:
         return tuple(decompress(body, self.sys_flag) for body in self.bodies)
 
 
-_PER_MESSAGE = ("bodies", "properties", "hashes", "keyed", "lengths", "queue_ids", "futures", "message_ids")
+_PER_MESSAGE = ("bodies", "properties", "hashes", "keyed", "lengths", "queue_ids", "futures", "message_ids", "dues_ms")
 """The fields of a part that have one item per message, or nothing."""
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from itertools import repeat
 
 import numpy as np
 
 from penstock.formats.destination import Destination
+from penstock.formats.recall_handle import RecallHandle
 from penstock.formats.record.layout import Host, offset_message_id
 from penstock.proto.errors import BrokerUnavailable, DeliveryFailed, OutcomeUnknown, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import AppendReceipt
@@ -42,8 +44,14 @@ def receipts_of(destination: Destination, batch: Batch, receipt: AppendReceipt, 
     message_ids = [message_id for part in batch.parts for message_id in part.message_ids]
     broker_name, stored_ms = batch.lane.broker_name, receipt.store_timestamp_ms
     duplicate, epoch = receipt.duplicate, receipt.epoch
+    dues = [due_ms for part in batch.parts for due_ms in part.dues_ms]
+    handles: Iterable[str] = repeat("", len(message_ids))
+    if dues:
+        handles = map(RecallHandle.encode, map(RecallHandle, repeat(topic), repeat(broker_name), dues, message_ids))
     receipts = []
-    for message_id, queue_id, position in zip(message_ids, batch.queue_ids.tolist(), positions, strict=True):
+    for message_id, queue_id, position, handle in zip(
+        message_ids, batch.queue_ids.tolist(), positions, handles, strict=True
+    ):
         queue_offset = next_offsets[queue_id]
         next_offsets[queue_id] = queue_offset + gives_offsets
         receipts.append(
@@ -58,6 +66,7 @@ def receipts_of(destination: Destination, batch: Batch, receipt: AppendReceipt, 
                 stored_ms,
                 duplicate,
                 epoch,
+                handle,
             )
         )
     return receipts

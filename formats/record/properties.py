@@ -52,6 +52,7 @@ TIMER_DELAY_SECONDS = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_OUT_MS = "TIMER_OUT_MS"
+TIMER_DELETED_KEY = "TIMER_DEL_UNIQKEY"
 START_DELIVER_TIME = "__STARTDELIVERTIME"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
@@ -64,10 +65,11 @@ RESERVED = frozenset({TAGS, KEYS, UNIQ_KEY, SHARDING_KEY, PRODUCER_PROPERTY, REC
 """Property names that users give through their own arguments, or not at all."""
 
 LATER_WISHES = frozenset({DELAY, TIMER_DELAY_SECONDS, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME})
-"""Property names with which RocketMQ's clients ask for a delivery later; here it is asked for in other words."""
-UNKEPT = LATER_WISHES | {TRANSACTION_PREPARED}
-"""The same, and what asks for a transaction: a message with one of these as its user's property is refused, since it
-would be delivered at once."""
+"""Property names with which RocketMQ's clients ask for a delivery later. A sender of single messages takes them as the
+arguments of these meanings; in a stored record they have no effect by themselves."""
+UNKEPT = LATER_WISHES | {TRANSACTION_PREPARED, TIMER_DELETED_KEY}
+"""The same, what asks for a transaction, and what takes a message back. Where such a property would be stored and do
+nothing, or something else, the message is refused."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

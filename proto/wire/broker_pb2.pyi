@@ -43,8 +43,8 @@ class AppendHeader(_message.Message):
     writer: str
     run: str
     again: bool
-    later: bool
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: bool = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., again: bool = ..., later: bool = ...) -> None: ...
+    later: int
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., lane: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., no_wait: bool = ..., timeout_ms: _Optional[int] = ..., writer: _Optional[str] = ..., run: _Optional[str] = ..., again: bool = ..., later: _Optional[int] = ...) -> None: ...
 
 class AppendReceipt(_message.Message):
     __slots__ = ("physical_offset", "store_timestamp_ms", "queue_ids", "queue_offsets", "status", "duplicate", "epoch", "record_sizes")
@@ -91,7 +91,7 @@ class Filter(_message.Message):
     def __init__(self, kind: _Optional[_Union[Filter.Kind, str]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class FetchHeader(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "max_bytes", "max_bytes_per_queue", "max_wait_ms", "verify", "in_order")
+    __slots__ = ("group", "client_id", "topics", "max_bytes", "max_bytes_per_queue", "max_wait_ms", "verify", "broadcasting", "in_order")
     class Topic(_message.Message):
         __slots__ = ("topic", "queue_ids", "offsets", "filter", "ends")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class FetchHeader(_message.Message):
     MAX_BYTES_PER_QUEUE_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_FIELD_NUMBER: _ClassVar[int]
+    BROADCASTING_FIELD_NUMBER: _ClassVar[int]
     IN_ORDER_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
@@ -120,8 +121,9 @@ class FetchHeader(_message.Message):
     max_bytes_per_queue: int
     max_wait_ms: int
     verify: bool
+    broadcasting: bool
     in_order: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: bool = ..., in_order: bool = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: bool = ..., broadcasting: bool = ..., in_order: bool = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("results", "suggested_broker_id")
@@ -306,7 +308,7 @@ class QueueOffset(_message.Message):
 class ConsumerRequest(_message.Message):
     __slots__ = ("join", "claim", "release", "heartbeat")
     class Join(_message.Message):
-        __slots__ = ("group", "client_id", "subscriptions")
+        __slots__ = ("group", "client_id", "subscriptions", "concurrent")
         class SubscriptionsEntry(_message.Message):
             __slots__ = ("key", "value")
             KEY_FIELD_NUMBER: _ClassVar[int]
@@ -317,10 +319,12 @@ class ConsumerRequest(_message.Message):
         GROUP_FIELD_NUMBER: _ClassVar[int]
         CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
         SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+        CONCURRENT_FIELD_NUMBER: _ClassVar[int]
         group: str
         client_id: str
         subscriptions: _containers.MessageMap[str, Filter]
-        def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Mapping[str, Filter]] = ...) -> None: ...
+        concurrent: bool
+        def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Mapping[str, Filter]] = ..., concurrent: bool = ...) -> None: ...
     JOIN_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]

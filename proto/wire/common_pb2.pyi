@@ -49,7 +49,7 @@ class RetryPolicy(_message.Message):
     def __init__(self, delays_ms: _Optional[_Iterable[int]] = ..., initial_ms: _Optional[int] = ..., max_ms: _Optional[int] = ..., multiplier: _Optional[int] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("group", "consume_enable", "retry_max_times", "attributes", "retry_policy", "retry_queues")
+    __slots__ = ("group", "consume_enable", "retry_max_times", "attributes", "retry_policy", "retry_queues", "orderly", "broadcast_enable", "from_min_enable")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,13 +63,19 @@ class GroupConfig(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     RETRY_POLICY_FIELD_NUMBER: _ClassVar[int]
     RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ORDERLY_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_ENABLE_FIELD_NUMBER: _ClassVar[int]
+    FROM_MIN_ENABLE_FIELD_NUMBER: _ClassVar[int]
     group: str
     consume_enable: bool
     retry_max_times: int
     attributes: _containers.ScalarMap[str, str]
     retry_policy: RetryPolicy
     retry_queues: int
-    def __init__(self, group: _Optional[str] = ..., consume_enable: bool = ..., retry_max_times: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ..., retry_queues: _Optional[int] = ...) -> None: ...
+    orderly: bool
+    broadcast_enable: bool
+    from_min_enable: bool
+    def __init__(self, group: _Optional[str] = ..., consume_enable: bool = ..., retry_max_times: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ..., retry_queues: _Optional[int] = ..., orderly: bool = ..., broadcast_enable: bool = ..., from_min_enable: bool = ...) -> None: ...
 
 class BrokerIdentity(_message.Message):
     __slots__ = ("cluster", "broker_name", "broker_id", "address")

@@ -25,8 +25,8 @@ class StageHeader(_message.Message):
     count: int
     coordinator: str
     keep_ms: int
-    later: bool
-    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., key: _Optional[str] = ..., chunk: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., coordinator: _Optional[str] = ..., keep_ms: _Optional[int] = ..., later: bool = ...) -> None: ...
+    later: int
+    def __init__(self, writer: _Optional[str] = ..., batch: _Optional[int] = ..., key: _Optional[str] = ..., chunk: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., coordinator: _Optional[str] = ..., keep_ms: _Optional[int] = ..., later: _Optional[int] = ...) -> None: ...
 
 class StageReply(_message.Message):
     __slots__ = ("duplicate",)

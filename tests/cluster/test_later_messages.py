@@ -71,11 +71,40 @@ def test_every_way_to_send_one_takes_a_time(shard: LocalCluster) -> None:
     with Producer(nameservers) as producer:
         assert producer.send(TOPIC, b"overdue", deliver_at=1).queue_offset == -1
         assert producer.send_async(TOPIC, b"future", deliver_at=now_ms() + 500).result().queue_offset == -1
-        with pytest.raises(InvalidArgument, match="more than 259200 s"):
-            producer.send(TOPIC, b"too late", deliver_at=now_ms() + 4 * 86_400_000)
+        assert producer.send(TOPIC, b"after a level", delay_level=1).queue_offset == -1
+        assert producer.send(TOPIC, b"after a delay", properties={"TIMER_DELAY_MS": "700"}).queue_offset == -1
+        with pytest.raises(InvalidArgument, match="more than 31622400 s"):
+            producer.send(TOPIC, b"too late", deliver_at=now_ms() + 367 * 86_400_000)
+        with pytest.raises(InvalidArgument, match="delay level"):
+            producer.send(TOPIC, b"no such level", delay_level=19)
         with pytest.raises(InvalidArgument, match="no time zone"):
             producer.send(TOPIC, b"naive", deliver_at=dt.datetime(2030, 1, 1))
     asyncio.run(send())
-    found = read_all(nameservers, before + 3)
-    assert {b"overdue", b"future", b"awaited"} <= {message.body for message in found}
+    found = read_all(nameservers, before + 5)
+    came = {message.body: message for message in found}
+    assert {b"overdue", b"future", b"awaited", b"after a level", b"after a delay"} <= came.keys()
+    assert came[b"after a level"].store_timestamp_ms - came[b"after a level"].born_timestamp_ms >= 1000
+    assert came[b"after a level"].properties == {}
     assert next(each for each in found if each.body == b"awaited").store_timestamp_ms >= in_a_second.timestamp() * 1000
+
+
+def test_what_is_recalled_and_what_has_a_level_survives_the_master(shard: LocalCluster) -> None:
+    nameservers = shard.plan.nameserver_addresses
+    before = len(read_all(nameservers, 0))
+    old, _ = wait_master(shard)
+    with Producer(nameservers) as producer:
+        kept, recalled = (producer.send(TOPIC, body, delay_s=12) for body in (b"kept", b"recalled"))
+        levels = [producer.send(TOPIC, b"level %d" % number, delay_level=3) for number in range(5)]
+        assert [receipt.recall_handle for receipt in levels] == [""] * 5
+        assert producer.recall(TOPIC, recalled.recall_handle)
+        shard.kill(old.name)
+        assert producer.recall(TOPIC, recalled.recall_handle, timeout_s=30)  # again, at whoever is master now
+        found = read_all(nameservers, before + 6, timeout_s=60)
+        assert not producer.recall(TOPIC, kept.recall_handle)
+        with pytest.raises(InvalidArgument, match="the handle is of topic"):
+            producer.recall("other", kept.recall_handle)
+    shard.restart(old.name)
+    wait_master(shard)
+    expected = sorted([b"kept", *(b"level %d" % number for number in range(5))])
+    for came in (found, read_all(nameservers, before + 6)):
+        assert sorted(m.body for m in came if m.body in {*expected, b"recalled"}) == expected

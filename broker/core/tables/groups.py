@@ -23,13 +23,13 @@ GROUP_DELETED: Final = "GROUP_DELETED"
 RETRY_MAX_TIMES_DEFAULT: Final = 16
 
 _KEYS: Final = frozenset(
-    {"groupName", "consumeEnable", "retryMaxTimes", "retryQueueNums", "groupRetryPolicy", "attributes"}
+    {
+        *("groupName", "consumeEnable", "retryMaxTimes", "retryQueueNums", "groupRetryPolicy", "attributes"),
+        *("consumeMessageOrderly", "consumeBroadcastEnable", "consumeFromMinEnable"),
+    }
 )
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "brokerId": 0,
-    "consumeBroadcastEnable": True,
-    "consumeFromMinEnable": True,
-    "consumeMessageOrderly": False,
     "consumeTimeoutMinute": 15,
     "groupSysFlag": 0,
     "notifyConsumerIdsChangedEnable": True,
@@ -47,6 +47,9 @@ class Group:
     attributes: Mapping[str, str] = field(default_factory=dict)
     retry_queues: int = 1
     retry_policy: RetryPolicy = RetryPolicy()  # noqa: RUF009  a value
+    orderly: bool = False
+    broadcast_enable: bool = True
+    from_min_enable: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_wire(self) -> common_pb2.GroupConfig:
@@ -58,6 +61,9 @@ class Group:
             attributes=dict(self.attributes),
             retry_policy=self.retry_policy.to_wire(),
             retry_queues=self.retry_queues,
+            orderly=self.orderly,
+            broadcast_enable=self.broadcast_enable,
+            from_min_enable=self.from_min_enable,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +72,8 @@ class Group:
         document |= {"groupName": self.name, "consumeEnable": self.consume_enable}
         document |= {"retryMaxTimes": self.retry_max_times, "attributes": dict(self.attributes)}
         document |= {"retryQueueNums": self.retry_queues, "groupRetryPolicy": self.retry_policy.to_json()}
+        document |= {"consumeMessageOrderly": self.orderly, "consumeBroadcastEnable": self.broadcast_enable}
+        document |= {"consumeFromMinEnable": self.from_min_enable}
         return dict(sorted(document.items()))
 
     @classmethod
@@ -78,6 +86,9 @@ class Group:
             attributes={str(key): str(value) for key, value in (document.get("attributes") or {}).items()},
             retry_queues=int(document.get("retryQueueNums", 1)),
             retry_policy=RetryPolicy.from_json(document.get("groupRetryPolicy") or {}),
+            orderly=bool(document.get("consumeMessageOrderly", False)),
+            broadcast_enable=bool(document.get("consumeBroadcastEnable", True)),
+            from_min_enable=bool(document.get("consumeFromMinEnable", True)),
             extra=fields_beside(document, _KEYS, _DEFAULTS),
         )
 

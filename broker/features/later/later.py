@@ -11,13 +11,16 @@ import numpy as np
 
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge, PenstockError
+from penstock.proto.wire import later_pb2
 
 from ...core.core import Core
 from ...core.feature import Feature, Hold
-from ...core.intake import LATER, Intake
+from ...core.intake import LATER, Intake, writable_topic
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.topics import Topic
+from ...core.wire import Service, service
+from .recalls import Recall
 from .timer_table import TimerTable
 from .timers import Timers
 
@@ -25,6 +28,7 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 RETRY_S: Final = 5.0
+KEY_LENGTH_MAX: Final = 255
 
 
 class Later(Feature, Intake):
@@ -37,6 +41,13 @@ class Later(Feature, Intake):
         self.timers = Timers(core)
         self._settings = core.config.timers
         self._not_before = 0.0
+
+    def services(self) -> Iterable[Service]:
+        yield service(
+            later_pb2.DESCRIPTOR.services_by_name["Later"],
+            before=self.core.dispatcher.catch_up,
+            Recall=self.recall,
+        )
 
     def intakes(self) -> Mapping[int, Intake]:
         return {LATER: self}
@@ -53,9 +64,8 @@ class Later(Feature, Intake):
         from penstock.formats.record.timers import TimerStatus, check_timers
 
         self.check_room()
-        latest = self.core.clock.wall_ms() + self._settings.delay_s_max * 1000
         name = np.frombuffer(topic.name.encode(), np.uint8)
-        status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.write_queues, latest)
+        status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.write_queues, self._latest_ms())
         if status == TimerStatus.OK:
             return
         where, index = f"topic {topic.name}, record {index} of the batch", int(index)
@@ -68,6 +78,30 @@ class Later(Feature, Intake):
         reason = TimerStatus(status).name.lower().replace("_", " ")
         raise CorruptBatch(f"{where}: no message for later: {reason}", index=index)
 
+    async def recall(self, request: later_pb2.RecallRequest) -> later_pb2.RecallReply:
+        """Take a message back before its time.
+
+        Raises:
+            InvalidName, InvalidArgument, Forbidden, TopicNotFound: nothing was done.
+            NotMaster, NotEnoughReplicas, BrokerUnavailable, FlowControl, DiskFull: the same; repeat the call.
+            OutcomeUnknown: done, and not known to be safe; repeat the call.
+        """
+        topic, key = writable_topic(self.core, request.topic), request.unique_key
+        if not 0 < len(key) <= KEY_LENGTH_MAX or not key.isprintable():
+            raise InvalidArgument(f"recall from topic {topic.name}: {key!r:.80} is no message id: take the receipt's")
+        if not 0 < request.due_ms <= self._latest_ms():
+            raise InvalidArgument(f"recall from topic {topic.name}: no message can be due at {request.due_ms} ms")
+        journal = self.core.acknowledging()
+        self.check_room()
+        end = self.timers.recall(journal, Recall(topic.name, key, request.due_ms))
+        if end is None:
+            return later_pb2.RecallReply(in_time=False)
+        await self.core.acknowledgements.safe(end, f"recall of message {key} from topic {topic.name}")
+        return later_pb2.RecallReply(in_time=True)
+
+    def _latest_ms(self) -> int:
+        return self.core.clock.wall_ms() + self._settings.delay_s_max * 1000
+
     def holds(self) -> Iterable[Hold]:
         first = self.timers.first_waiting()
         if first is not None:
@@ -78,6 +112,9 @@ class Later(Feature, Intake):
         families.gauge("penstock_timer_waiting", "Messages that wait for their time", timers.waiting)
         families.counters("penstock_timer_delivered", "Messages delivered at their time", (), [((), timers.delivered)])
         families.counters("penstock_timer_rolled", "Messages stored anew while they wait", (), [((), timers.rolled)])
+        families.counters(
+            "penstock_timer_recalled", "Messages taken back before their time", (), [((), timers.recalled)]
+        )
         families.counters("penstock_timer_dropped", "Their topic, or they, are gone", (), [((), timers.dropped)])
         foreign = [((), timers.foreign_marks)]
         families.counters("penstock_timer_foreign_marks", "Deliveries made despite a forged mark", (), foreign)

@@ -11,7 +11,9 @@ from penstock.runtime.conf import key, require
 class TimerSettings:
     """Messages that are delivered later."""
 
-    delay_s_max: int = key("timerMaxDelaySec", default=3 * 24 * 3600, doc="how far ahead deliver_at may be")
+    delay_s_max: int = key(
+        "timerMaxDelaySec", default=366 * 24 * 3600, doc="how far ahead a message may be due", differs="3 days"
+    )
     messages_max: int = key(
         "timerMessagesMax",
         default=20_000_000,

@@ -8,6 +8,9 @@ is delivered: its messages are appended as records of their own topics, by their
 whose producer mark names the run. So whoever delivers a run again, with whatever limits, and whatever its log still has
 of it, appends what is missing and nothing else.
 
+A message is taken back by a record of the same topic that lies behind it and is due at the same time (:mod:`.recalls`).
+Only what no run has yet can be taken back, so a run that is delivered again is delivered as before.
+
 A message whose topic was deleted goes with it. Retention keeps the log from the first message on that waits; what it
 would delete otherwise is *rolled*: a run whose messages become records of the timer topic again, at the log's end.
 
@@ -21,27 +24,27 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.formats.record.batch import encode_messages
+from penstock.formats.record.layout import Host
+from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, MessageTooLarge
-from penstock.runtime.clock import SteadyClock
+from penstock.proto.errors import BrokerUnavailable, CorruptBatch, MessageTooLarge
 
 from ...core.core import Core
+from ...core.delivering import Waiting, due_clock
 from ...core.journal import Journal, Target
 from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter
+from .recalls import BODY, Recall, Recalls, recalls_in
 from .timer_table import TIMER_RUN, Run, TimerTable
 from .timer_wheel import Longs, TimerWheel
 
 log = logging.getLogger(__name__)
 
 SETTLE_S: Final = 30.0
-JUMP_MS: Final = 1000
-BELIEVED_S: Final = 600.0
-"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this long."""
 PRODUCER_ID: Final = int.from_bytes(b"\x00timers\x00")
 RUN_BYTES: Final = 1 << 20
 RUN_COUNT: Final = 1024
@@ -102,9 +105,7 @@ class Timers:
         self._clock = core.clock
         self._table = core.tables[TimerTable]
         self._reposter = Reposter(core)
-        self._steady = SteadyClock(
-            self._clock.wall_ms(), self._clock.monotonic_s(), tolerated_ms=JUMP_MS, believed_after_s=BELIEVED_S
-        )
+        self._steady = due_clock(core.clock)
         self._journal: Journal | None = None  # of this mastership; what an earlier one began is nobody's any more
         self._wheel: TimerWheel | None = None
         self._scanned = 0
@@ -113,14 +114,42 @@ class Timers:
         self._floor = 0  # of the last run that is confirmed and synced: what it moved away from may go
         self._roll_end = 0  # what waits below this offset is to be rolled
         self._settle_at = 0.0
+        self._known_end = 0  # of the log when this broker became master: what it says is known once that is dispatched
+        self._taken_ms = -1  # what is due until then is delivered, or about to be
+        self._recalls = Recalls()
+        self._born_host = Host.parse(core.config.advertised_address)
         self.delivered = 0
         self.dropped = 0
         self.rolled = 0
+        self.recalled = 0
 
     def on_role(self, journal: Journal | None) -> None:
         """The broker has become master, or slave (None)."""
         self._journal = journal
+        self._known_end = self._store.end_offset
+        self._recalls = Recalls()
         self._forget()
+
+    def recall(self, journal: Journal, recall: Recall) -> int | None:
+        """Have a message not delivered. Where in the log the record ends that says so; None: it is too late.
+
+        Raises:
+            BrokerUnavailable: what waits is not known yet.
+            As :meth:`Journal.append`.
+        """
+        if self._wheel is None:
+            raise BrokerUnavailable("what waits for its time is being read: try again")
+        if recall.due_ms <= self._taken_ms:
+            return None
+        known = self._recalls.end(recall)
+        if known is not None:
+            return known
+        host = self._born_host
+        properties = [recall.properties()]
+        records = encode_messages(names.TIMER_TOPIC, [BODY], properties, born_host=host, store_v6=host.is_ipv6)
+        end = journal.append(Target(names.TIMER_TOPIC, 1), records).end
+        self._recalls.add(recall, end)  # at once: what is due may be taken before the record is dispatched
+        return end
 
     @property
     def foreign_marks(self) -> int:
@@ -163,6 +192,7 @@ class Timers:
             if not await self._deliver(*self._unfinished, journal):
                 return
             self._unfinished, began = None, True
+        self._recalls.forget(self._taken_ms)
         is_quiet = not began and self._clock.monotonic_s() >= self._settle_at
         if not journal.is_over and (is_quiet or self._roll_end):
             self._roll_end = 0
@@ -227,6 +257,7 @@ class Timers:
         """What is due, or else what is to be rolled."""
         now_ms = self._steady.now_ms(self._clock.wall_ms(), self._clock.monotonic_s())
         due, offsets = wheel.take(now_ms)
+        self._taken_ms = max(self._taken_ms, now_ms)
         until_ms, end, is_rolled = now_ms, self._scanned, False
         if not len(due):
             until_ms, end, is_rolled = FOREVER, self._roll_end, True
@@ -253,7 +284,7 @@ class Timers:
         last = self._table.last
         low, high = self._store.reader.queue_range(names.TIMER_TOPIC, QUEUE)
         reached = max([last.end, *(end for _, end in last.before)])
-        if high < reached:
+        if high < reached or self._store.dispatched_offset < self._known_end:
             return False  # dispatch has not come there yet
         if low > last.floor and (last.floor or last.count):
             log.error(
@@ -275,6 +306,8 @@ class Timers:
         if journal.is_over:
             return False
         self._wheel, self._scanned = wheel, max(high, reached)
+        past = [ms for ms, _ in last.delivered() if ms < FOREVER]
+        self._taken_ms = max([self._taken_ms, *past]) if last.number else self._taken_ms
         if sum(map(len, due_parts)):
             due, offsets = np.concatenate(due_parts), np.concatenate(offset_parts)
             order = np.lexsort((offsets, due))
@@ -303,13 +336,16 @@ class Timers:
         while start < end:
             stop = min(start + LOCATED_AT_ONCE, end)
             picked = picker.locate(names.TIMER_TOPIC, QUEUE, np.arange(start, stop))
-            due = np.empty(len(picked.offsets), np.int64)
+            due, recalls = np.empty(len(picked.offsets), np.int64), np.empty(len(picked.offsets), np.uint8)
             parts = picker.absent(picked)
             if parts:
                 await asyncio.to_thread(bring, parts)
             at = 0
             for part in parts:
-                due_times(part.data, part.positions, part.sizes, due[at : at + len(part.sizes)])
+                here = slice(at, at + len(part.sizes))
+                due_times(part.data, part.positions, part.sizes, due[here], recalls[here])
+                for recall in recalls_in(part.data, part.positions, part.sizes, recalls[here]):
+                    self._recalls.add(recall)
                 at += len(part.sizes)
             good = due >= 0
             self.dropped += stop - start - int(good.sum())
@@ -338,36 +374,22 @@ class Timers:
 
     def _deliver_records(self, journal: Journal, run: Run, records: Records, order: Longs) -> None:
         """``order``: places in ``records``, by time."""
-        from penstock.formats.record.timers import real_topics
-
-        positions, sizes = records.positions[order], records.sizes[order]
-        if run.is_rolled:
-            self._deliver_to(journal, names.TIMER_TOPIC, run, records.data, positions, sizes)
+        waiting = Waiting(records, order)
+        recalled = self._recalls.of(waiting)
+        self.recalled += len(recalled)
+        if run.is_rolled:  # without what is recalled: a message that is rolled would lie behind the record that says so
+            self._deliver_to(journal, names.TIMER_TOPIC, run, waiting, np.setdiff1d(np.arange(len(order)), recalled))
             return
-        topics, hashes = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.uint64)
-        real_topics(records.data, positions, sizes, topics, hashes)
-        self.dropped += int((topics < 0).sum())
-        for found in dict.fromkeys(hashes[topics >= 0].tolist()):
-            chosen = np.flatnonzero(hashes == found)
-            start = int(topics[chosen[0]])
-            name = records.data[start : start + 255].tobytes().partition(b"\x02")[0].decode("utf-8", "replace")
-            self._deliver_to(journal, name, run, records.data, positions[chosen], sizes[chosen])
+        self.dropped += waiting.lost
+        passed_over = np.union1d(recalled, waiting.recalls)
+        for name, chosen in waiting.by_topic():
+            self._deliver_to(journal, name, run, waiting, chosen[~np.isin(chosen, passed_over)])
 
-    def _deliver_to(self, journal: Journal, name: str, run: Run, data: Any, positions: Longs, sizes: Any) -> None:
-        from penstock.formats.record.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records
-
-        topic, count = self._core.tables.topic(name), len(positions)
+    def _deliver_to(self, journal: Journal, name: str, run: Run, waiting: Waiting, chosen: Longs) -> None:
+        topic, count = self._core.tables.topic(name), len(chosen)
         queues = 1 if topic is None else max(topic.write_queues, 1)
         sequence = run.number + 1 << SEQUENCE_BITS
         target, mark = Target(name, queues), ProducerMark(PRODUCER_ID, 0, QUEUE, sequence, count)
-
-        def make() -> memoryview:
-            out = np.empty(int(sizes.sum()) + GROWTH_MAX + count * TOPIC_GROWTH_MAX + TOPIC_GROWTH_MAX, np.uint8)
-            encoded, prefix = np.frombuffer(name.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
-            length = int(delivered_records(data, positions, sizes, encoded, queues, prefix, run.is_rolled, out))
-            assert length > 0, "sound records, and room for them"
-            return out[:length].data
-
         if not count or self._reposter.is_done(target, mark, below=sequence + 1):
             return
         if not run.is_rolled and (topic is None or names.is_system_topic(name)):
@@ -375,7 +397,9 @@ class Timers:
             log.warning("messages for later dropped, their topic is gone topic=%s count=%d", name, count)
             return
         try:
-            posted = self._reposter.post(journal, target, mark, make)
+            posted = self._reposter.post(
+                journal, target, mark, lambda: waiting.batch(chosen, target, mark, keep=run.is_rolled)
+            )
             self.rolled += posted * run.is_rolled
             self.delivered += posted * (not run.is_rolled)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do

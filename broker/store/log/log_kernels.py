@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, int64
+from numba import boolean, int64, void
 
-from penstock.formats.intrinsics.kernel import BYTES, OUT_INTS, OUT_LONGS, kernel
+from penstock.formats.intrinsics.kernel import BYTES, INTS, LONGS, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_u8
+from penstock.formats.record.kernels.pairs import number_at, pair_name, value_at
 from penstock.formats.record.kernels.record_crc import ABSENT, record_crc_at
 from penstock.formats.record.kernels.scanning import MARK_BYTES, ROWS, is_mark
 from penstock.formats.record.layout import CRC_MASK, FIXED_BYTES
+from penstock.formats.record.properties import DELAY
 
 from ..queues.kernels import key_hash
 
 _SECTOR = 512
+_LEVEL = pair_name(DELAY)
 
 
 @kernel(int64, BYTES, ROWS, int64, OUT_INTS)
@@ -27,6 +30,29 @@ def find_marks(buffer, rows, count, found):
             found[np.uint64(marks)] = i
             marks += 1
     return marks
+
+
+@kernel(void, BYTES, ROWS, int64, INTS, INTS, LONGS)
+def set_delivery_times(buffer, rows, count, slots, schedule, levels):
+    """Give rows whose slot is one of ``schedule`` the time of their delivery in place of a tag's hash.
+
+    ``slots``: one for each row; ``schedule`` ascends. ``levels``: milliseconds of each delay level; one above them is
+    the last. A record that names no level keeps its hash.
+    """
+    address = address_of(buffer)
+    for i in range(count):
+        slot = slots[np.uint64(i)]
+        if slot < schedule[0] or slot > schedule[len(schedule) - 1]:
+            continue
+        at = np.searchsorted(schedule, slot)
+        if schedule[at] != slot:
+            continue
+        row = rows[np.uint64(i)]
+        end = row.properties_position + row.properties_size
+        start, stop = value_at(address, row.properties_position, end, _LEVEL)
+        level = number_at(address, start, stop)
+        if level > 0:
+            row.tags_code = row.store_timestamp + levels[min(level, len(levels)) - 1]
 
 
 @kernel(boolean, BYTES, int64, int64, BYTES)

@@ -97,6 +97,7 @@ class ConsumerSession:
         host: Callable[[], str | None],
         listener: Membership,
         post: Callable[[Callable[[], None]], None],
+        is_concurrent: bool = False,
     ) -> None:
         """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives.
 
@@ -107,6 +108,7 @@ class ConsumerSession:
         self._group = group
         self._client_id = client_id
         self._subscriptions = dict(subscriptions)
+        self._is_concurrent = is_concurrent
         self._host = host
         self._listener = listener
         self._post = post
@@ -254,7 +256,12 @@ class ConsumerSession:
         return False
 
     def _join(self) -> ConsumerRequest:
-        join = ConsumerRequest.Join(group=self._group, client_id=self._client_id, subscriptions=self._subscriptions)
+        join = ConsumerRequest.Join(
+            group=self._group,
+            client_id=self._client_id,
+            subscriptions=self._subscriptions,
+            concurrent=self._is_concurrent,
+        )
         return ConsumerRequest(join=join)
 
 

@@ -291,6 +291,7 @@ class Membership(QueueOwner):
             client_id=self._client_id,
             subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
             host=host,
+            is_concurrent=self._core.is_concurrent,
             listener=self,
             post=self._control.post,
         )

@@ -26,6 +26,7 @@ from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic, dele
 from penstock.broker.features.archive.archive import Archive
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.later.later import Later
+from penstock.broker.features.levels.levels import DelayLevels
 from penstock.broker.features.retry.retry import Retry
 from penstock.broker.produce.produce import Produce
 from penstock.broker.store import Disk, Store
@@ -37,7 +38,16 @@ from penstock.runtime.conf import Setting, bind
 from tests.support.broker.requests import batch, chunk
 from tests.support.broker.stores import NEVER_MS, bodies, store_config
 
-FEATURES: tuple[type[Feature], ...] = (Administration, Produce, Consume, Later, Retry, ExactlyOnce, Archive)
+FEATURES: tuple[type[Feature], ...] = (
+    Administration,
+    Produce,
+    Consume,
+    Later,
+    DelayLevels,
+    Retry,
+    ExactlyOnce,
+    Archive,
+)
 SETTINGS: dict[str, object] = {
     "brokerClusterName": "main",
     "brokerName": "broker-a",

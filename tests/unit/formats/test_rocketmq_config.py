@@ -23,7 +23,7 @@ def told(ranges: dict[tuple[str, int], tuple[int, int]], config: Path) -> dict[s
 
 
 def test_what_waits_is_what_lies_behind_the_progress_that_rocketmq_noted(tmp_path: Path) -> None:
-    (tmp_path / "delayOffset.json").write_text('{"offsetTable":{1:7,3:1}}')
+    (tmp_path / "subscriptionGroup.json").write_text('{"subscriptionGroupTable":{"read":{}}}')
     offsets = {
         "%RETRY%g@g": {"0": 5},
         "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 35},
@@ -34,22 +34,20 @@ def test_what_waits_is_what_lies_behind_the_progress_that_rocketmq_noted(tmp_pat
     (tmp_path / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
     found = told(
         {
-            ("SCHEDULE_TOPIC_XXXX", 0): (0, 7),
-            ("SCHEDULE_TOPIC_XXXX", 2): (0, 4),
-            ("SCHEDULE_TOPIC_XXXX", 17): (8, 10),  # a level that nothing was delivered of yet
             ("RMQ_SYS_TRANS_HALF_TOPIC", 0): (0, 40),
             ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0): (0, 40),
             ("rmq_sys_REVIVE_LOG_c", 0): (0, 12),
             ("rmq_sys_REVIVE_LOG_c", 1): (0, 4),
             ("%RETRY%g", 0): (0, 8),
             ("%RETRY%other", 0): (0, 1),
+            ("%RETRY%read", 0): (0, 7),  # by its members
+            ("SCHEDULE_TOPIC_XXXX", 2): (0, 4),  # goes on here
             ("orders", 0): (0, 100),
             ("rmq_sys_wheel_timer", 0): (0, 9),  # goes on here
         },
         tmp_path,
     )
     assert found == {
-        "SCHEDULE_TOPIC_XXXX": 3 + 2,
         "RMQ_SYS_TRANS_HALF_TOPIC": 5,
         "rmq_sys_REVIVE_LOG_c": 2,
         "%RETRY%g,%RETRY%other": 3 + 1,
@@ -58,15 +56,14 @@ def test_what_waits_is_what_lies_behind_the_progress_that_rocketmq_noted(tmp_pat
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"other": 1}', '{"offsetTable": 3}'])
 def test_progress_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "delayOffset.json").write_text(text)
-    assert told({("SCHEDULE_TOPIC_XXXX", 0): (2, 5)}, tmp_path) == {"SCHEDULE_TOPIC_XXXX": 3}
+    (tmp_path / "consumerOffset.json").write_text(text)
+    assert told({("RMQ_SYS_TRANS_HALF_TOPIC", 0): (2, 5)}, tmp_path) == {"RMQ_SYS_TRANS_HALF_TOPIC": 3}
 
 
 def test_the_summary_of_a_store_notes_it(tmp_path: Path) -> None:
     root = golden.unpack("normal", tmp_path / "store")
     notes = [note["problem"] for note in summarize(list_store(root))["notes"]]
     assert [note for note in notes if "RocketMQ" in note] == [
-        "3 left by RocketMQ: messages that wait for a delay level are not delivered",
         "2 left by RocketMQ: halves of transactions that are undecided, so many at most, are not delivered",
         "1 left by RocketMQ: what was received by POP and not acknowledged is not delivered again",
         "1 left by RocketMQ: messages that are due again go only to who subscribes to these topics",
@@ -78,13 +75,13 @@ def test_the_summary_of_a_store_notes_it(tmp_path: Path) -> None:
 def test_the_first_start_on_a_store_warns_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = small_config(tmp_path)
     theirs = Store.open(store_config(config))
-    for topic, count in (("SCHEDULE_TOPIC_XXXX", 3), ("%RETRY%g", 2), ("orders", 4)):
+    for topic, count in (("rmq_sys_REVIVE_LOG_c", 3), ("%RETRY%g", 2), ("orders", 4)):
         theirs.append(topic, batch(topic, [b"x"] * count), queues=1)
     dispatch_all(theirs)
     theirs.close()
     expected = [
-        "taken over from RocketMQ topics=SCHEDULE_TOPIC_XXXX count=3: messages that wait for a delay level are not "
-        "delivered",
+        "taken over from RocketMQ topics=rmq_sys_REVIVE_LOG_c count=3: what was received by POP and not acknowledged "
+        "is not delivered again",
         "taken over from RocketMQ topics=%RETRY%g count=2: messages that are due again go only to who "
         "subscribes to these topics",
     ]

@@ -225,6 +225,26 @@ def rule_left(damaged: Damaged) -> None:
     damaged.conditions.leftovers.append("namespace pd-1 is still there")
 
 
+def given_back(damaged: Damaged) -> None:
+    """Every 64th message was given back, came again, and every other one of these was given up."""
+    failed = damaged.received[damaged.received["sequence"] % 64 == 0].copy()
+    given_up = failed["sequence"] % 128 == 0
+    tried, kept = failed.copy(), failed.copy()
+    tried["op"], tried["outcome"] = Op.GIVE_BACK, Outcome.UNKNOWN
+    kept["op"], kept["outcome"] = Op.GIVE_BACK, Outcome.OK
+    again, returned = failed.copy(), failed.copy()
+    again["op"], again["queue"], again["offset"] = Op.CAME_AGAIN, 0, np.arange(len(failed))
+    returned["op"], returned["queue"], returned["offset"] = Op.RETURNED, 0, np.arange(len(failed))
+    dead = failed[given_up].copy()
+    dead["op"], dead["queue"], dead["offset"] = Op.DEAD, 0, np.arange(len(dead))
+    damaged.extra = [tried, kept, tried[given_up], kept[given_up], again, again[:3], returned, dead]
+
+
+def give_back_and_forget(damaged: Damaged) -> None:
+    given_back(damaged)
+    damaged.extra[7] = damaged.extra[7][1:]
+
+
 DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I1", drop_read, "was acknowledged and is not there"),
     ("I1", lose_at_another_place, "it lies elsewhere"),
@@ -261,6 +281,7 @@ DAMAGES: list[tuple[str, Callable[[Damaged], None], str]] = [
     ("I14", abort_marker, "abort marker"),
     ("I14", scan_after_a_clean_stop, "had to scan its log"),
     ("I14", bad_exit_code, "exit code 1"),
+    ("I15", give_back_and_forget, "given back 2 times, 1 copies"),
     ("LOG", error_line, "sync failed"),
     ("END", rule_left, "namespace pd-1"),
 ]
@@ -441,3 +462,80 @@ def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
     reset[9] = (9 * second, 0, 90, 0)
     (told,) = went_back(reset, conditions, "broker-a")
     assert told == "the committed offset went back from 40 to 0; 35 was committed 1000 ms before"
+
+
+def test_what_is_given_back_and_comes_once_is_as_it_should_be() -> None:
+    damaged = clean()
+    given_back(damaged)
+    assert violated(damaged) == {}
+    assert verdicts(damaged)["I15"].checked == 63 + 32
+    damaged.extra[1] = damaged.extra[1][5:]  # it is not known of some that they were kept, and they come
+    assert violated(damaged) == {}
+    damaged.extra += [damaged.extra[0][:1]]  # and one was perhaps given back twice
+    assert violated(damaged) == {}
+
+
+def forget_a_retry(damaged: Damaged) -> None:
+    damaged.extra[6] = damaged.extra[6][1:]
+    damaged.extra[4], damaged.extra[5] = damaged.extra[4][1:], damaged.extra[5][:0]
+
+
+def forget_a_dead_letter(damaged: Damaged) -> None:
+    damaged.extra[7] = damaged.extra[7][1:]
+
+
+def double_a_retry(damaged: Damaged) -> None:
+    for number in (4, 6):
+        twice = damaged.extra[number][:1].copy()
+        twice["offset"] = 900
+        damaged.extra.append(twice)
+
+
+def double_a_dead_letter(damaged: Damaged) -> None:
+    twice = damaged.extra[7][:1].copy()
+    twice["offset"] = 900
+    damaged.extra.append(twice)
+
+
+def return_what_nobody_gave_back(damaged: Damaged) -> None:
+    for number in (4, 6):
+        stranger = damaged.extra[number][:1].copy()
+        stranger["sequence"], stranger["offset"] = 1, 900
+        damaged.extra.append(stranger)
+
+
+def bring_a_retry_to_nobody(damaged: Damaged) -> None:
+    damaged.extra[4] = damaged.extra[4][:-1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (forget_a_retry, "message 7.0 was given back 2 times, 1 copies are there"),
+        (forget_a_dead_letter, "message 7.0 was given back 2 times, 1 copies are there"),
+        (double_a_retry, "message 7.0 was given back 2 times at most, 3 are there"),
+        (double_a_dead_letter, "message 7.0 was given back 2 times at most, 3 are there"),
+        (return_what_nobody_gave_back, "message 7.1 was given back 0 times at most, 1 are there"),
+        (bring_a_retry_to_nobody, "message 7.3968 came back in broker-a queue 0 offset 62 to nobody"),
+    ],
+)
+def test_what_is_given_back_and_lost_or_doubled_is_named(damage: Callable[[Damaged], None], says: str) -> None:
+    damaged = clean()
+    given_back(damaged)
+    damage(damaged)
+    found = violated(damaged)
+    assert list(found) == ["I15"]
+    assert says in found["I15"].examples
+
+
+def test_a_mode_that_may_lose_messages_at_a_fault_may_lose_what_was_given_back_there() -> None:
+    damaged = clean()
+    damaged.conditions.mode = "async"
+    given_back(damaged)
+    during = (damaged.extra[6]["end_ns"] > FAULT_START) & (damaged.extra[6]["end_ns"] < FAULT_END)
+    gone = damaged.extra[6]["sequence"][during][:1]
+    for number in (4, 5, 6, 7):
+        damaged.extra[number] = damaged.extra[number][~np.isin(damaged.extra[number]["sequence"], gone)]
+    assert violated(damaged) == {}
+    damaged.conditions.mode = "durable"
+    assert list(violated(damaged)) == ["I15"]

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.broker.core.delivering import BELIEVED_S
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.later import timers as timers_module
 from penstock.broker.features.later.later import Later
 from penstock.broker.features.later.timer_table import Run, TimerTable, imported_run
 from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, TimerWheel
-from penstock.broker.features.later.timers import BELIEVED_S, RUN_COUNT
+from penstock.broker.features.later.timers import RUN_COUNT
 from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto import names

@@ -108,7 +108,8 @@ def test_properties_of_many_messages_equal_those_of_one() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        *((name, "would not delay the message: give deliver_at as an argument") for name in sorted(LATER_WISHES)),
+        *((name, "would not delay the message here: use send, ") for name in sorted(LATER_WISHES)),
+        ("TIMER_DEL_UNIQKEY", "a message is taken back by recall"),
         ("TRAN_MSG", "there are no transactional messages yet"),
         ("UNIQ_KEY", "is reserved: give tag, keys and sharding_key as arguments"),
     ],

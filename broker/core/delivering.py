@@ -1,0 +1,79 @@
+"""Records that wait become messages of the topics that their properties name.
+
+What such records are: :mod:`penstock.formats.record.timers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.proto.errors import MessageTooLarge
+from penstock.runtime.clock import Clock, SteadyClock
+
+from .journal import Target
+from .reposting import Records
+
+if TYPE_CHECKING:
+    from ..store.queues.kernels import Longs
+
+JUMP_MS: Final = 1000
+BELIEVED_S: Final = 600.0
+"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this long."""
+_AS_BEFORE: Final = np.empty(0, np.int64)
+
+
+def due_clock(clock: Clock) -> SteadyClock:
+    """The clock that says what is due."""
+    return SteadyClock(clock.wall_ms(), clock.monotonic_s(), tolerated_ms=JUMP_MS, believed_after_s=BELIEVED_S)
+
+
+class Waiting:
+    """Some of ``records``, in the order in which they are to be delivered."""
+
+    def __init__(self, records: Records, order: Longs) -> None:
+        """``order``: places in ``records``."""
+        from penstock.formats.record.timers import real_topics
+
+        self.data = records.data
+        self.positions, self.sizes = records.positions[order], records.sizes[order]
+        self._topics, self._hashes = np.empty(len(order), np.int64), np.empty(len(order), np.uint64)
+        recalls = np.empty(len(order), np.uint8)
+        real_topics(self.data, self.positions, self.sizes, self._topics, self._hashes, recalls)
+        self.recalls: Longs = np.flatnonzero(recalls)
+        """Those that take a message back, if they are records of the timer topic."""
+        self.lost = int((self._topics < 0).sum())
+        """How many belong nowhere."""
+
+    def topic(self, index: int) -> str:
+        """Where that one belongs."""
+        start = int(self._topics[index])
+        return self.data[start : start + 255].tobytes().partition(b"\x02")[0].decode("utf-8", "replace")
+
+    def by_topic(self) -> Iterator[tuple[str, Longs]]:
+        """Each topic, and which messages belong there."""
+        for found in dict.fromkeys(self._hashes[self._topics >= 0].tolist()):
+            chosen = np.flatnonzero((self._hashes == found) & (self._topics >= 0))
+            yield self.topic(int(chosen[0])), chosen
+
+    def batch(self, chosen: Longs, target: Target, mark: ProducerMark, *, keep: bool = False, due: Any = None) -> Any:
+        """The records of a batch of ``target``. ``keep``: they go on waiting, until ``due``, or as before without.
+
+        Raises:
+            MessageTooLarge: the properties of one leave no room for what is added.
+        """
+        from penstock.formats.record.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records
+
+        positions, sizes = self.positions[chosen], self.sizes[chosen]
+        out = np.empty(int(sizes.sum()) + GROWTH_MAX + (len(chosen) + 1) * TOPIC_GROWTH_MAX, np.uint8)
+        name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
+        times = _AS_BEFORE if due is None else np.ascontiguousarray(due, np.int64)
+        length = int(
+            delivered_records(self.data, positions, sizes, name, max(target.queues, 1), prefix, keep, times, out)
+        )
+        if length < 0:
+            raise MessageTooLarge("the properties of a message leave no room for what its delivery adds")
+        return out[:length].data

@@ -1,0 +1,99 @@
+"""What a group's settings allow its members."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from penstock.broker.consume.consume import Consume
+from penstock.broker.core.tables.groups import Group
+from penstock.proto.errors import Forbidden
+from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest
+from penstock.proto.wire.common_pb2 import GroupConfig, TopicQueues
+from tests.support.broker.kit import Kit, in_loop
+from tests.support.broker.requests import wanting
+
+
+async def asked(**settings: Any) -> Kit:
+    """A broker with three messages and a group whose settings are changed as an administrator does."""
+    node = Kit()
+    node.add_topic()
+    await node.append([b"1", b"2", b"3"])
+    node.dispatch()
+    await node[Consume].put_group(GroupConfig(group="billing", consume_enable=True, **settings))
+    return node
+
+
+async def joined(node: Kit, **join: Any) -> list[ConsumerEvent]:
+    """What a member is sent that claims a queue."""
+
+    async def requests() -> AsyncIterator[ConsumerRequest]:
+        yield ConsumerRequest(join=ConsumerRequest.Join(group="billing", client_id="c", **join))
+        yield ConsumerRequest(claim=TopicQueues(topic="orders", queue_ids=[0]))
+        await asyncio.Event().wait()
+
+    events = []
+    async with contextlib.aclosing(node[Consume].sessions.serve(requests(), None)) as stream:
+        async for event in stream:
+            events.append(event)
+            if event.WhichOneof("event") == "granted":
+                break
+    return events
+
+
+def test_an_orderly_group_refuses_members_that_are_not() -> None:
+    @in_loop
+    async def run() -> None:
+        node = await asked(orderly=True)
+        with pytest.raises(Forbidden, match=r"group billing is orderly .*orderly=True"):
+            await joined(node, concurrent=True)
+        assert await joined(node)
+        await node[Consume].put_group(GroupConfig(group="billing", consume_enable=True))  # not mentioned: stays
+        with pytest.raises(Forbidden):
+            await joined(node, concurrent=True)
+        await node[Consume].put_group(GroupConfig(group="billing", consume_enable=True, orderly=False))
+        assert await joined(node, concurrent=True)
+
+    run()
+
+
+def test_a_group_that_may_not_broadcast_refuses_the_fetches_of_those_who_do() -> None:
+    @in_loop
+    async def run() -> None:
+        node = await asked(broadcast_enable=False)
+        with pytest.raises(Forbidden, match="group billing may not broadcast: its consumeBroadcastEnable is false"):
+            await node.fetched(wanting((0, 0), broadcasting=True))
+        assert (await node.fetched(wanting((0, 0))))[0].results[0].count == 3
+
+    run()
+
+
+@pytest.mark.parametrize(("allowed", "begin"), [(True, 0), (False, 3)])
+def test_a_group_without_commits_begins_at_the_oldest_only_where_it_may(allowed: bool, begin: int) -> None:
+    @in_loop
+    async def run() -> None:
+        node = await asked(from_min_enable=allowed)
+        granted = (await joined(node))[-1].granted
+        assert (granted.committed_offset, granted.min_offset, granted.max_offset) == (-1, begin, 3)
+        node.commit("billing", {"orders": {0: 1}})
+        granted = (await joined(node))[-1].granted
+        assert (granted.committed_offset, granted.min_offset) == (1, 0)
+
+    run()
+
+
+def test_rocketmqs_fields_are_these_settings() -> None:
+    theirs = {
+        "groupName": "billing",
+        "consumeMessageOrderly": True,
+        "consumeBroadcastEnable": False,
+        "consumeFromMinEnable": False,
+    }
+    group = Group.from_json(theirs)
+    assert (group.orderly, group.broadcast_enable, group.from_min_enable) == (True, False, False)
+    assert theirs.items() <= group.to_json().items()
+    assert Group.from_json(Group("g").to_json()) == Group("g")
