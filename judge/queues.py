@@ -17,6 +17,9 @@ from .looks import went_back
 from .pieces import Column, Rows, message_ids, take
 from .tally import EXAMPLES_MAX, Tally, message_name
 
+SILENT_NS = 500_000_000
+"""Two acknowledgements of a queue that takes messages are not further apart."""
+
 
 class Queue:
     """One queue: where it is, what happened to it, and what its drill allows."""
@@ -134,16 +137,14 @@ class Queue:
     def _read_far(self, first: Rows, again: Rows, far_ns: int) -> dict[str, Column]:
         """Those that came again though the group was far beyond them, and no consumer's death explains it.
 
-        How far is measured by the deliveries before: while nothing is delivered, nothing falls behind, and while the
-        broker group acknowledges nothing, nobody can commit what a slave still gives. A death explains it until the
+        How far is measured by the deliveries before, as while nothing is delivered, nothing falls behind; and in the
+        time in which the queue acknowledges sends, as commits are refused in the rest. A death explains it until the
         queue has gone on: what was delivered for the first time behind it shows where others took over.
         """
-        progress = _last_of(first["end_ns"], again["end_ns"])
-        if len(self._sent["end_ns"]):
-            progress = _last_of(np.sort(self._sent["end_ns"]), progress)
+        progress = first["end_ns"][np.maximum(np.searchsorted(first["end_ns"], again["end_ns"]) - 1, 0)]
         by_offset = np.argsort(first["offset"], kind="stable")
         seen = first["end_ns"][by_offset][np.searchsorted(first["offset"][by_offset], again["offset"])]
-        is_far = progress - seen > far_ns
+        is_far = self._open_ns(progress) - self._open_ns(seen) > far_ns
         for window in self._conditions.windows:
             if window.target.startswith("consumer"):
                 at = int(np.searchsorted(first["end_ns"], window.end_ns + far_ns, side="right"))
@@ -151,6 +152,16 @@ class Queue:
                 is_meanwhile = (again["end_ns"] >= window.start_ns) & (again["end_ns"] < gone_on_ns)
                 is_far &= ~(is_meanwhile & (seen <= window.end_ns))
         return take(again, is_far)
+
+    def _open_ns(self, at: Column) -> Column:
+        """How long the queue had acknowledged sends by then, with half a second at most between two of them."""
+        ends = np.sort(self._sent["end_ns"])
+        if not len(ends):
+            return at
+        open_ns = np.concatenate([[0], np.cumsum(np.minimum(np.diff(ends), SILENT_NS))])
+        last = np.maximum(np.searchsorted(ends, at, side="right") - 1, 0)
+        passed: Column = open_ns[last] + np.minimum(at - ends[last], SILENT_NS)
+        return passed
 
     def _looked(self, tally: Tally) -> None:
         looks = take(self._looks, np.argsort(self._looks["end_ns"], kind="stable"))
@@ -181,12 +192,6 @@ def _keys_swapped(rows: Rows) -> dict[str, Column]:
     rows = take(rows, np.lexsort((rows["offset"], rows["key"], rows["stream"])))
     together = (np.diff(rows["stream"].astype(np.int64)) == 0) & (np.diff(rows["key"]) == 0)
     return take(rows, np.flatnonzero(together & (np.diff(rows["sequence"]) < 0)) + 1)
-
-
-def _last_of(times: Column, before: Column) -> Column:
-    """For each of ``before`` the last of the sorted ``times`` that is earlier, or the first."""
-    found: Column = times[np.maximum(np.searchsorted(times, before) - 1, 0)]
-    return found
 
 
 def _is_new(offsets: Column) -> Column:

@@ -331,6 +331,9 @@ def test_what_could_not_be_committed_as_its_shard_was_away_may_come_again_from_f
     mine = (damaged.sent["shard"] == damaged.received["shard"][100]) & (damaged.sent["end_ns"] > last)
     damaged.sent["outcome"][mine] = Outcome.UNKNOWN
     assert "I7" not in violated(damaged)
+    damaged.sent["outcome"][np.flatnonzero(mine)[-1]] = Outcome.OK  # back for a moment, too short for a commit
+    damaged.extra[0]["end_ns"] = damaged.sent["end_ns"][-1] + 100 * MS
+    assert "I7" not in violated(damaged)
     damaged.received["end_ns"][100] -= 2_000 * MS
     damaged.received["start_ns"][100] -= 2_000 * MS
     assert "I7" in violated(damaged), "it had been delivered long before the shard went away"
