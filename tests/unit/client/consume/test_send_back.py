@@ -116,8 +116,8 @@ def test_without_a_master_failed_messages_wait_and_the_commit_with_them(
 def test_what_the_broker_refuses_is_tried_again_here_until_it_is_taken(cluster: RunningCluster) -> None:
     faults = cluster.brokers["broker-a"].faults
 
-    def not_3(content: bytes, _: object) -> Forbidden | None:
-        return Forbidden("not 3") if 3 in SendBackRequest.FromString(content).offsets else None
+    def not_3(request: SendBackRequest, _: object) -> Forbidden | None:
+        return Forbidden("not 3") if 3 in request.offsets else None
 
     faults.refuse("SendBack", not_3, times=9)
     cluster.put("orders", numbered(10), 0)
